@@ -1,0 +1,47 @@
+# `make` alone lists the targets. Everything is installed into .venv and nowhere else.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv quickstart test test-slow check layout clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+venv: $(STAMP) ## Make .venv and install hwnas into it (again when its requirements change)
+
+$(STAMP): pyproject.toml constraints.txt
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    given=$$( ("$(PYTHON)" --version || echo not there) 2>/dev/null ); \
+	    echo "hwnas needs Python 3.11 or newer; $(PYTHON) is $$given." \
+	      "Install one and name it: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }; \
+	  "$(PYTHON)" -m venv .venv || exit 1; \
+	fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+quickstart: $(STAMP) ## Search networks for this machine's CPU, on handwritten digits (4 minutes)
+	$(BIN)/hwnas search experiments/quickstart/recipe.toml
+
+test: $(STAMP) ## Run the tests
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+# Pytest's status 5 says that no test carries the marker, which is fine.
+test-slow: $(STAMP) ## Run the tests that take over ten seconds each
+	$(BIN)/python -m pytest -m "slow and not gpu" || test $$? -eq 5
+
+check: $(STAMP) layout ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+layout: $(STAMP) ## Check that the tree is as docs and CONTRIBUTING.md say
+	$(BIN)/python -m pytest --quiet tests/test_layout.py
+
+clean: ## Remove caches and build products; .venv and runs stay
+	rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests experiments -name __pycache__ -type d -prune -exec rm -rf {} +

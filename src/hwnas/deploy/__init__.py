@@ -1,0 +1,35 @@
+"""How a module becomes an artifact, runs on a target and is measured there."""
+
+from hwnas.deploy.bundle import Bundle, Check
+from hwnas.deploy.catalogue import DeviceStatus, devices, machine, versions
+from hwnas.deploy.device import Device, Target
+from hwnas.deploy.export import Export, export_onnx
+from hwnas.deploy.io import OutputMeaning, Preprocessing
+from hwnas.deploy.measurement import Measurement, Quantiles
+from hwnas.deploy.packing import write_bundle
+from hwnas.deploy.runtime import Runtime, Session
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.timing import TimingSettings, measure
+
+__all__ = [
+    "RUNTIMES",
+    "Bundle",
+    "Check",
+    "Device",
+    "DeviceStatus",
+    "Export",
+    "Measurement",
+    "OutputMeaning",
+    "Preprocessing",
+    "Quantiles",
+    "Runtime",
+    "Session",
+    "Target",
+    "TimingSettings",
+    "devices",
+    "export_onnx",
+    "machine",
+    "measure",
+    "versions",
+    "write_bundle",
+]

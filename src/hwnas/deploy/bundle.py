@@ -1,0 +1,273 @@
+"""A network packed for deployment: a folder that says what it is and can prove that it is whole.
+
+::
+
+    bundle.json           what all the rest means; schema 1
+    model.onnx            the network, weights inside
+    weights.safetensors   the same weights for PyTorch
+    golden.npz            a few images and the outputs that they must give
+    README.md             a card for people
+    bundle.sha256         sums of all other files, for ``sha256sum -c``
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hwnas.deploy.checksums import inside, read_sums, sha256
+from hwnas.deploy.device import Device, Target
+from hwnas.deploy.export import TOLERANCE, relative_error
+from hwnas.deploy.io import OutputMeaning, Preprocessing
+from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.runtime import Session
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.errors import ArtifactError, DataError
+from hwnas.search_spaces import Architecture
+
+__all__ = ["CARD", "DESCRIPTION", "GOLDEN", "MODEL", "SCHEMA", "SUMS", "WEIGHTS", "Bundle", "Check"]
+
+SCHEMA = 1
+DESCRIPTION, SUMS, MODEL = "bundle.json", "bundle.sha256", "model.onnx"
+WEIGHTS, GOLDEN, CARD = "weights.safetensors", "golden.npz", "README.md"
+_BATCH = 32
+_DAMAGED_ARRAYS = (
+    OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What NumPy and zipfile raise on files that are no archive of arrays."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: A file, or what was tried.
+        ok: Whether it is as it should be.
+        detail: What was found; one line.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A deployable network in a folder. Made by `write_bundle`, opened by `load`.
+
+    Attributes:
+        folder: Where it is.
+        description: The contents of bundle.json.
+    """
+
+    folder: Path
+    description: Mapping[str, Any] = field(repr=False, hash=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> Bundle:
+        """Open a bundle and read its description; `verify` checks the rest.
+
+        Raises:
+            ArtifactError: There is no bundle, bundle.json is damaged, was written by a newer
+                version or names a file outside the folder.
+        """
+        path = Path(folder, DESCRIPTION)
+        try:
+            description = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ArtifactError(f"{folder} is no bundle: it has no {DESCRIPTION}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ArtifactError(f"{path} is damaged: {error}") from error
+        schema = description.get("schema") if isinstance(description, dict) else None
+        if schema != SCHEMA:
+            raise ArtifactError(
+                f"{path} has schema {schema!r} and this hwnas reads {SCHEMA}; "
+                "install the version that wrote it"
+            )
+        bundle = cls(Path(folder), description)
+        bundle._check_description()
+        return bundle
+
+    def _check_description(self) -> None:
+        try:
+            _ = self.preprocessing, self.outputs, self.measurements, self.onnx_file
+            for name in self.files:
+                inside(self.folder, name)
+        except ArtifactError as error:
+            raise ArtifactError(f"{self.folder / DESCRIPTION} is damaged: {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise ArtifactError(f"{self.folder / DESCRIPTION} is damaged: {error!r}") from error
+
+    @property
+    def sums(self) -> dict[str, str]:
+        """SHA-256 by name of every file that bundle.json lists."""
+        sums: dict[str, str] = dict(self.description["files"])
+        for artifact in self.description["artifacts"]:
+            sums |= {name: artifact["sha256"][name] for name in artifact["files"]}
+        return sums
+
+    @property
+    def files(self) -> list[str]:
+        """Names of all files but the sums, sorted."""
+        return sorted([DESCRIPTION, *self.sums])
+
+    @property
+    def onnx_file(self) -> Path:
+        """The network as ONNX, the first of its artifacts."""
+        return inside(self.folder, self.description["artifacts"][0]["files"][0])
+
+    @cached_property
+    def preprocessing(self) -> Preprocessing:
+        """From images to the network's input."""
+        return Preprocessing.from_json(self.description["preprocessing"])
+
+    @cached_property
+    def outputs(self) -> OutputMeaning:
+        """What the network's outputs mean."""
+        return OutputMeaning.from_json(self.description["outputs"])
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """Which point of its search space it is."""
+        return Architecture.from_json(self.description["architecture"])
+
+    @cached_property
+    def measurements(self) -> list[Measurement]:
+        """How long it took, and where."""
+        return [Measurement.from_json(item) for item in self.description["measurements"]]
+
+    @cached_property
+    def _session(self) -> Session:
+        return RUNTIMES["onnxruntime"].load(self.onnx_file, Target(Device("cpu", "onnxruntime")))
+
+    def weights(self) -> dict[str, Tensor]:
+        """The PyTorch weights, by name.
+
+        Raises:
+            ArtifactError: The file is missing or damaged.
+        """
+        try:
+            return safetensors.torch.load_file(self.folder / WEIGHTS)
+        except (OSError, safetensors.SafetensorError) as error:
+            raise ArtifactError(f"{self.folder / WEIGHTS} is damaged: {error}") from error
+
+    def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
+        """The network's outputs (N, K) for uint8 images (N, H, W, C).
+
+        Raises:
+            DataError: The images are not of that kind or there are none.
+            ArtifactError: The ONNX file is damaged.
+        """
+        if len(images) == 0:
+            raise DataError("no images were given; expected at least one")
+        parts = [images[i : i + _BATCH] for i in range(0, len(images), _BATCH)]
+        inputs = (self.preprocessing(part).contiguous().numpy() for part in parts)
+        return np.concatenate([self._session.run(part) for part in inputs])
+
+    def run(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[dict[str, Any]]:
+        """What the network says about images.
+
+        Args:
+            images: uint8 (N, H, W, C), or paths of image files, which may differ in size.
+
+        Returns:
+            One object an image; see `OutputMeaning.describe`.
+
+        Raises:
+            DataError: A file is no image, or the array is not of that kind.
+            ArtifactError: The ONNX file is damaged.
+        """
+        if isinstance(images, np.ndarray):
+            return self.outputs.describe(self.predict(images))
+        pixels = (self.preprocessing.read_image(Path(path)) for path in images)
+        return [self.outputs.describe(self.predict(image[None]))[0] for image in pixels]
+
+    def checks(self) -> list[Check]:
+        """Look at every file's sum, at the ONNX file, the weights and the golden outputs."""
+        return [
+            _check(SUMS, self._check_sums_file),
+            *(_check(name, partial(self._check_sum, name)) for name in self.files),
+            _check("ONNX model", self._check_onnx),
+            _check("PyTorch weights", lambda: f"{len(self.weights())} tensors"),
+            _check("golden outputs", self._check_golden),
+        ]
+
+    def verify(self) -> list[Check]:
+        """All `checks`, every one of them passed.
+
+        Raises:
+            ArtifactError: One did not; the message names the first file that is wrong.
+        """
+        checks = self.checks()
+        for check in checks:
+            if not check.ok:
+                raise ArtifactError(f"bundle {self.folder}: {check.name}: {check.detail}")
+        return checks
+
+    def _check_sums_file(self) -> str:
+        listed = set(read_sums(self.folder / SUMS))
+        if listed != set(self.files):
+            odd = ", ".join(sorted(listed ^ set(self.files)))
+            raise ArtifactError(f"it and {DESCRIPTION} do not list the same files: {odd}")
+        return f"lists {len(listed)} files"
+
+    def _check_sum(self, name: str) -> str:
+        found = sha256(inside(self.folder, name))
+        listed = read_sums(self.folder / SUMS).get(name)
+        if found != listed or found != self.sums.get(name, found):
+            raise ArtifactError("its SHA-256 is not the recorded one; it was changed or damaged")
+        return f"SHA-256 {found[:12]}..."
+
+    def _check_onnx(self) -> str:
+        import onnx
+
+        try:
+            onnx.checker.check_model(self.onnx_file, full_check=True)
+        except Exception as error:  # ONNX's and protobuf's errors share no base but this
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise ArtifactError(f"{self.onnx_file.name} is damaged: {reason}") from error
+        return "valid"
+
+    def _check_golden(self) -> str:
+        images, expected = self._golden()
+        error = max(
+            relative_error(self.predict(images), expected),
+            relative_error(self.predict(images[:1]), expected[:1]),
+        )
+        if not error <= TOLERANCE:  # also where it is not a number
+            raise ArtifactError(
+                f"outputs differ by {error:.2g} of the largest; at most {TOLERANCE:g} is allowed"
+            )
+        return f"{len(images)} images agree within {error:.1e} of the largest output"
+
+    def _golden(self) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        try:
+            # NumPy leaves a file open that it opened itself and could not read.
+            with (
+                Path(self.folder, GOLDEN).open("rb") as file,
+                np.load(file, allow_pickle=False) as arrays,
+            ):
+                return arrays["images"], arrays["outputs"]
+        except _DAMAGED_ARRAYS as error:
+            raise ArtifactError(f"{GOLDEN} is damaged: {error}") from error
+
+
+def _check(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, look())
+    except (ArtifactError, DataError) as error:
+        return Check(name, False, str(error))

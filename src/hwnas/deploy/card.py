@@ -1,0 +1,140 @@
+"""The page in a bundle that tells people what it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hwnas.deploy.io import PILLOW_MODES
+
+__all__ = ["card"]
+
+_LABELS_SHOWN = 20
+_NO_LICENCE = "none was stated; the terms of the data that it was trained on apply"
+
+
+def card(description: Mapping[str, Any]) -> str:
+    """Markdown for people, from the contents of bundle.json."""
+    return "\n".join(
+        [
+            f"# Network {description['id']}",
+            "",
+            _summary(description),
+            "",
+            "## Numbers",
+            "",
+            *_table(("what", "value", "spread", "n", "kind", "where"), _numbers(description)),
+            "",
+            "Measured: timed on the target. Evaluated: computed on the images of that split. "
+            "Predicted: estimated by a model. Counted: follows from the network itself.",
+            "",
+            "## Run it",
+            "",
+            "With `pip install onnxruntime numpy pillow`, in this folder:",
+            "",
+            *_code(description),
+            "",
+            "`hwnas run . image.png` does the same; `hwnas verify .` and "
+            "`sha256sum -c bundle.sha256` check that the files are whole.",
+            "",
+            "## Choices",
+            "",
+            *_table(("choice", "option"), description["architecture"]["values"].items()),
+            "",
+            "## Provenance",
+            "",
+            f"Licence: {_cell(description['provenance'].get('licence', _NO_LICENCE))}",
+            "",
+            *_table(("what", "value"), _flat(description["provenance"])),
+            "",
+        ]
+    )
+
+
+def _summary(description: Mapping[str, Any]) -> str:
+    inputs, outputs = description["preprocessing"], description["outputs"]
+    labels = [_cell(label) for label in outputs["labels"]]
+    shown = ", ".join(labels[:_LABELS_SHOWN]) + (", ..." if len(labels) > _LABELS_SHOWN else "")
+    gives = f"one score for each of {len(labels)} classes ({shown})"
+    if outputs["kind"] == "values":
+        gives = f"values{f' ({shown})' if labels else ''}"
+    return (
+        f"It takes images of {inputs['height']} x {inputs['width']} pixels with "
+        f"{inputs['channels']} channel{'s' * (inputs['channels'] > 1)} and gives {gives}. "
+        f"Made on {description['created']} by hwnas; its ONNX file agrees with PyTorch within "
+        f"{description['max_relative_error']:.1e} of the largest output."
+    )
+
+
+def _numbers(description: Mapping[str, Any]) -> Iterable[Sequence[Any]]:
+    for number in (*description["metrics"], *description["predictions"]):
+        spread = number.get("standard_error", number.get("standard_deviation"))
+        yield (
+            number["name"],
+            _value(number["value"], number.get("unit", "")),
+            "" if spread is None else f"± {spread:.3g}",
+            number.get("n", ""),
+            number["kind"],
+            number.get("split") or number.get("target") or "",
+        )
+    for timed in description["measurements"]:
+        headline = timed["cpu_ms"] if timed["clock"] == "cpu" else timed["wall_ms"]
+        versions = ", ".join(f"{name} {version}" for name, version in timed["versions"].items())
+        yield (
+            f"latency ({timed['clock']} time, median{', contended' * timed['contended']})",
+            _value(timed["latency_ms"], "ms"),
+            f"p20 {headline['p20']:.4g}, p80 {headline['p80']:.4g}",
+            timed["n"],
+            "measured",
+            f"{timed['target']} on {timed['hardware']} ({versions})",
+        )
+
+
+def _value(value: Any, unit: str) -> str:
+    number = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    return f"{number} {unit}".strip()
+
+
+def _code(description: Mapping[str, Any]) -> list[str]:
+    pre = description["preprocessing"]
+    channels, height, width = pre["channels"], pre["height"], pre["width"]
+    mode = PILLOW_MODES.get(channels, "RGB")
+    answer = "print(dict(zip(labels, outputs[0])) if labels else outputs[0])"
+    if description["outputs"]["kind"] == "class_scores":
+        answer = "print(labels[outputs[0].argmax()])"
+    return [
+        "```python",
+        "import json, numpy as np, onnxruntime",
+        "from PIL import Image",
+        "",
+        'labels = json.load(open("bundle.json", encoding="utf-8"))["labels"]',
+        f'image = Image.open("image.png").convert("{mode}").resize(({width}, {height}), '
+        "Image.Resampling.BILINEAR)",
+        f"pixels = np.asarray(image, np.float32).reshape({height}, {width}, {channels}) / 255",
+        f"pixels = (pixels - np.float32({list(pre['mean'])})) / np.float32({list(pre['std'])})",
+        'session = onnxruntime.InferenceSession("model.onnx")',
+        'outputs = session.run(None, {"images": pixels.transpose(2, 0, 1)[None]})[0]',
+        answer,
+        "```",
+    ]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif f"{prefix}{key}" != "licence":
+            yield f"{prefix}{key}", value
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    cells = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(map(_cell, row)) + " |" for row in cells]
+
+
+def _cell(value: Any) -> str:
+    """Text that stays in its cell of a Markdown table and is no HTML."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    escaped = text.replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(escaped.split())

@@ -1,0 +1,113 @@
+"""What a network is made for: a device, and a target, which is a device with a number format."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from hwnas.errors import ConfigError
+from hwnas.plugin import closest
+
+__all__ = ["FORMATS", "HARDWARE", "Device", "Target"]
+
+HARDWARE = ("cpu",)
+FORMATS: dict[str, tuple[str, ...]] = {"onnxruntime": ("fp32",)}
+"""The number formats that each runtime computes in."""
+
+_SHAPE = "hardware-runtime-format-bBATCH-tTHREADS"
+
+
+@dataclass(frozen=True)
+class Device:
+    """Hardware and the runtime on it; a runtime changes which network is fastest.
+
+    Attributes:
+        hardware: ``"cpu"`` is the machine that hwnas runs on.
+        runtime: A key of `FORMATS`.
+        batch: Images a run, at least 1.
+        threads: Threads that compute, at least 1.
+    """
+
+    hardware: str
+    runtime: str
+    batch: int = 1
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.hardware not in HARDWARE:
+            raise ConfigError(
+                f"unknown hardware {self.hardware!r}; {closest(self.hardware, HARDWARE)}"
+            )
+        if self.runtime not in FORMATS:
+            raise ConfigError(f"unknown runtime {self.runtime!r}; {closest(self.runtime, FORMATS)}")
+        if self.batch < 1 or self.threads < 1:
+            raise ConfigError(
+                f"batch is {self.batch} and threads {self.threads}; both must be at least 1"
+            )
+
+    @property
+    def name(self) -> str:
+        """For example ``"cpu-onnxruntime-b1-t1"``."""
+        return f"{self.hardware}-{self.runtime}-b{self.batch}-t{self.threads}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device and the number format that a network has on it.
+
+    Attributes:
+        device: Hardware, runtime, batch and threads.
+        format: One of the formats of the device's runtime.
+    """
+
+    device: Device
+    format: str = "fp32"
+
+    def __post_init__(self) -> None:
+        formats = FORMATS[self.device.runtime]
+        if self.format not in formats:
+            raise ConfigError(
+                f"unknown format {self.format!r} of runtime {self.device.runtime}; "
+                f"{closest(self.format, formats)}"
+            )
+
+    @property
+    def name(self) -> str:
+        """For example ``"cpu-onnxruntime-fp32-b1-t1"``; `parse` is the inverse."""
+        d = self.device
+        return f"{d.hardware}-{d.runtime}-{self.format}-b{d.batch}-t{d.threads}"
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Read a target's name.
+
+        Raises:
+            ConfigError: It is not of the form hardware-runtime-format-bBATCH-tTHREADS, or a part of
+                it is unknown.
+        """
+        parts = re.fullmatch(r"([^-]+)-([^-]+)-([^-]+)-b([0-9]{1,6})-t([0-9]{1,6})", text)
+        try:
+            if parts is None:
+                raise ConfigError(f"expected {_SHAPE}")
+            hardware, runtime, number_format, batch, threads = parts.groups()
+            return cls(Device(hardware, runtime, int(batch), int(threads)), number_format)
+        except ConfigError as error:
+            raise ConfigError(
+                f"target {text!r}: {error}; the closest target is {_nearest(text)!r}"
+            ) from None
+
+
+def _nearest(text: str) -> str:
+    """The likeliest target, with the batch and the threads of ``text`` where it has them."""
+    batch, threads = (
+        max(1, int(found[1])) if (found := re.search(rf"-{letter}([0-9]{{1,6}})(-|$)", text)) else 1
+        for letter in "bt"
+    )
+    known = [
+        Target(Device(hardware, runtime, batch, threads), number_format).name
+        for hardware in HARDWARE
+        for runtime, formats in FORMATS.items()
+        for number_format in formats
+    ]
+    return difflib.get_close_matches(text, known, n=1, cutoff=0)[0]

@@ -1,0 +1,233 @@
+"""What goes into a network and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+
+from hwnas.errors import ArtifactError, ConfigError, DataError
+
+__all__ = ["PILLOW_MODES", "OutputMeaning", "Preprocessing"]
+
+SCHEMA = 1
+PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+"""What Pillow calls images of so many channels."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """From stored pixels to a network's input: scale to 0..1, resize, normalise.
+
+    The same object serves training, evaluation and deployment, so that they cannot differ.
+
+    Attributes:
+        height: Of the network's input, in pixels.
+        width: Of the network's input, in pixels.
+        channels: 1 is grey, 3 is red, green and blue.
+        mean: Of each channel, for pixels in 0..1.
+        std: Standard deviation of each channel, for pixels in 0..1; positive.
+    """
+
+    height: int
+    width: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if min(self.height, self.width, self.channels) < 1:
+            raise ConfigError(
+                f"height {self.height}, width {self.width}, channels {self.channels}: "
+                "each must be at least 1"
+            )
+        if not len(self.mean) == len(self.std) == self.channels:
+            raise ConfigError(
+                f"{len(self.mean)} means and {len(self.std)} standard deviations; "
+                f"expected {self.channels} of each, one a channel"
+            )
+        if not all(std > 0 for std in self.std):
+            raise ConfigError(f"std is {self.std}; each must be positive")
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width, as a network takes them."""
+        return self.channels, self.height, self.width
+
+    def at(self, height: int, width: int) -> Preprocessing:
+        """The same for an input of another size."""
+        return replace(self, height=height, width=width)
+
+    def __call__(self, images: Tensor | NDArray[np.uint8]) -> Tensor:
+        """Prepare a batch.
+
+        Args:
+            images: uint8 (N, H, W, C), of any height and width; a tensor stays on its device.
+
+        Returns:
+            float32 (N, C, height, width), channels last in memory.
+
+        Raises:
+            DataError: The images are not uint8 or not of that shape.
+        """
+        if images.ndim != 4 or images.shape[-1] != self.channels or 0 in images.shape[1:]:
+            raise DataError(
+                f"images have shape {tuple(images.shape)}; expected (N, H, W, {self.channels})"
+            )
+        if images.dtype not in (torch.uint8, np.uint8):
+            raise DataError(f"images are {images.dtype}; expected uint8, pixels from 0 to 255")
+        # PyTorch warns of read-only arrays, which memory-mapped images are; such a batch is copied.
+        pixels = (
+            images
+            if isinstance(images, Tensor)
+            else torch.from_numpy(np.require(images, requirements=["C", "W"]))
+        )
+        batch = self._resized(pixels.permute(0, 3, 1, 2).float())
+        mean = torch.tensor(self.mean, device=batch.device).view(1, -1, 1, 1)
+        std = torch.tensor(self.std, device=batch.device).view(1, -1, 1, 1)
+        return batch.mul_(1 / (255 * std)).sub_(mean / std)
+
+    def _resized(self, batch: Tensor) -> Tensor:
+        height, width = batch.shape[2:]
+        if (height, width) == (self.height, self.width):
+            return batch
+        shrinks = self.height < height or self.width < width
+        return functional.interpolate(
+            batch, (self.height, self.width), mode="bilinear", antialias=shrinks
+        )
+
+    def read_image(self, path: Path) -> NDArray[np.uint8]:
+        """Read an image file in its own size, with the channels that the network expects.
+
+        Returns:
+            uint8 (H, W, channels).
+
+        Raises:
+            DataError: There is no such file, it is not an image, or it is damaged.
+        """
+        if self.channels not in PILLOW_MODES:
+            raise DataError(
+                f"image files have 1, 3 or 4 channels and this network takes {self.channels}; "
+                "give it an array instead"
+            )
+        try:
+            with Image.open(path) as image:
+                pixels = np.array(image.convert(PILLOW_MODES[self.channels]))
+        except FileNotFoundError:
+            raise DataError(
+                f"there is no image {path}; give the path of an existing file"
+            ) from None
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DataError(
+                f"{path} cannot be read as an image ({reason}); expected a PNG, JPEG or the like"
+            ) from error
+        return pixels.reshape(*pixels.shape[:2], self.channels)
+
+    def to_json(self) -> dict[str, Any]:
+        """A versioned JSON object."""
+        return {
+            "schema": SCHEMA,
+            "steps": "scale to 0..1, resize (bilinear, antialias when shrinking), normalise",
+            **asdict(self),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Preprocessing:
+        """The inverse of `to_json`.
+
+        Raises:
+            ArtifactError: The object is damaged or was written by a newer version.
+        """
+        _check_schema("preprocessing", data)
+        try:
+            mean, std = tuple(map(float, data["mean"])), tuple(map(float, data["std"]))
+            return cls(int(data["height"]), int(data["width"]), int(data["channels"]), mean, std)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"preprocessing is damaged: {error}") from error
+
+
+@dataclass(frozen=True)
+class OutputMeaning:
+    """What the numbers that come out of a network stand for.
+
+    Attributes:
+        kind: ``"class_scores"``: one logit a class, exactly one class is right. ``"values"``: the
+            numbers themselves are the answer.
+        labels: Name of each number, in order; may be empty for values.
+    """
+
+    kind: Literal["class_scores", "values"]
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("class_scores", "values"):
+            raise ConfigError(f"kind is {self.kind!r}; expected 'class_scores' or 'values'")
+        if self.kind == "class_scores" and len(self.labels) < 2:
+            raise ConfigError(f"class scores need two labels or more; given: {self.labels}")
+
+    def describe(self, outputs: Tensor | NDArray[Any]) -> list[dict[str, Any]]:
+        """Say in words what a network's outputs mean.
+
+        Args:
+            outputs: (N, K), one row an image.
+
+        Returns:
+            One object an image. For class scores: ``label``, ``probability`` (by softmax, in 0..1)
+            and ``top``, the five likeliest with both. For values: ``values``, by label if they
+            have labels.
+
+        Raises:
+            DataError: The outputs are not a matrix with one column a label.
+        """
+        rows = np.asarray(torch.as_tensor(outputs).detach().cpu(), dtype=np.float64)
+        if rows.ndim != 2 or (self.labels and rows.shape[1] != len(self.labels)):
+            raise DataError(
+                f"outputs have shape {rows.shape}; expected (N, {len(self.labels) or 'K'})"
+            )
+        describe = self._class_scores if self.kind == "class_scores" else self._values
+        return [describe(row) for row in rows]
+
+    def _class_scores(self, row: NDArray[np.float64]) -> dict[str, Any]:
+        odds = np.exp(row - row.max())
+        probabilities = odds / odds.sum()
+        top = [
+            {"label": self.labels[i], "probability": float(probabilities[i])}
+            for i in np.argsort(-probabilities, kind="stable")[:5]
+        ]
+        return {**top[0], "top": top}
+
+    def _values(self, row: NDArray[np.float64]) -> dict[str, Any]:
+        values = row.tolist()
+        return {"values": dict(zip(self.labels, values, strict=True)) if self.labels else values}
+
+    def to_json(self) -> dict[str, Any]:
+        """A versioned JSON object."""
+        return {"schema": SCHEMA, "kind": self.kind, "labels": list(self.labels)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> OutputMeaning:
+        """The inverse of `to_json`.
+
+        Raises:
+            ArtifactError: The object is damaged or was written by a newer version.
+        """
+        _check_schema("outputs", data)
+        try:
+            return cls(data["kind"], tuple(map(str, data["labels"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"the meaning of the outputs is damaged: {error}") from error
+
+
+def _check_schema(what: str, data: Any) -> None:
+    if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+        found = data.get("schema") if isinstance(data, Mapping) else data
+        raise ArtifactError(f"{what}: schema {found!r} is not {SCHEMA}; it needs another hwnas")

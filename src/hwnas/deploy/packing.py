@@ -1,0 +1,155 @@
+"""Writing a bundle."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hwnas.atomic import replacing_folder, write_json, write_text
+from hwnas.deploy.bundle import CARD, DESCRIPTION, GOLDEN, MODEL, SCHEMA, SUMS, WEIGHTS, Bundle
+from hwnas.deploy.card import card
+from hwnas.deploy.checksums import render_sums, sha256
+from hwnas.deploy.device import Device, Target
+from hwnas.deploy.export import INPUT, OUTPUT, TOLERANCE, Export
+from hwnas.deploy.io import OutputMeaning, Preprocessing
+from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.errors import ArtifactError, ConfigError
+from hwnas.search_spaces import Architecture
+
+__all__ = ["write_bundle"]
+
+_KINDS = ("counted", "evaluated", "measured", "modelled", "predicted", "simulated", "table")
+
+
+def write_bundle(
+    folder: Path,
+    *,
+    onnx: Path,
+    weights: Mapping[str, Tensor],
+    preprocessing: Preprocessing,
+    outputs: OutputMeaning,
+    architecture: Architecture,
+    space: str | Mapping[str, Any],
+    task: str | Mapping[str, Any],
+    metrics: Sequence[Mapping[str, Any]],
+    measurements: Sequence[Measurement],
+    predictions: Sequence[Mapping[str, Any]],
+    export: Export,
+    golden_images: NDArray[np.uint8],
+    provenance: Mapping[str, Any],
+) -> Bundle:
+    """Pack a network; the folder appears whole or not at all and replaces an older one.
+
+    Args:
+        folder: The bundle's folder.
+        onnx: The exported network.
+        weights: The same weights, by the names that the PyTorch module has for them.
+        preprocessing: From images to the network's input.
+        outputs: What the network's outputs mean.
+        architecture: Which point of its space it is.
+        space: Name or description of the search space.
+        task: Name or description of the task.
+        metrics: Objects with ``name``, ``value`` and ``kind``, where known also ``unit``,
+            ``standard_error``, ``n``, ``split`` and ``interval``.
+        measurements: How long it took, and where.
+        predictions: Objects as in ``metrics``, of numbers that nobody measured.
+        export: How the ONNX file was made and how exact it is.
+        golden_images: A few images, uint8 (N, H, W, C), to be packed with what they give.
+        provenance: Whatever tells where the network comes from; JSON values.
+
+    Raises:
+        ConfigError: A number does not say its kind.
+        ArtifactError: The ONNX file is damaged or takes another input than the preprocessing gives.
+        StorageError: The folder cannot be written.
+    """
+    for number in (*metrics, *predictions):
+        _check_number(number)
+    golden_outputs = _golden_outputs(onnx, preprocessing, outputs, golden_images)
+    description: dict[str, Any] = {
+        "schema": SCHEMA,
+        "id": architecture.id,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "architecture": architecture.to_json(),
+        "space": space,
+        "task": task,
+        "inputs": [
+            {
+                "name": INPUT,
+                "dtype": "float32",
+                "shape": ["batch", *preprocessing.input_shape],
+            }
+        ],
+        "preprocessing": preprocessing.to_json(),
+        "outputs": {
+            "name": OUTPUT,
+            "dtype": "float32",
+            "shape": ["batch", *golden_outputs.shape[1:]],
+            **outputs.to_json(),
+        },
+        "labels": list(outputs.labels),
+        "metrics": [dict(metric) for metric in metrics],
+        "measurements": [measurement.to_json() for measurement in measurements],
+        "predictions": [dict(prediction) for prediction in predictions],
+        "max_relative_error": export.max_relative_error,
+        "export": export.to_json(),
+        "golden": {"images": len(golden_images), "tolerance": TOLERANCE},
+        "provenance": dict(provenance),
+    }
+    with replacing_folder(folder) as temporary:
+        shutil.copyfile(onnx, temporary / MODEL)
+        plain = {
+            name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()
+        }
+        safetensors.torch.save_file(plain, temporary / WEIGHTS)
+        np.savez_compressed(temporary / GOLDEN, images=golden_images, outputs=golden_outputs)
+        write_text(temporary / CARD, card(description))
+        _seal(temporary, description)
+    return Bundle.load(folder)
+
+
+def _seal(folder: Path, description: Mapping[str, Any]) -> None:
+    """Write bundle.json with the sums of what is there, then the sums of all."""
+    artifact: dict[str, Any] = {
+        "format": "onnx",
+        "runtime": "onnxruntime",
+        "variant": "fp32",
+        "files": [MODEL],
+        "sha256": {MODEL: sha256(folder / MODEL)},
+        "bytes": (folder / MODEL).stat().st_size,
+    }
+    others = {name: sha256(folder / name) for name in (WEIGHTS, GOLDEN, CARD)}
+    write_json(folder / DESCRIPTION, {**description, "artifacts": [artifact], "files": others})
+    sums = {**others, **artifact["sha256"], DESCRIPTION: sha256(folder / DESCRIPTION)}
+    write_text(folder / SUMS, render_sums(sums))
+
+
+def _check_number(number: Mapping[str, Any]) -> None:
+    missing = {"name", "value", "kind"} - set(number)
+    if missing or number["kind"] not in _KINDS:
+        raise ConfigError(
+            f"{dict(number)} is not a number for a bundle: it needs a name, a value and a kind, "
+            f"one of {', '.join(_KINDS)}"
+        )
+
+
+def _golden_outputs(
+    onnx: Path, preprocessing: Preprocessing, outputs: OutputMeaning, images: NDArray[np.uint8]
+) -> NDArray[Any]:
+    session = RUNTIMES["onnxruntime"].load(onnx, Target(Device("cpu", "onnxruntime")))
+    if session.input_shape != preprocessing.input_shape:
+        raise ArtifactError(
+            f"{onnx} takes inputs of shape {session.input_shape} and the preprocessing gives "
+            f"{preprocessing.input_shape}"
+        )
+    found = session.run(preprocessing(images).contiguous().numpy())
+    outputs.describe(found)  # refuses outputs that the labels do not fit
+    return found

@@ -1,0 +1,138 @@
+"""ONNX Runtime on the processor of this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.deploy.device import FORMATS, Target
+from hwnas.errors import ArtifactError, DeviceError
+
+__all__ = ["OnnxRuntime", "OnnxSession"]
+
+
+@dataclass(frozen=True)
+class OnnxRuntime:
+    """ONNX Runtime's CPU provider with every graph optimisation."""
+
+    name: str = "onnxruntime"
+    formats: tuple[str, ...] = FORMATS["onnxruntime"]
+    packages: tuple[str, ...] = ("onnxruntime",)
+
+    def unavailable(self) -> str | None:
+        """Why it cannot be used here and what to install, or None if it can."""
+        if find_spec("onnxruntime") is None:
+            return "onnxruntime is not installed; run: pip install onnxruntime"
+        return None
+
+    def prepare(self, artifact: Path, target: Target) -> Path:
+        """The ONNX file itself: ONNX Runtime optimises it when it loads it."""
+        return artifact
+
+    def load(self, executable: Path, target: Target) -> OnnxSession:
+        """Load an ONNX file with one float32 input.
+
+        Raises:
+            ArtifactError: The file is missing, damaged or has other inputs than one of float32.
+            DeviceError: ONNX Runtime is not installed, or the target has more threads than this
+                machine has cores.
+        """
+        reason = self.unavailable()
+        if reason is not None:
+            raise DeviceError(reason)
+        cores = os.cpu_count() or 1
+        if target.device.threads > cores:
+            raise DeviceError(
+                f"target {target.name} has {target.device.threads} threads and this machine "
+                f"{cores} logical cores; choose a target with -t{cores} or less"
+            )
+        return OnnxSession(executable, target.device.batch, target.device.threads)
+
+
+class OnnxSession:
+    """An ONNX file loaded into ONNX Runtime.
+
+    Args:
+        path: The file.
+        batch: Images a run that the file must allow.
+        threads: Of one operator; operators run one after the other.
+    """
+
+    def __init__(self, path: Path, batch: int, threads: int) -> None:
+        self._session = _open(path, threads)
+        self._threads = threads
+        self._input, self._input_shape = _image_input(self._session, path, batch)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The input's sizes without the batch."""
+        return self._input_shape
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Those settings that change latency."""
+        return {
+            "graph_optimization_level": "ORT_ENABLE_ALL",
+            "execution_mode": "sequential",
+            "intra_op_threads": str(self._threads),
+            "allow_spinning": "0",
+        }
+
+    def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
+        """The first output (N, ...) of float32 inputs (N, *input_shape)."""
+        outputs: NDArray[Any] = self._session.run(None, {self._input: batch})[0]
+        return outputs
+
+    def cpu_clock(self) -> float:
+        """Seconds; one thread is the caller's own, several are counted with the whole process."""
+        return time.thread_time() if self._threads == 1 else time.process_time()
+
+
+def _open(path: Path, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Threads that wait by spinning make a busy machine several times slower.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 4  # what goes wrong is raised, too
+    if not path.is_file():
+        raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
+    try:
+        return onnxruntime.InferenceSession(
+            os.fspath(path), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # ONNX Runtime's own errors share no base but this
+        reason = str(error).splitlines()[0]
+        raise ArtifactError(
+            f"{path} is not an ONNX file that ONNX Runtime can load: {reason}"
+        ) from error
+
+
+def _image_input(session: Any, path: Path, batch: int) -> tuple[str, tuple[int, ...]]:
+    """Name and sizes, without the batch, of a model's only input."""
+    inputs = [(i.name, i.type, i.shape) for i in session.get_inputs()]
+    if len(inputs) != 1 or inputs[0][1] != "tensor(float)" or not inputs[0][2]:
+        raise ArtifactError(f"{path} has the inputs {inputs}; expected one float32 batch of images")
+    name, _, (n, *sizes) = inputs[0]
+    if not all(isinstance(size, int) for size in sizes):
+        raise ArtifactError(
+            f"{path} takes inputs of shape {[n, *sizes]}; all sizes but the batch must be fixed"
+        )
+    if isinstance(n, int) and n != batch:
+        raise ArtifactError(
+            f"{path} takes batches of {n} and the target wants {batch}; "
+            f"choose a target with -b{n} or export with a dynamic batch"
+        )
+    return name, tuple(sizes)

@@ -1,0 +1,225 @@
+"""How long networks take on a target, measured so that a busy machine does not fool us.
+
+Candidates take turns with each other and with a fixed anchor network, so that drift hits all alike.
+Both CPU time and wall time are read around each round; where other work took the processor away in
+between, the wall clock runs ahead of the CPU clock, and the round is repeated later.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from hwnas.atomic import storage_errors
+from hwnas.deploy.anchor import write_anchor
+from hwnas.deploy.catalogue import machine, versions
+from hwnas.deploy.device import Target
+from hwnas.deploy.measurement import Measurement, Quantiles
+from hwnas.deploy.runtime import Session
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.errors import ConfigError
+
+__all__ = ["Clock", "Round", "Stopwatch", "TimingSettings", "interleave", "measure"]
+
+Clock = Callable[[], float]
+"""Gives seconds."""
+
+
+@dataclass(frozen=True)
+class TimingSettings:
+    """How much to time.
+
+    Attributes:
+        warmup: Runs before anything counts.
+        rounds: Clean rounds a network.
+        round_ms: A round is as many runs as last this long, so that the clock's grain is no matter.
+        max_seconds: Rounds a network take no longer than this together, but there are at least 5.
+        max_wall_cpu_ratio: A round is clean if its wall time is at most this times its CPU time.
+        retries: Up to this many more rounds for each one that is wanted, where some are not clean.
+    """
+
+    warmup: int = 10
+    rounds: int = 50
+    round_ms: float = 5.0
+    max_seconds: float = 10.0
+    max_wall_cpu_ratio: float = 1.3
+    retries: int = 2
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.warmup < 1 or self.retries < 0:
+            raise ConfigError(
+                f"warmup {self.warmup}, rounds {self.rounds}, retries {self.retries}: expected at "
+                "least 1, 1 and 0"
+            )
+        if self.max_wall_cpu_ratio <= 1 or self.round_ms <= 0 or self.max_seconds <= 0:
+            raise ConfigError(
+                f"max_wall_cpu_ratio {self.max_wall_cpu_ratio}, round_ms {self.round_ms}, "
+                f"max_seconds {self.max_seconds}: expected more than 1, 0 and 0"
+            )
+
+
+@dataclass(frozen=True)
+class Round:
+    """Times of one run, averaged over a round, in milliseconds."""
+
+    cpu_ms: float
+    wall_ms: float
+
+    @property
+    def ratio(self) -> float:
+        """Wall time over CPU time; 1 for one undisturbed thread."""
+        return self.wall_ms / max(self.cpu_ms, 1e-9)
+
+
+class Stopwatch:
+    """Times one network, round by round. Making one warms the network up.
+
+    Args:
+        run: Runs the network once.
+        settings: How much to time.
+        cpu: Clock of the CPU time that the network uses.
+        wall: Clock on the wall.
+        threads: Threads that compute.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], object],
+        settings: TimingSettings,
+        cpu: Clock,
+        wall: Clock = time.perf_counter,
+        threads: int = 1,
+    ) -> None:
+        self._run, self._cpu, self._wall, self._threads = run, cpu, wall, threads
+        self._max_ratio = settings.max_wall_cpu_ratio
+        self._rounds: list[Round] = []
+        for _ in range(settings.warmup):
+            run()
+        one_ms = max(min(self._time(1).wall_ms for _ in range(3)), 1e-6)
+        self._repeats = max(1, math.ceil(settings.round_ms / one_ms))
+        affordable = int(1e3 * settings.max_seconds / (self._repeats * one_ms))
+        self.wanted = min(settings.rounds, max(5, affordable))
+
+    def _time(self, repeats: int) -> Round:
+        wall, cpu = self._wall(), self._cpu()
+        for _ in range(repeats):
+            self._run()
+        cpu, wall = self._cpu() - cpu, self._wall() - wall
+        return Round(1e3 * cpu / repeats, 1e3 * wall / repeats)
+
+    def quantiles(self, clock: Literal["cpu", "wall"]) -> Quantiles:
+        """Of the rounds that are wanted, those that were disturbed least."""
+        best = sorted(self._rounds, key=lambda timed: timed.ratio)[: self.wanted]
+        return Quantiles.of([r.cpu_ms if clock == "cpu" else r.wall_ms for r in best])
+
+    def time_round(self) -> None:
+        """Time one more round."""
+        self._rounds.append(self._time(self._repeats))
+
+    @property
+    def clean(self) -> int:
+        """How many rounds nothing disturbed, at most as many as are wanted."""
+        ratios = [timed.ratio for timed in self._rounds]
+        # Several threads add up on the CPU clock and may idle, so there the best round is the norm.
+        undisturbed = 1.0 if self._threads == 1 else min(ratios, default=1.0)
+        return min(self.wanted, sum(ratio <= self._max_ratio * undisturbed for ratio in ratios))
+
+    def may_retry(self, retries: int) -> bool:
+        """Whether fewer than 1 + ``retries`` times the wanted rounds were timed."""
+        return len(self._rounds) < (1 + retries) * self.wanted
+
+
+def interleave(
+    anchor: Stopwatch,
+    others: Mapping[str, Stopwatch],
+    retries: int,
+    progress: Callable[[float], None] | None = None,
+) -> None:
+    """Time all in turn, the anchor every time, until each has its clean rounds or tries run out.
+
+    Args:
+        anchor: Of the fixed network.
+        others: Of the networks to be measured.
+        retries: Up to this many more rounds for each one that is wanted.
+        progress: Called with the share that is done, from 0 to 1.
+    """
+    stopwatches = [anchor, *others.values()]
+    wanted = sum(stopwatch.wanted for stopwatch in stopwatches)
+    while waiting := [s for s in stopwatches if s.clean < s.wanted and s.may_retry(retries)]:
+        for stopwatch in {anchor: None, **dict.fromkeys(waiting)}:
+            stopwatch.time_round()
+        if progress is not None:
+            progress(sum(stopwatch.clean for stopwatch in stopwatches) / wanted)
+    if progress is not None:
+        progress(1.0)
+
+
+def measure(
+    models: Mapping[str, Path],
+    target: Target,
+    settings: TimingSettings | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> dict[str, Measurement]:
+    """Measure networks on a target of this machine, against each other.
+
+    Args:
+        models: ONNX files, each under a name of the caller's.
+        target: Where to run them.
+        settings: How much to time; about half a second a network if None.
+        progress: Called with the share that is done, from 0 to 1.
+
+    Returns:
+        A measurement for each name.
+
+    Raises:
+        ArtifactError: A file is damaged or not what the target can run.
+        DeviceError: The target cannot be used on this machine.
+    """
+    settings = settings or TimingSettings()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "anchor.onnx")
+        with storage_errors(path):
+            write_anchor(path)
+        one_image = Target(replace(target.device, batch=1), target.format)
+        _, anchor = _start(path, one_image, settings)
+        started = {name: _start(path, target, settings) for name, path in models.items()}
+        interleave(anchor, {n: s for n, (_, s) in started.items()}, settings.retries, progress)
+    clock: Literal["cpu", "wall"] = "cpu" if target.device.threads == 1 else "wall"
+    hardware, time_now = machine()["processor"], datetime.now(UTC).isoformat(timespec="seconds")
+    used = versions(RUNTIMES[target.device.runtime].packages)
+    return {
+        name: Measurement(
+            target=target.name,
+            clock=clock,
+            cpu_ms=stopwatch.quantiles("cpu"),
+            wall_ms=stopwatch.quantiles("wall"),
+            n=stopwatch.wanted,
+            contended=stopwatch.clean < stopwatch.wanted,
+            anchor_ms=anchor.quantiles(clock).p50,
+            hardware=hardware,
+            versions=used,
+            settings=session.settings,
+            time=time_now,
+        )
+        for name, (session, stopwatch) in started.items()
+    }
+
+
+def _start(path: Path, target: Target, settings: TimingSettings) -> tuple[Session, Stopwatch]:
+    """Load a network, give it random images and warm it up."""
+    runtime = RUNTIMES[target.device.runtime]
+    session = runtime.load(runtime.prepare(path, target), target)
+    shape = (target.device.batch, *session.input_shape)
+    images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    threads = target.device.threads
+    return session, Stopwatch(
+        lambda: session.run(images), settings, session.cpu_clock, threads=threads
+    )

@@ -1,0 +1,90 @@
+"""Everything hwnas raises on purpose.
+
+::
+
+    HwnasError
+    ├── ConfigError      (ValueError)    a recipe, an option or a name is wrong
+    ├── DataError        (ValueError)    images or labels are missing, damaged or of the wrong shape
+    ├── ArtifactError    (ValueError)    an ONNX file, a bundle or a checkpoint is damaged
+    ├── InfeasibleError  (ValueError)    no candidate keeps the limits
+    ├── DeviceError      (RuntimeError)  a target cannot be used on this machine
+    ├── DivergedError    (RuntimeError)  the training loss is not a number
+    ├── RunError         (RuntimeError)  a run folder is damaged, busy or of another recipe
+    ├── WorkerError      (RuntimeError)  a worker process was lost for good
+    └── StorageError     (OSError)       a file cannot be written: disk full, no permission
+
+A message says what was given, what was expected and what to do about it, on one line. The command
+line prints it and exits with status 2; no user should ever see a traceback for one of these.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArtifactError",
+    "ConfigError",
+    "DataError",
+    "DeviceError",
+    "DivergedError",
+    "HwnasError",
+    "InfeasibleError",
+    "RunError",
+    "StorageError",
+    "WorkerError",
+]
+
+
+class HwnasError(Exception):
+    """Base of every error that hwnas raises on purpose."""
+
+
+class ConfigError(HwnasError, ValueError):
+    """A recipe, an option or a name is wrong."""
+
+
+class DataError(HwnasError, ValueError):
+    """Images or labels are missing, damaged or of the wrong shape."""
+
+
+class ArtifactError(HwnasError, ValueError):
+    """An ONNX file, a bundle or a checkpoint is damaged."""
+
+
+class InfeasibleError(HwnasError, ValueError):
+    """No candidate keeps the limits of the objectives."""
+
+
+class DeviceError(HwnasError, RuntimeError):
+    """A target cannot be used on this machine."""
+
+
+class DivergedError(HwnasError, RuntimeError):
+    """The training loss is not a number.
+
+    Attributes:
+        step: The training step, counted from 0, whose loss was not finite.
+        learning_rate: The learning rate of that step.
+    """
+
+    def __init__(self, step: int, learning_rate: float) -> None:
+        super().__init__(
+            f"the training loss is not a number at step {step} "
+            f"(learning rate {learning_rate:.3g}); the last good checkpoint is kept. "
+            "Lower train.learning_rate and search again in a new run folder"
+        )
+        self.step = step
+        self.learning_rate = learning_rate
+
+    def __reduce__(self) -> tuple[type[DivergedError], tuple[int, float]]:
+        return DivergedError, (self.step, self.learning_rate)
+
+
+class RunError(HwnasError, RuntimeError):
+    """A run folder is damaged, in use or of another recipe."""
+
+
+class WorkerError(HwnasError, RuntimeError):
+    """A worker process was lost and could not be replaced."""
+
+
+class StorageError(HwnasError, OSError):
+    """A file cannot be written."""

@@ -1,0 +1,352 @@
+"""A run: a recipe and its stages, each done once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hwnas.atomic import replacing_folder, storage_errors
+from hwnas.deploy.bundle import Bundle
+from hwnas.errors import ConfigError, InfeasibleError, RunError, StorageError
+from hwnas.plugin import closest
+from hwnas.progress import Advance, Reporter, make_reporter
+from hwnas.recipe import Recipe, read_recipe
+from hwnas.run_folder import RunFolder
+from hwnas.search.training import (
+    SupernetTraining,
+    TrainingRow,
+    load_weights,
+    train_supernet,
+)
+from hwnas.stages.calibrate import calibrate, check_limits, fitted_predictor
+from hwnas.stages.finalists import finish, make_bundles, picks, read_bundles
+from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.report import write_results
+from hwnas.stages.search import found, search
+from hwnas.stages.summary import Summary, summarise
+
+__all__ = [
+    "Experiment",
+    "export",
+    "resume",
+    "rewrite_reports",
+    "run",
+    "specialise",
+    "status",
+]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A recipe that was read, and where it came from.
+
+    Attributes:
+        recipe: What to do.
+        text: The recipe as TOML, with overrides in place.
+        folder: Where relative paths of the recipe start.
+    """
+
+    recipe: Recipe
+    text: str
+    folder: Path
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+        """Read a recipe.
+
+        Args:
+            path: A TOML file.
+            overrides: ``"table.key=value"`` each.
+
+        Raises:
+            ConfigError: The recipe is wrong; the message says where.
+        """
+        recipe, text = read_recipe(Path(path), overrides)
+        return cls(recipe, text, Path(path).absolute().parent)
+
+    def run(self, folder: str | Path | None = None, reporter: Reporter | None = None) -> Summary:
+        """Do everything: calibrate, train, search, make bundles, write the report.
+
+        Args:
+            folder: The run's folder; ``runs/<name>`` if None. A run that the same recipe began
+                there goes on.
+            reporter: Who tells the user what happens.
+
+        Returns:
+            What was found and where it is.
+
+        Raises:
+            HwnasError: See `hwnas.errors`; the run can be resumed after what caused it is mended.
+        """
+        path = Path(folder) if folder is not None else Path("runs", self.recipe.name)
+        with _imports_from(self.folder):
+            new = not (path / "run.json").exists()
+            if not new:
+                opened = RunFolder.create(path, self.recipe, self.text, self.folder)
+            ingredients = Ingredients.prepare(self.recipe, self.folder, path / "cache")
+            if new:
+                opened = RunFolder.create(path, self.recipe, self.text, self.folder)
+            with opened:
+                return _work(opened, ingredients, [Goal(self.recipe.objective)], reporter)[0]
+
+
+def run(
+    recipe: str | Path,
+    folder: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    reporter: Reporter | None = None,
+) -> Summary:
+    """Launch a search from a recipe; see `Experiment.run`."""
+    return Experiment.load(recipe, overrides).run(folder, reporter)
+
+
+def resume(folder: str | Path, reporter: Reporter | None = None) -> Summary:
+    """Go on with a run, and with the targets that were added to it, where they were interrupted."""
+    opened = RunFolder.open(Path(folder))
+    targets = [Goal.specialised(opened.recipe, target) for target in opened.specialised]
+    return _continue(opened, [Goal(opened.recipe.objective), *targets], reporter)[0]
+
+
+def specialise(
+    folder: str | Path, targets: Sequence[str], reporter: Reporter | None = None
+) -> list[Summary]:
+    """Search for further targets with the supernet and the accuracies that a run already has.
+
+    Args:
+        folder: A finished run.
+        targets: Names of targets, e.g. ``"cpu-onnxruntime-fp32-b8-t1"``.
+        reporter: Who tells the user what happens.
+
+    Raises:
+        RunError: The run is not finished.
+        ConfigError: A target is unknown.
+    """
+    opened = RunFolder.open(Path(folder))
+    goals = [Goal.specialised(opened.recipe, target) for target in targets]
+    if not is_finished(opened, Goal(opened.recipe.objective)):
+        raise _unfinished(opened)
+    return _continue(opened, goals, reporter)
+
+
+def is_finished(folder: RunFolder, goal: Goal) -> bool:
+    """Whether a goal has its report, which is the last thing that is made."""
+    record = folder.stages.get(goal.stage("report"))
+    return record is not None and record.state == "done"
+
+
+def _continue(folder: RunFolder, goals: Sequence[Goal], reporter: Reporter | None) -> list[Summary]:
+    with _imports_from(folder.recipe_folder), folder:
+        cache = folder.path / "cache"
+        ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, cache)
+        return _work(folder, ingredients, goals, reporter)
+
+
+def _work(
+    folder: RunFolder,
+    ingredients: Ingredients,
+    goals: Sequence[Goal],
+    reporter: Reporter | None,
+) -> list[Summary]:
+    """All stages of some goals that are not done yet."""
+    reporter = reporter or make_reporter()
+    reporter.log = folder.path / "log.jsonl"
+    job = Job(ingredients, folder, reporter)
+    left = [goal for goal in goals if not is_finished(folder, goal)]
+    if left:
+        with storage_errors(folder.path), _ray(job):
+            for goal in left:
+                _reach(job, goal)
+    else:
+        reporter.note(f"{folder.path} is finished; nothing is left to do")
+    return [summarise(job, goal) for goal in goals]
+
+
+def _reach(job: Job, goal: Goal) -> None:
+    """The stages of one goal, in order."""
+    folder, space = job.folder.path, job.ingredients.space
+    out = job.folder.output(goal.target)
+    out.mkdir(parents=True, exist_ok=True)
+    table = out / "measurements.parquet"
+    costs = {}
+    for target in goal.targets:
+        calibrate(job, target, table)
+        costs[target] = fitted_predictor(space, target, table)
+    check_limits(job, goal, costs)
+    weights = _supernet(job) if job.needs_supernet else None
+    search(job, goal, weights, costs)
+    result = found(folder, goal)
+    finish(job, goal, result, weights)
+    report_inputs = [result, job.training_hash, job.recipe.deploy]
+    job.perform(goal.stage("report"), report_inputs, lambda _: write_results(job, goal))
+
+
+def _supernet(job: Job) -> dict[str, Tensor]:
+    """The weights of the supernet, trained unless they are there."""
+    recipe, i = job.recipe, job.ingredients
+    folder = job.folder.path / "supernet"
+    run_hash = job.training_hash
+
+    def work(advance: Advance) -> None:
+        def on_row(row: TrainingRow) -> None:
+            advance(row.share, f"epoch {row.epoch:.1f}, loss {row.loss:.3f}")
+
+        training = SupernetTraining(
+            i.space, i.task, i.data, recipe.train, recipe.seed, run_hash, folder
+        )
+        train_supernet(training, on_row)
+
+    job.perform("train", [run_hash], work)
+    return load_weights(folder / "weights.safetensors")
+
+
+@contextlib.contextmanager
+def _ray(job: Job) -> Iterator[None]:
+    """Ray, if the recipe asks for workers and there is something left to do."""
+    workers = max(job.recipe.train.workers, job.recipe.search.workers)
+    if workers == 0:
+        yield
+        return
+    from hwnas.search.cluster import local_ray
+
+    with local_ray(max(workers, os.cpu_count() or 1), [job.folder.recipe_folder]):
+        yield
+
+
+@contextlib.contextmanager
+def _imports_from(folder: Path) -> Iterator[None]:
+    """Let names in a recipe stand for modules that lie beside it."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+
+
+def status(folder: str | Path) -> dict[str, Any]:
+    """How far a run is: its stages, and how many candidates are evaluated."""
+    opened = RunFolder.open(Path(folder))
+    goal = Goal(opened.recipe.objective)
+    trials = 0
+    if (opened.path / "study.db").exists():
+        trials = len(found(opened.path, goal).trials)
+    return {
+        "name": opened.recipe.name,
+        "state": "finished" if is_finished(opened, goal) else "unfinished",
+        "created": opened.about["created"],
+        "stages": opened.about["stages"],
+        "trials": trials,
+        "trials_wanted": opened.recipe.search.trials,
+        "targets": [*goal.targets, *opened.specialised],
+    }
+
+
+def rewrite_reports(folder: str | Path) -> list[Path]:
+    """Write the reports of a run, and of the targets that were added to it, anew.
+
+    Raises:
+        RunError: The run is not finished.
+    """
+    opened = RunFolder.open(Path(folder))
+    goals = [Goal(opened.recipe.objective)]
+    goals += [Goal.specialised(opened.recipe, target) for target in opened.specialised]
+    finished = [goal for goal in goals if is_finished(opened, goal)]
+    if not finished:
+        raise _unfinished(opened)
+    with _imports_from(opened.recipe_folder), opened:
+        job = _job(opened)
+        for goal in finished:
+            write_results(job, goal)
+    return [opened.output(goal.target) / "report.html" for goal in finished]
+
+
+def export(
+    folder: str | Path,
+    out: str | Path,
+    pick: str | None = None,
+    max_latency_ms: float | None = None,
+    target: str | None = None,
+) -> Bundle:
+    """Copy one winner of a run to a place of its own.
+
+    Args:
+        folder: A finished run.
+        out: Folder to make.
+        pick: ``"knee"`` (the default), ``"fastest"``, ``"most-accurate"`` (the default under a
+            latency limit), or the id of any network that the search evaluated; where that is no
+            finalist, its bundle is made first.
+        max_latency_ms: Choose only among finalists measured to be at most this slow.
+        target: A target that the run was specialised for; the run's own if None.
+
+    Raises:
+        ConfigError: There is no such pick.
+        InfeasibleError: No finalist is fast enough; the message names the fastest.
+        RunError: The run is not finished.
+        StorageError: ``out`` exists already or cannot be written.
+    """
+    opened, out = RunFolder.open(Path(folder)), Path(out)
+    goal = Goal(opened.recipe.objective)
+    if target is not None:
+        goal = Goal.specialised(opened.recipe, target)
+    if not is_finished(opened, goal):
+        raise _unfinished(opened, target)
+    if out.exists():
+        raise StorageError(f"{out} exists already; choose another --out")
+    with _imports_from(opened.recipe_folder), opened:
+        job = _job(opened)
+        source = _picked(job, goal, pick, max_latency_ms)
+        source.verify()
+    with replacing_folder(out) as temporary:
+        shutil.copytree(source.folder, temporary, dirs_exist_ok=True)
+    return Bundle.load(out)
+
+
+def _picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None) -> Bundle:
+    folder = job.folder.output(goal.target) / "bundles"
+    bundles = read_bundles(folder)
+    if max_latency_ms is not None:
+        latencies = {name: b.measurements[0].latency_ms for name, b in bundles.items()}
+        bundles = {k: b for k, b in bundles.items() if latencies[k] <= max_latency_ms}
+        if not bundles:
+            raise InfeasibleError(
+                f"no finalist takes at most {max_latency_ms:g} ms; the fastest was measured at "
+                f"{min(latencies.values()):.3g} ms"
+            )
+    named = picks(bundles, job.ingredients.task.metrics[0])
+    pick = pick or ("knee" if max_latency_ms is None else "most-accurate")
+    chosen = named.get(pick, pick)
+    if chosen in bundles:
+        return bundles[chosen]
+    trials = [t for t in found(job.folder.path, goal).trials if t.candidate.id == chosen]
+    if not trials or max_latency_ms is not None:
+        raise ConfigError(
+            f"--pick {pick!r} is no network of this run; {closest(pick, [*named, *bundles])}"
+        )
+    weights = None
+    if job.needs_supernet:
+        weights = load_weights(job.folder.path / "supernet" / "weights.safetensors")
+    with job.reporter.stage(f"bundle of {chosen}") as advance:
+        make_bundles(job, goal, trials, weights, folder, advance)
+    return Bundle.load(folder / chosen)
+
+
+def _job(folder: RunFolder) -> Job:
+    ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, folder.path / "cache")
+    return Job(ingredients, folder, make_reporter())
+
+
+def _unfinished(folder: RunFolder, target: str | None = None) -> RunError:
+    if target is not None:
+        return RunError(
+            f"{folder.path} has no results for {target}; "
+            f"`hwnas specialise {folder.path} --target {target}` makes them"
+        )
+    return RunError(f"{folder.path} is not finished; `hwnas resume {folder.path}` first")

@@ -1,0 +1,119 @@
+"""Names in recipes: what hwnas ships by a short name, what a user wrote as ``"module:object"``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import pydantic
+
+from hwnas.errors import ConfigError
+
+__all__ = ["build", "closest", "resolve", "validation_message"]
+
+T = TypeVar("T")
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: the likeliest spelling, and what there is."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}known: {', '.join(names)}"
+
+
+def resolve(kind: str, name: str, known: Mapping[str, T]) -> T:
+    """Find what a name in a recipe stands for.
+
+    Args:
+        kind: What is looked for, as the user would call it ("space", "task", ...); for messages.
+        name: A key of ``known``, or ``"package.module:object"`` for something of the user's own.
+        known: What hwnas ships under short names.
+
+    Returns:
+        The shipped or imported object.
+
+    Raises:
+        ConfigError: The name is unknown, its module fails to import or has no such object.
+    """
+    if ":" not in name:
+        if name in known:
+            return known[name]
+        raise ConfigError(
+            f"unknown {kind} {name!r}; {closest(name, known)}; "
+            'or "package.module:object" for your own'
+        )
+    module_name, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # a user's module may fail in any way; say which
+        raise ConfigError(
+            f"{kind} {name!r}: module {module_name!r} does not import "
+            f"({type(error).__name__}: {error}). "
+            "It is looked for on the Python path and beside the recipe"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            public = [item for item in vars(found) if not item.startswith("_")]
+            raise ConfigError(
+                f"{kind} {name!r}: {module_name!r} has no {part!r}; {closest(part, public)}"
+            )
+        found = getattr(found, part)
+    resolved: T = found
+    return resolved
+
+
+def build(kind: str, factory: Callable[..., T], options: Mapping[str, Any], **given: Any) -> T:
+    """Call a factory with options from a recipe, checked against its signature and annotations.
+
+    Args:
+        kind: The recipe's table ("space", ...), for messages.
+        factory: A class or function; its keyword parameters are the options of the table.
+        options: What the recipe says, still plain TOML values.
+        **given: What hwnas itself passes.
+
+    Raises:
+        ConfigError: An option is unknown, missing or of the wrong type.
+    """
+    signature = inspect.signature(factory)
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    settable = [name for name in signature.parameters if name not in given]
+    for key in options:
+        if key not in settable and not open_ended:
+            raise ConfigError(f"[{kind}] has no key {key!r}; {closest(key, settable)}")
+    accepted = {k: v for k, v in given.items() if open_ended or k in signature.parameters}
+    try:
+        return _call_checked(factory, {**accepted, **options})
+    except pydantic.ValidationError as error:
+        raise ConfigError(validation_message(error, f"[{kind}]")) from error
+
+
+def validation_message(error: pydantic.ValidationError, where: str) -> str:
+    """One line from a pydantic error: which key, what was given, what was expected."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "value_error":  # raised by a class of ours, whose message says it all
+        return f"{where} {key}: {first['ctx']['error']}"
+    if first["type"].startswith("missing"):
+        return f"{where} {key} is missing; it has no default"
+    if first["type"] == "unexpected_keyword_argument":
+        return f"{where} has no key {key!r}"
+    return f"{where} {key}: {first['msg']} (given: {first['input']!r})"
+
+
+_STRICT_KEYS: pydantic.ConfigDict = {"arbitrary_types_allowed": True, "extra": "forbid"}
+
+
+def _call_checked(factory: Callable[..., T], arguments: Mapping[str, Any]) -> T:
+    """Call a function or class with arguments that are converted to its annotations."""
+    check = pydantic.validate_call(config=_STRICT_KEYS)
+    if not isinstance(factory, type):
+        result: T = check(factory)(**arguments)
+        return result
+    made: Any = object.__new__(factory)  # pydantic checks functions only, so in two steps
+    check(factory.__init__)(made, **arguments)  # type: ignore[misc]
+    instance: T = made
+    return instance

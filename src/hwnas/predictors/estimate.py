@@ -1,0 +1,66 @@
+"""What a number is worth: where it comes from and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+from hwnas.deploy.device import Target
+from hwnas.errors import ConfigError
+from hwnas.search_spaces import SearchSpace, Workload
+
+__all__ = ["CostKind", "CostSource", "Estimate", "Predictor"]
+
+CostKind = Literal["measured", "predicted", "simulated", "modelled", "table"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One cost of one network on one target.
+
+    Attributes:
+        metric: E.g. ``"latency_ms"``.
+        mean: Expected value, in the unit that the metric's name ends with.
+        std: Standard deviation of what is not known, in the same unit; at least 0.
+        kind: Where the number comes from.
+        target: Name of the target, e.g. ``"cpu-onnxruntime-fp32-b1-t1"``.
+    """
+
+    metric: str
+    mean: float
+    std: float
+    kind: CostKind
+    target: str
+
+    def __post_init__(self) -> None:
+        if self.std < 0:
+            raise ConfigError(
+                f"the standard deviation of {self.metric} is {self.std}; expected >= 0"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with the fields of this estimate."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Estimate:
+        """The inverse of `to_json`."""
+        return cls(**data)
+
+
+class CostSource(Protocol):
+    """Anything that prices networks: a predictor, a table, a simulator."""
+
+    def cost(self, workloads: Sequence[Workload], targets: Sequence[Target]) -> list[Estimate]:
+        """One estimate for each pair of workload and target; both of the same length."""
+
+
+class Predictor(CostSource, Protocol):
+    """A cost source that learns from measurements."""
+
+    def adapt(self, workloads: Sequence[Workload], latencies_ms: Sequence[float]) -> Predictor:
+        """A new predictor that has learnt these measurements of one target as well."""
+
+    def choice_costs(self, space: SearchSpace, target: Target) -> dict[str, dict[str, float]]:
+        """Expected cost of each option of each choice, over networks drawn from the space."""

@@ -1,0 +1,106 @@
+"""What a run says while it runs: bars on a terminal, lines elsewhere, and a log file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+__all__ = ["Advance", "Reporter", "Silent", "make_reporter"]
+
+_LINE_SECONDS = 10.0
+
+
+class Advance(Protocol):
+    """Says how far a stage is."""
+
+    def __call__(self, share: float, detail: str = "") -> None:
+        """Share of the stage that is done, in 0..1, and what is going on."""
+
+
+class Reporter:
+    """Tells of stages and what happens in them; all of it goes to ``log`` as JSON lines too."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self.log: Path | None = None
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[Advance]:
+        """While a stage runs."""
+        started = time.perf_counter()
+        self._write("stage", stage=name)
+        with (_bar if self._console.is_terminal else _lines)(self._console, name) as advance:
+            yield advance
+        seconds = time.perf_counter() - started
+        self._console.print(f"[green]✓[/] {name} [dim]{_duration(seconds)}[/]")
+        self._write("done", stage=name, seconds=round(seconds, 3))
+
+    def note(self, text: str, **values: Any) -> None:
+        """Something that the user should know."""
+        self._console.print(f"  {text}", markup=False)
+        self._write("note", text=text, **values)
+
+    def _write(self, what: str, **values: Any) -> None:
+        if self.log is not None:
+            line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": what}
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**line, **values}) + "\n")
+
+
+class Silent(Reporter):
+    """Says nothing but in the log."""
+
+    def __init__(self) -> None:
+        super().__init__(Console(quiet=True, stderr=True))
+
+
+def make_reporter(quiet: bool = False) -> Reporter:
+    """The reporter for this process's standard error."""
+    return Silent() if quiet else Reporter()
+
+
+@contextlib.contextmanager
+def _bar(console: Console, name: str) -> Iterator[Advance]:
+    columns = (
+        TextColumn("  {task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[detail]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(name, total=1.0, detail="")
+
+        def advance(share: float, detail: str = "") -> None:
+            progress.update(task, completed=share, detail=detail)
+
+        yield advance
+
+
+@contextlib.contextmanager
+def _lines(console: Console, name: str) -> Iterator[Advance]:
+    console.print(f"  {name} ...", markup=False)
+    last = time.perf_counter()
+
+    def advance(share: float, detail: str = "") -> None:
+        nonlocal last
+        if time.perf_counter() - last >= _LINE_SECONDS:
+            last = time.perf_counter()
+            console.print(f"  {name} {share:4.0%} {detail}", markup=False)
+
+    yield advance
+    sys.stderr.flush()
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes:.0f} min {rest:.0f} s" if minutes >= 1 else f"{rest:.1f} s"

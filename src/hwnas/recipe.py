@@ -1,0 +1,262 @@
+"""A recipe: the TOML file that says what to search for, as typed values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pydantic
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from hwnas.errors import ConfigError
+from hwnas.plugin import closest
+from hwnas.search.data import DataConfig
+from hwnas.search.objective import Objective
+from hwnas.search.training import TrainConfig
+
+__all__ = ["DeployConfig", "Named", "PredictorConfig", "Recipe", "SearchConfig", "read_recipe"]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A table whose keys belong to what its ``name`` stands for.
+
+    Attributes:
+        name: A short name, or ``"package.module:object"``.
+        options: All other keys.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PredictorConfig:
+    """The ``[predictor]`` table: how the latency predictor is made.
+
+    Attributes:
+        networks: How many networks are timed on each target to fit it.
+    """
+
+    networks: int = 20
+
+    def __post_init__(self) -> None:
+        if self.networks < 4:
+            raise ConfigError(f"predictor.networks is {self.networks}; expected at least 4")
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """The ``[search]`` table.
+
+    Attributes:
+        sampler: ``"nsga2"``, ``"nsga3"``, ``"tpe"``, ``"gp"``, ``"random"`` or one's own.
+        options: Keyword arguments of the sampler.
+        evaluator: ``"supernet"``, ``"train"`` or one's own.
+        trials: Candidates to evaluate.
+        workers: Processes that evaluate; 0 evaluates in this process, without Ray.
+        batch: Candidates asked for at a time.
+        validation_images: Score candidates on so many validation images; all if not given.
+        random_baseline: Whether random search runs too, with as many trials, for comparison.
+    """
+
+    sampler: str = "nsga2"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    evaluator: str = "supernet"
+    trials: int = 200
+    workers: int = 2
+    batch: int = 4
+    validation_images: int | None = None
+    random_baseline: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("trials", 1), ("workers", 0), ("batch", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"search.{name} is {getattr(self, name)}; expected at least {least}"
+                )
+        if self.validation_images is not None and self.validation_images < 2:
+            raise ConfigError(
+                f"search.validation_images is {self.validation_images}; expected at least 2"
+            )
+
+
+@dataclass(frozen=True)
+class DeployConfig:
+    """The ``[deploy]`` table: what happens to the winners.
+
+    Attributes:
+        top: How many finalists become bundles.
+        finetune_epochs: Passes over the training images that each finalist gets on its own.
+        finetune_learning_rate: At its peak.
+    """
+
+    top: int = 3
+    finetune_epochs: float = 1.0
+    finetune_learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise ConfigError(f"deploy.top is {self.top}; expected at least 1")
+        if self.finetune_epochs < 0 or self.finetune_learning_rate <= 0:
+            raise ConfigError(
+                f"deploy.finetune_epochs is {self.finetune_epochs} and finetune_learning_rate "
+                f"{self.finetune_learning_rate}; expected at least 0 and above 0"
+            )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a run depends on.
+
+    Attributes:
+        name: Of the run; its folder is ``runs/<name>`` unless another is given.
+        data: The images.
+        objective: What to search for, in order of importance for the presentation of results.
+        train: How the supernet (or each network, where the evaluator trains them) is trained.
+        task: What is learned.
+        space: What can be built.
+        search: How candidates are found.
+        predictor: How they are priced.
+        deploy: What happens to the winners.
+        seed: Of everything random.
+    """
+
+    name: str
+    data: DataConfig
+    objective: tuple[Objective, ...]
+    train: TrainConfig
+    task: Named = field(default_factory=lambda: Named("classification"))
+    space: Named = field(default_factory=lambda: Named("mobilenet"))
+    search: SearchConfig = field(default_factory=SearchConfig)
+    predictor: PredictorConfig = field(default_factory=PredictorConfig)
+    deploy: DeployConfig = field(default_factory=DeployConfig)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            raise ConfigError(
+                f"name is {self.name!r}; expected letters, digits, '.', '_' and '-', since it is "
+                "the name of a folder"
+            )
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}; expected at least 0")
+
+    @property
+    def fine_tuning(self) -> TrainConfig | None:
+        """How a finalist is trained further; None if it is not."""
+        if self.deploy.finetune_epochs == 0:
+            return None
+        return replace(
+            self.train,
+            epochs=self.deploy.finetune_epochs,
+            budget_minutes=None,
+            learning_rate=self.deploy.finetune_learning_rate,
+        )
+
+    @property
+    def hash(self) -> str:
+        """The same for recipes that mean the same."""
+        text = json.dumps(pydantic.TypeAdapter(Recipe).dump_python(self, mode="json"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, str]:
+    """Read a recipe.
+
+    Args:
+        path: The TOML file.
+        overrides: ``"table.key=value"`` each; the value is TOML, or else text.
+
+    Returns:
+        The recipe, and its text with the overrides in place.
+
+    Raises:
+        ConfigError: The file is missing or not TOML; a key, name or value is unknown.
+    """
+    try:
+        document = tomlkit.parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the recipe {path}: {error}") from error
+    except TOMLKitError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    for override in overrides:
+        _override(document, override)
+    text = tomlkit.dumps(document)
+    return _parse(tomllib.loads(text), str(path)), text
+
+
+def _parse(table: dict[str, Any], where: str) -> Recipe:
+    for name in ("task", "space"):
+        if isinstance(section := table.get(name), dict):
+            options = {k: v for k, v in section.items() if k != "name"}
+            _known_keys({"name": section.get("name")}, Named, f"{where}: {name}.")
+            table[name] = {**({"name": section["name"]} if "name" in section else {})}
+            table[name]["options"] = options
+    _known_keys(table, Recipe, f"{where}: ")
+    try:
+        return pydantic.TypeAdapter(Recipe).validate_python(table)
+    except pydantic.ValidationError as error:
+        raise ConfigError(f"{where}: {_message(error)}") from error
+
+
+def _message(error: pydantic.ValidationError) -> str:
+    """One line: which key, what it is, what was expected."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return str(cause)
+    if first["type"] == "missing":
+        return f"{key} is missing"
+    expected = first["msg"].removeprefix("Input should be ")
+    return f"{key} is {first['input']!r}; expected {expected}"
+
+
+def _known_keys(value: Any, kind: Any, where: str) -> None:
+    """Refuse keys that no field has, with the closest that one has."""
+    if get_origin(kind) is UnionType:
+        kind = next(option for option in get_args(kind) if option is not NoneType)
+    if get_origin(kind) is tuple and isinstance(value, list):
+        for index, item in enumerate(value):
+            _known_keys(item, get_args(kind)[0], f"{where.removesuffix('.')}[{index}].")
+    if not (is_dataclass(kind) and isinstance(value, dict)):
+        return
+    assert isinstance(kind, type)
+    names = [f.name for f in fields(kind)]
+    hints = get_type_hints(kind)
+    for key, item in value.items():
+        if key not in names:
+            raise ConfigError(f"{where}{key} is no key of a recipe; {closest(key, names)}")
+        _known_keys(item, hints[key], f"{where}{key}.")
+
+
+def _override(document: tomlkit.TOMLDocument, text: str) -> None:
+    path, equals, value = text.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"--set {text!r}: expected table.key=value, such as search.trials=500")
+    table: Any = document
+    for key in keys[:-1]:
+        if isinstance(table, list):
+            if not key.isdigit() or int(key) >= len(table):
+                raise ConfigError(f"--set {text!r}: there is no {key!r} in a list of {len(table)}")
+            table = table[int(key)]
+            continue
+        table = table.setdefault(key, tomlkit.table())
+        if not isinstance(table, dict | list):
+            raise ConfigError(f"--set {text!r}: {key!r} is no table")
+    if isinstance(table, list):
+        raise ConfigError(f"--set {text!r}: give an index and a key, such as objective.0.limit=5")
+    try:
+        table[keys[-1]] = tomlkit.value(value.strip())
+    except TOMLKitError:
+        table[keys[-1]] = value.strip()

@@ -1,0 +1,163 @@
+"""The trade-off: candidates, their Pareto front and what became of the finalists."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+import plotly.graph_objects as go
+
+from hwnas.report.data import Finalist, ObjectiveInfo, ReportData, TrialRow
+from hwnas.report.figure import (
+    ACCENT,
+    GREY,
+    RANDOM,
+    axis_title,
+    blank,
+    finalist_colours,
+    mark_line,
+    named,
+)
+from hwnas.report.pictures import architecture_lines
+from hwnas.report.quantities import metric_name, number, with_unit
+
+__all__ = ["pareto_front"]
+
+FADED = "rgba(59,130,246,0.35)"  # the accent, for bars behind their points
+
+
+def pareto_front(data: ReportData, across: ObjectiveInfo | None = None) -> go.Figure:
+    """The main objective over another one; the front is joined where there are just these two.
+
+    Args:
+        data: With at least two objectives and one trial.
+        across: The horizontal axis; the first of `ReportData.other_objectives` if None.
+    """
+    y, x = data.main_objective, across or data.other_objectives[0]
+    title = f"{metric_name(y.metric, y.unit)} against {metric_name(x.metric, x.unit)}"
+    figure = blank(html.escape(title.capitalize()), axis_title(x), axis_title(y))
+    joined = len(data.objectives) == 2
+    for trace in _clouds(data, x, y):
+        figure.add_trace(trace)
+    if any(trial.on_front for trial in data.baseline_trials):
+        figure.add_trace(
+            _front(data.baseline_trials, x, y, joined, "random search's front", RANDOM)
+        )
+    if any(trial.on_front for trial in data.trials):
+        figure.add_trace(_front(data.trials, x, y, joined, "Pareto front", ACCENT))
+    colours, seen = finalist_colours(data), {trial.id: trial for trial in data.trials}
+    for finalist in data.finalists:
+        if finalist.id in seen:
+            figure.add_trace(_finalist(finalist, seen[finalist.id], x, y, colours[finalist.id]))
+    for objective, axis in ((x, "x"), (y, "y")):
+        if objective.limit is not None:
+            text = html.escape(f"limit {with_unit(objective.limit, objective)}")
+            mark_line(figure, text, **{axis: objective.limit})
+    return figure.update_layout(height=520)
+
+
+def _clouds(data: ReportData, x: ObjectiveInfo, y: ObjectiveInfo) -> Iterable[go.Scatter]:
+    kept = [trial for trial in data.trials if trial.feasible and not trial.on_front]
+    over = [trial for trial in data.trials if not trial.feasible]
+    for trials, name, colour, symbol in (
+        (data.baseline_trials, "random search", RANDOM, "circle-open"),
+        (over, "over a limit", GREY, "x-thin-open"),
+        (kept, "candidates", ACCENT, "circle"),
+    ):
+        if trials:
+            yield go.Scatter(
+                x=[trial.values[x.label] for trial in trials],
+                y=[trial.values[y.label] for trial in trials],
+                mode="markers",
+                marker={"color": colour, "symbol": symbol, "size": 7, "opacity": 0.4},
+                name=f"{name} (n = {len(trials)})",
+                hovertext=[_hover(trial, (y, x)) for trial in trials],
+                hoverinfo="text",
+            )
+
+
+def _front(
+    trials: Sequence[TrialRow],
+    x: ObjectiveInfo,
+    y: ObjectiveInfo,
+    joined: bool,
+    name: str,
+    colour: str,
+) -> go.Scatter:
+    """A step line: at each x, the best y that can be had without going beyond it."""
+    front = sorted((t for t in trials if t.on_front), key=lambda t: t.values[x.label])
+    shape, dash = "hv" if x.direction == "minimize" else "vh", "solid"
+    errors = [1.96 * trial.standard_error.get(y.label, 0.0) for trial in front]
+    if colour == RANDOM:  # beside the search's own front, without bars to stay legible
+        dash, errors = "dot", [0.0 for _ in front]
+    return go.Scatter(
+        x=[trial.values[x.label] for trial in front],
+        y=[trial.values[y.label] for trial in front],
+        mode="lines+markers" if joined else "markers",
+        line={"shape": shape, "color": colour, "width": 2, "dash": dash},
+        marker={"color": colour, "size": 8},
+        error_y={
+            "array": errors,
+            "visible": any(errors),
+            "thickness": 1,
+            "width": 2,
+            "color": FADED,
+        },
+        name=f"{name} (n = {len(front)})",
+        hovertext=[_hover(trial, (y, x)) for trial in front],
+        hoverinfo="text",
+    )
+
+
+def _finalist(
+    finalist: Finalist, trial: TrialRow, x: ObjectiveInfo, y: ObjectiveInfo, colour: str
+) -> go.Scatter:
+    """A star where the search saw it; a diamond where it was tested and measured, if it was."""
+    xs, ys = [trial.values[x.label]], [trial.values[y.label]]
+    hover = [f"<b>{named(finalist)}</b><br>{_hover(trial, (y, x))}"]
+    errors, measured = [0.0], finalist.measurement
+    same_axes = (x.metric, y.metric) == ("latency_ms", finalist.metric)
+    if measured and same_axes and x.target == measured.target:
+        xs.append(measured.latency_ms)
+        ys.append(finalist.test.mean)
+        errors.append(finalist.test.margin)
+        hover.append(_delivered_hover(finalist, measured.latency_ms))
+    return go.Scatter(
+        x=xs,
+        y=ys,
+        mode="lines+markers",
+        line={"color": colour, "width": 1.5, "dash": "dot"},
+        marker={
+            "color": colour,
+            "symbol": ["star", "diamond"][: len(xs)],
+            "size": [15, 11][: len(xs)],
+        },
+        error_y={"array": errors, "visible": any(errors), "thickness": 1.5, "width": 4},
+        name=named(finalist),
+        hovertext=hover,
+        hoverinfo="text",
+    )
+
+
+def _delivered_hover(finalist: Finalist, latency_ms: float) -> str:
+    test = finalist.test
+    return (
+        f"<b>{named(finalist)}</b>, as delivered<br>"
+        f"{html.escape(metric_name(finalist.metric))} {number(test.mean)} ± {test.margin:.2g}"
+        f" (test, n = {test.n:,})<br>latency {number(latency_ms)} ms (measured)"
+    )
+
+
+def _hover(trial: TrialRow, objectives: Iterable[ObjectiveInfo]) -> str:
+    lines = []
+    for objective in objectives:
+        error = trial.standard_error.get(objective.label, 0.0)
+        margin = f" ± {1.96 * error:.2g}" if error else ""
+        value = number(trial.values[objective.label])
+        name = metric_name(objective.metric, objective.unit)
+        lines.append(f"{name} {value}{margin} {objective.unit} ({objective.kind})")
+    lines += architecture_lines(trial.architecture)
+    escaped = "<br>".join(html.escape(line) for line in lines)
+    return (
+        f"trial {trial.number}, {html.escape(trial.sampler)}, {html.escape(trial.id)}<br>{escaped}"
+    )

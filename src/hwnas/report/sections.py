@@ -1,0 +1,231 @@
+"""What the page says below its head, part by part; an empty part says why it is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import plotly.graph_objects as go
+
+from hwnas.report import plots, tables
+from hwnas.report.data import Finalist, ReportData
+from hwnas.report.figure import finalist_colours
+from hwnas.report.front import pareto_front
+from hwnas.report.markup import Html, element
+from hwnas.report.pictures import architecture_lines, stages_picture
+from hwnas.report.quantities import metric_name, number, score, with_unit
+
+__all__ = [
+    "compute",
+    "finalists",
+    "next_steps",
+    "pictures",
+    "progress",
+    "provenance",
+    "trade_off",
+    "trust",
+    "warnings",
+]
+
+
+def finalists(data: ReportData) -> Html:
+    """The table of finalists."""
+    if not data.finalists:
+        return _empty(
+            "", "No network has been tested and exported yet; resume the run to finish it."
+        )
+    return element("div", tables.finalists_table(data), class_="card")
+
+
+def warnings(data: ReportData) -> Html:
+    """What a reader should keep in mind, if anything."""
+    if not data.warnings:
+        return Html("")
+    items = (element("li", warning) for warning in data.warnings)
+    return element(
+        "div", element("strong", "To keep in mind"), element("ul", *items), class_="warnings"
+    )
+
+
+def trade_off(data: ReportData) -> Iterable[Html]:
+    """The main objective against each other one, and the front as a table."""
+    if not data.trials:
+        yield _empty("Pareto front", "No trial has finished.")
+        return
+    if not data.other_objectives:
+        yield _empty("Pareto front", "The search had one objective, so nothing is traded.")
+    for objective in data.other_objectives:
+        yield _figure(
+            pareto_front(data, objective),
+            "Each point is a candidate as the search saw it (point at it for its architecture). A "
+            "star is a finalist there; the diamond joined to it is the same network fine-tuned, on "
+            "the test split and measured on the target. Bars are 95\u00a0% intervals.",
+        )
+    front = sum(trial.on_front for trial in data.trials)
+    if front:
+        summary = element("summary", f"The {front} candidates of the front in a table")
+        yield element("details", summary, element("div", tables.front_table(data), class_="card"))
+
+
+def trust(data: ReportData) -> Iterable[Html]:
+    """How far predictions were from measurements, and validation from test scores."""
+    yield _figure_or_reason(
+        data,
+        bool(data.calibration),
+        plots.calibration,
+        "A network that is left out in turn was predicted from the other timed ones; a finalist "
+        "was predicted first and measured afterwards. Bars are the predictor's intervals."
+        + _finalists_error(data),
+        ("Predicted against measured latency", "No network was both predicted and measured."),
+    )
+    yield _figure_or_reason(
+        data,
+        bool(data.finalists),
+        plots.generalisation,
+        "The finalists were chosen by their validation score, so a difference above zero is what "
+        "the choice itself made look better; bars are 95\u00a0% intervals, n the examples of each.",
+        ("Validation minus test", "No finalist has been tested."),
+    )
+
+
+def _finalists_error(data: ReportData) -> str:
+    rows = [row for row in data.calibration if row.role == "finalist"]
+    return f" Finalists alone: {plots.calibration_error(rows)}." if rows else ""
+
+
+def progress(data: ReportData) -> Iterable[Html]:
+    """Search and training over time."""
+    point = ", ".join(
+        f"{metric_name(o.metric, o.unit)} {with_unit(data.reference_point[o.label], o)}"
+        for o in data.objectives
+        if o.label in data.reference_point
+    )
+    kinds = " and ".join(sorted({objective.kind for objective in data.objectives}))
+    compared = (
+        "beside random search with the same evaluator"
+        if data.baseline_trials
+        else "random search was not run for comparison"
+    )
+    search = _figure_or_reason(
+        data,
+        bool(data.hypervolume),
+        plots.hypervolume,
+        f"The part of the objective space that the candidates found so far dominate, by {kinds} "
+        f"values, from the reference point ({point}); {compared}.",
+        ("Hypervolume over trials", "No hypervolume was computed: it needs finished trials."),
+    )
+    training = _figure_or_reason(
+        data,
+        bool(data.training),
+        plots.training_curves,
+        "Measured on training batches; the largest and the smallest network bound all that share "
+        "their weights.",
+        (
+            "Training of the supernet",
+            "No supernet was trained in this run: it was taken over, or candidates trained alone.",
+        ),
+    )
+    yield element("div", search, training, class_="pair")
+
+
+def pictures(data: ReportData) -> Iterable[Html]:
+    """Each finalist's stages, or its choices where its space has no such picture."""
+    if not data.finalists:
+        yield _empty("Pictures of the finalists", "There is no finalist yet.")
+        return
+    drawn = [stage.channels for f in data.finalists for stage in f.stages]
+    colours = finalist_colours(data)
+    for finalist in data.finalists:
+        title = element(
+            "h3",
+            element("span", class_="dot", style=f"background:{colours[finalist.id]}"),
+            f"{finalist.name}: {_summary(finalist)}",
+        )
+        if finalist.stages:
+            label = f"Stages of network {finalist.id}"
+            svg = stages_picture(finalist.stages, max(drawn), colours[finalist.id], label)
+            picture = element("div", _whole_network(finalist), svg, class_="scroll")
+        else:
+            picture = tables.choices_table(finalist)
+        yield element("div", title, picture, class_="card")
+    if drawn:
+        yield element(
+            "p",
+            "From the input at the left to the output: one box a block, as high as its stage has "
+            "channels (ch) and as wide as it expands them (e); the number and the shade are its "
+            "kernel; a tapering box halves the image (1/2).",
+            class_="soft",
+        )
+
+
+def _summary(finalist: Finalist) -> str:
+    text = f"test {metric_name(finalist.metric)} {score(finalist.test)}"
+    if finalist.measurement is None:
+        return text
+    return f"{text}, {number(finalist.measurement.latency_ms)} ms measured"
+
+
+def _whole_network(finalist: Finalist) -> Html:
+    """The choices that no stage shows, such as the resolution."""
+    whole = {name: option for name, option in finalist.architecture.items() if "." not in name}
+    return element("small", *architecture_lines(whole))
+
+
+def compute(data: ReportData) -> Iterable[Html]:
+    """Seconds by stage, and when a supernet pays."""
+    if data.stage_times:
+        caption = f"Measured on the machine that ran the search. {data.break_even}".rstrip()
+        yield _figure(plots.stage_seconds(data), caption)
+        yield element("div", tables.stages_table(data), class_="card")
+    else:
+        yield _empty("Seconds by stage", f"No stage has finished. {data.break_even}".rstrip())
+
+
+def provenance(data: ReportData) -> Iterable[Html]:
+    """Hardware, versions and recipe."""
+    for title, values in (("Hardware", data.hardware), ("Versions", data.versions)):
+        if values:
+            shown = tables.properties_table(values, "property", "value")
+            yield element("div", element("h3", title), shown, class_="card")
+        else:
+            yield _empty(title, "The run did not record this.")
+    if data.recipe_toml:
+        recipe = element("pre", element("code", data.recipe_toml))
+        yield element("details", element("summary", "The recipe, as it ran"), recipe, open="")
+    else:
+        yield _empty("Recipe", "The run did not record this.")
+
+
+def next_steps(data: ReportData) -> Html:
+    """Commands to try."""
+    if not data.next_commands:
+        return _empty("", "Nothing is suggested.")
+    return element("pre", element("code", "\n".join(data.next_commands)))
+
+
+def _figure_or_reason(
+    data: ReportData,
+    there: bool,
+    draw: Callable[[ReportData], go.Figure],
+    caption: str,
+    otherwise: tuple[str, str],
+) -> Html:
+    return _figure(draw(data), caption) if there else _empty(*otherwise)
+
+
+def _figure(figure: go.Figure, caption: str) -> Html:
+    """A plot, with its title as text of the page so that it wraps on narrow screens."""
+    title = Html(figure.layout.title.text)
+    figure.layout.title = None
+    encoded = figure.to_json().replace("<", "\\u003c")  # so that no text can end the script
+    return element(
+        "figure",
+        element("h3", title),
+        element("div", class_="plot", style=f"height:{figure.layout.height}px"),
+        element("script", Html(encoded), type="application/json"),
+        element("figcaption", caption),
+    )
+
+
+def _empty(title: str, reason: str) -> Html:
+    heading = [element("h3", title)] if title else []
+    return element("div", *heading, reason, class_="empty")

@@ -1,0 +1,150 @@
+"""The tables of the report: finalists, front, stages, properties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hwnas.deploy.measurement import Measurement
+from hwnas.report.data import Finalist, ReportData
+from hwnas.report.figure import finalist_colours
+from hwnas.report.markup import Html, element, join
+from hwnas.report.pictures import architecture_lines
+from hwnas.report.quantities import count, metric_name, number, score, seconds, size, with_unit
+
+__all__ = ["choices_table", "finalists_table", "front_table", "properties_table", "stages_table"]
+
+Head = str | tuple[str, str]  # the name of a column, and a note on it
+
+
+def table(heads: Sequence[Head], rows: Iterable[Sequence[str]], class_: str | None = None) -> Html:
+    """A table that scrolls on its own where it is too wide; cells know their column's name."""
+    labels = [head if isinstance(head, str) else ", ".join(head) for head in heads]
+    top = [head if isinstance(head, str) else with_note(*head) for head in heads]
+    body = [
+        [
+            element("td", element("div", cell), data_label=label)
+            for cell, label in zip(row, labels, strict=True)
+        ]
+        for row in rows
+    ]
+    content = element(
+        "table",
+        element("thead", element("tr", *(element("th", head, scope="col") for head in top))),
+        element("tbody", *(element("tr", *cells) for cells in body)),
+        class_=class_,
+    )
+    return element("div", content, class_="scroll")
+
+
+def with_note(text: str, *notes: str) -> Html:
+    """Text with smaller lines below it."""
+    return join([text, *(element("small", note) for note in notes)])
+
+
+def finalists_table(data: ReportData) -> Html:
+    """A row a finalist, with what kind each number is and over how many it was taken."""
+    colours = finalist_colours(data)
+    metric = metric_name(data.finalists[0].metric)
+    heads: list[Head] = [
+        "network",
+        (f"test {metric}", "evaluated, 95\u00a0% interval"),
+        ("latency", "measured, p50 (p20 to p80)"),
+        ("predicted", "beforehand, ± 1 sd"),
+        ("MACs", "counted"),
+        ("parameters", "counted"),
+        ("size", "ONNX file"),
+        ("bundle", "beside this file"),
+    ]
+    return table(heads, [_finalist(f, colours[f.id]) for f in data.finalists], "finalists")
+
+
+def _finalist(finalist: Finalist, colour: str) -> list[str]:
+    dot = element("span", class_="dot", style=f"background:{colour}")
+    network = join([dot, element("span", finalist.name, class_="pick")])
+    return [
+        with_note(network, finalist.id) if finalist.picks else network,
+        with_note(score(finalist.test), f"n = {finalist.test.n:,}"),
+        _latency(finalist.measurement),
+        _prediction(finalist),
+        count(finalist.macs),
+        count(finalist.params),
+        with_note(size(finalist.size_bytes), f"export error {finalist.max_relative_error:.0e}"),
+        element("code", finalist.bundle),
+    ]
+
+
+def _latency(measurement: Measurement | None) -> str:
+    if measurement is None:
+        return "not measured"
+    clock = "CPU" if measurement.clock == "cpu" else "wall"
+    spread = measurement.headline
+    shown = with_note(
+        f"{number(measurement.latency_ms)} ms",
+        f"{number(spread.p20)} to {number(spread.p80)}",
+        f"{clock} time, n = {measurement.n}",
+    )
+    if not measurement.contended:
+        return shown
+    return join([shown, element("small", "the machine was busy", class_="flag")])
+
+
+def _prediction(finalist: Finalist) -> str:
+    if finalist.predicted_latency_ms is None:
+        return "–"
+    shown = f"{number(finalist.predicted_latency_ms)} ms"
+    if finalist.predicted_std_ms is None:
+        return shown
+    return with_note(shown, f"± {finalist.predicted_std_ms:.2g}")
+
+
+def front_table(data: ReportData) -> Html:
+    """Every candidate of the Pareto front with its architecture in words."""
+    objectives = (data.main_objective, *data.other_objectives)
+    heads: list[Head] = [
+        *((metric_name(o.metric, o.unit), o.kind) for o in objectives),
+        "trial",
+        "architecture",
+    ]
+    front = sorted(
+        (trial for trial in data.trials if trial.on_front),
+        key=lambda trial: trial.values[objectives[-1].label],
+    )
+    rows = [
+        [
+            *(with_unit(trial.values[o.label], o) for o in objectives),
+            with_note(str(trial.number), trial.id),
+            join([element("div", line) for line in architecture_lines(trial.architecture)]),
+        ]
+        for trial in front
+    ]
+    return table(heads, rows)
+
+
+def choices_table(finalist: Finalist) -> Html:
+    """A finalist's options by the name of the choice, for spaces that give no picture."""
+    shown = {
+        name: option if isinstance(option, str) else number(option)
+        for name, option in finalist.architecture.items()
+    }
+    return properties_table(shown, "choice", "option")
+
+
+def stages_table(data: ReportData) -> Html:
+    """Seconds and state of each stage of the run."""
+    heads = ["stage", "wall time", "CPU time", "GPU time", "state"]
+    rows = [
+        [
+            stage.name,
+            seconds(stage.wall_s),
+            seconds(stage.cpu_s),
+            "no GPU" if stage.gpu_s is None else seconds(stage.gpu_s),
+            stage.state,
+        ]
+        for stage in data.stage_times
+    ]
+    return table(heads, rows)
+
+
+def properties_table(values: Mapping[str, str], name: str, value: str) -> Html:
+    """Two columns."""
+    return table([name, value], list(values.items()))

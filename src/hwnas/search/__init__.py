@@ -1,0 +1,49 @@
+"""How candidates are found: tasks, supernet training, studies, evaluators, the search itself."""
+
+from hwnas.search.data import DataConfig, ImageData, Split, load_data
+from hwnas.search.engine import Scored, SearchResult, run_search
+from hwnas.search.evaluate import (
+    EVALUATORS,
+    Evaluation,
+    Evaluator,
+    Fidelity,
+    SupernetEvaluator,
+    TrainEvaluator,
+)
+from hwnas.search.executor import Executor, InProcess, RayActors
+from hwnas.search.objective import Objective
+from hwnas.search.scores import ScoreStore
+from hwnas.search.study import SAMPLERS, SearchStudy
+from hwnas.search.task import TASKS, Classification, Metric, Task, classification
+from hwnas.search.training import SupernetTraining, TrainConfig, train_supernet
+
+__all__ = [
+    "EVALUATORS",
+    "SAMPLERS",
+    "TASKS",
+    "Classification",
+    "DataConfig",
+    "Evaluation",
+    "Evaluator",
+    "Executor",
+    "Fidelity",
+    "ImageData",
+    "InProcess",
+    "Metric",
+    "Objective",
+    "RayActors",
+    "ScoreStore",
+    "Scored",
+    "SearchResult",
+    "SearchStudy",
+    "Split",
+    "SupernetEvaluator",
+    "SupernetTraining",
+    "Task",
+    "TrainConfig",
+    "TrainEvaluator",
+    "classification",
+    "load_data",
+    "run_search",
+    "train_supernet",
+]

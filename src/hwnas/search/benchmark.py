@@ -1,0 +1,134 @@
+"""What the search engine itself costs, beside evaluation."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from torch import nn
+
+from hwnas.search.engine import Scored, run_search
+from hwnas.search.evaluate import Evaluation, Fidelity
+from hwnas.search.objective import Objective
+from hwnas.search_spaces import Architecture, Candidate, Choice, SearchSpace, Workload
+
+__all__ = ["EngineRow", "bench_engine", "pss_mb"]
+
+WINDOW = 100
+_OPTIONS = (0, 1, 2, 3)
+
+
+class _ManyChoices(SearchSpace):
+    """A space whose networks are nothing, so that only the engine's own work is timed."""
+
+    name = "many-choices"
+
+    def __init__(self, choices: int) -> None:
+        self._choices = tuple(Choice(f"layer{i}.option", _OPTIONS) for i in range(choices))
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return self._choices
+
+    def build(self, architecture: Architecture) -> nn.Module:
+        return nn.Flatten()
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
+        return 1, 1, 1
+
+    def workload(self, architecture: Architecture, batch: int = 1) -> Workload:
+        return Workload((), (), (), params=sum(int(v) for _, v in architecture.values))
+
+
+@dataclass(frozen=True)
+class _Instant:
+    """Scores without training: odd layers like large options, even ones small ones."""
+
+    key: str = "instant"
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        values = [int(value) for _, value in candidate.network.values]
+        merit = sum(values[1::2]) - sum(values[::2])
+        return Evaluation({"accuracy": float(merit)}, {"accuracy": 0.0}, 1, "validation")
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """Cost of the engine over the last hundred trials.
+
+    Attributes:
+        trials: Trials finished so far.
+        sampler: Name of the sampler.
+        choices: Of the space.
+        ms_per_trial: Wall time a trial, in milliseconds.
+        cpu_ms_per_trial: CPU time a trial, in milliseconds.
+        pss_mb: Memory of this process and its children (proportional set size), in MB.
+    """
+
+    trials: int
+    sampler: str
+    choices: int
+    ms_per_trial: float
+    cpu_ms_per_trial: float
+    pss_mb: float
+
+
+def bench_engine(
+    trials: int,
+    choices: int,
+    sampler: str = "nsga2",
+    seed: int = 0,
+    on_row: Callable[[EngineRow], None] = lambda row: None,
+) -> list[EngineRow]:
+    """Run a search whose evaluation takes no time, on a study on disk, and time each hundred trials.
+
+    Args:
+        trials: At least 1.
+        choices: Of four options each.
+        sampler: See `hwnas.search.SAMPLERS`.
+        seed: Of the sampler.
+        on_row: Called with each row as it comes.
+    """
+    rows: list[EngineRow] = []
+    wall, cpu, counted = time.perf_counter(), time.process_time(), 0
+
+    def on_trial(trial: Scored, complete: int) -> None:
+        nonlocal wall, cpu, counted
+        if complete % WINDOW and complete != trials:
+            return
+        n = complete - counted
+        wall_ms = (time.perf_counter() - wall) * 1e3 / n
+        cpu_ms = (time.process_time() - cpu) * 1e3 / n
+        rows.append(EngineRow(complete, sampler, choices, wall_ms, cpu_ms, pss_mb()))
+        on_row(rows[-1])
+        wall, cpu, counted = time.perf_counter(), time.process_time(), complete
+
+    with tempfile.TemporaryDirectory() as folder:
+        run_search(
+            _ManyChoices(choices),
+            [Objective("accuracy", "maximize"), Objective("params", "minimize")],
+            _Instant(),
+            trials=trials,
+            sampler=sampler,
+            seed=seed,
+            study=Path(folder, "study.db"),
+            on_trial=on_trial,
+        )
+    return rows
+
+
+def pss_mb() -> float:
+    """Memory of this process and its children, shared pages divided among their users, in MB."""
+    process = psutil.Process(os.getpid())
+    total = 0
+    for each in (process, *process.children(recursive=True)):
+        try:
+            total += each.memory_full_info().pss
+        except (psutil.Error, AttributeError):
+            continue
+    return total / 1e6

@@ -1,0 +1,98 @@
+"""Ray on this machine, for as long as a run needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hwnas.errors import HwnasError, WorkerError
+
+__all__ = ["local_ray", "map_tasks", "unwrapped"]
+
+T = TypeVar("T")
+
+_OBJECT_STORE_BYTES = 1 << 30
+
+
+@contextlib.contextmanager
+def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
+    """Start Ray here, or use the one that this process is already connected to.
+
+    Args:
+        cpus: CPUs that it may give out.
+        import_paths: Folders that workers can import from, beside those that this process can.
+    """
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    paths = [*map(str, import_paths), *filter(None, sys.path)]
+    ray.init(
+        num_cpus=cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
+        _node_ip_address="127.0.0.1",
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def map_tasks(
+    function: Callable[..., T], shared: Any, arguments: Sequence[tuple[Any, ...]]
+) -> Iterator[T]:
+    """Results of ``function(shared, *args)`` for each tuple of arguments, in order.
+
+    Each call is a Ray task of one CPU where Ray is running, and ``shared`` is sent only once;
+    otherwise the calls are made here, one by one.
+
+    Raises:
+        WorkerError: Ray lost the workers for good.
+    """
+    import ray
+
+    if not ray.is_initialized():
+        yield from (function(shared, *args) for args in arguments)
+        return
+    remote = ray.remote(num_cpus=1, max_retries=3)(_single_threaded)
+    place = ray.put(shared)
+    running = [remote.remote(function, place, args) for args in arguments]
+    for result in running:
+        try:
+            yield ray.get(result)
+        except ray.exceptions.RayError as error:
+            raise unwrapped(error) from error
+
+
+def _single_threaded(function: Callable[..., T], shared: Any, args: tuple[Any, ...]) -> T:
+    import torch
+
+    torch.set_num_threads(1)
+    return function(shared, *args)
+
+
+def unwrapped(error: Exception) -> Exception:
+    """What a worker raised, without Ray's wrapping; a WorkerError where the worker is lost."""
+    import ray
+
+    if isinstance(error, ray.exceptions.RayTaskError):
+        cause = error.as_instanceof_cause()
+        return cause if isinstance(cause, HwnasError) else error
+    return WorkerError(
+        f"the Ray workers are gone ({type(error).__name__}); `hwnas resume` goes on without losing "
+        "a finished trial"
+    )

@@ -1,0 +1,283 @@
+"""How good a candidate is: scored by a supernet, or trained alone."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from hwnas.search.data import ImageData, Split
+from hwnas.search.task import Task
+from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
+from hwnas.search_spaces import Candidate, SearchSpace, Supernet, batch_norms
+
+__all__ = [
+    "EVALUATORS",
+    "Evaluation",
+    "Evaluator",
+    "Fidelity",
+    "SupernetEvaluator",
+    "TrainEvaluator",
+    "recalibrate",
+    "score",
+    "weights_hash",
+]
+
+SplitName = Literal["validation", "test"]
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How thoroughly to evaluate.
+
+    Attributes:
+        images: How many of the split's images to score; None for all.
+    """
+
+    images: int | None = None
+
+    @property
+    def key(self) -> str:
+        """A short name, e.g. ``"images=2000"``."""
+        return f"images={self.images or 'all'}"
+
+    def of(self, split: Split) -> Split:
+        """The images of a split to score."""
+        return split if self.images is None else split.first(self.images)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was found out about one candidate.
+
+    Attributes:
+        values: Mean score of each metric of the task, in the metric's unit.
+        standard_errors: Of these means, over images.
+        n: Number of images.
+        split: Which images.
+        wall_s: Seconds it took.
+        cpu_s: Seconds of CPU time it took.
+    """
+
+    values: Mapping[str, float]
+    standard_errors: Mapping[str, float]
+    n: int
+    split: SplitName
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with the fields of this evaluation."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Evaluation:
+        """The inverse of `to_json`."""
+        return cls(**data)
+
+
+class Evaluator(Protocol):
+    """Scores candidates on the validation split; picklable, so that workers can hold it."""
+
+    @property
+    def key(self) -> str:
+        """Hash of all that the score depends on, beside the candidate and the fidelity."""
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        """The scores of one candidate."""
+
+
+def score(
+    network: nn.Module,
+    task: Task,
+    split: Split,
+    input_shape: tuple[int, int, int],
+    name: SplitName,
+    batch_size: int = 256,
+) -> Evaluation:
+    """Score a network on all images of a split.
+
+    Args:
+        network: (N, *input_shape) -> (N, task.outputs); put into evaluation mode.
+        task: Gives preprocessing and metrics.
+        split: The images.
+        input_shape: Channels, height and width that the network takes.
+        name: What the split is called.
+        batch_size: Images at a time.
+    """
+    wall, cpu = time.perf_counter(), time.process_time()
+    network.eval()
+    parts: dict[str, list[Tensor]] = {metric.name: [] for metric in task.metrics}
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    with torch.no_grad():
+        for images, targets in _batches(split, task, input_shape, batch_size):
+            outputs = network(images.to(device)).float().cpu()
+            for metric, values in task.scores(outputs, targets).items():
+                parts[metric].append(values.double())
+    scores = {metric: torch.cat(values) for metric, values in parts.items()}
+    n = len(split)
+    return Evaluation(
+        {metric: float(values.mean()) for metric, values in scores.items()},
+        {metric: float(values.std() / n**0.5) for metric, values in scores.items()},
+        n,
+        name,
+        time.perf_counter() - wall,
+        time.process_time() - cpu,
+    )
+
+
+def _batches(
+    split: Split, task: Task, input_shape: tuple[int, int, int], batch_size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    preprocessing = task.preprocessing.at(*input_shape[1:])
+    for start in range(0, len(split), batch_size):
+        images, targets = split.take(np.arange(start, min(start + batch_size, len(split))))
+        yield preprocessing(images), torch.from_numpy(targets)
+
+
+def recalibrate(
+    network: nn.Module,
+    task: Task,
+    split: Split,
+    input_shape: tuple[int, int, int],
+    batch_size: int = 256,
+) -> None:
+    """Set the statistics of batch normalisation to the average over images (Yu and Huang, ICCV 2019).
+
+    The average is cumulative: every batch has the same weight and what was there before has none.
+
+    Args:
+        network: A network, or a supernet for its active one; left in evaluation mode.
+        task: Gives the preprocessing.
+        split: Training images, taken as they are.
+        input_shape: Channels, height and width that the network takes.
+        batch_size: Images at a time.
+    """
+    network.eval()
+    norms = batch_norms(network)
+    if not norms:
+        return
+    before = [norm.momentum for norm in norms]
+    device = next((p.device for p in network.parameters()), torch.device("cpu"))
+    with torch.no_grad():
+        for k, (images, _) in enumerate(_batches(split, task, input_shape, batch_size)):
+            for norm in norms:
+                norm.train()
+                norm.momentum = 1 / (k + 1)
+            network(images.to(device))
+    for norm, momentum in zip(norms, before, strict=True):
+        norm.eval()
+        norm.momentum = momentum
+
+
+def weights_hash(weights: Mapping[str, Tensor]) -> str:
+    """Hash of a state dict: names, shapes and values."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class SupernetEvaluator:
+    """Scores candidates with the weights that they inherit from a supernet.
+
+    Batch normalisation is recalibrated for each candidate on training images without augmentation;
+    the score is that of the validation split.
+
+    Attributes:
+        space: Of the candidates' networks.
+        task: Gives preprocessing and metrics.
+        data: Training images to recalibrate on, validation images to score.
+        weights: The state of ``Supernet.shared``, as arrays, so that workers on one machine share
+            them through Ray's object store.
+        recalibration_images: How many training images to recalibrate on.
+        threads: CPU threads of one evaluation.
+    """
+
+    space: SearchSpace
+    task: Task
+    data: ImageData
+    weights: Mapping[str, npt.NDArray[Any]]
+    recalibration_images: int = 512
+    threads: int = 1
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of the weights, the recalibration and the data."""
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in self.weights.items()}
+        text = f"{weights_hash(tensors)}-{self.recalibration_images}-{self.data.fingerprint}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def _supernet(self) -> Supernet:
+        supernet = self.space.supernet()
+        supernet.shared.load_state_dict(
+            {name: torch.from_numpy(np.array(array)) for name, array in self.weights.items()}
+        )
+        return supernet.eval()
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        """Extract, recalibrate and score the candidate's network."""
+        torch.set_num_threads(self.threads)
+        shape = self.space.input_shape(candidate.network)
+        network = self._supernet.extract(candidate.network)
+        network.to(memory_format=torch.channels_last)
+        recalibrate(network, self.task, self.data.train.first(self.recalibration_images), shape)
+        return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_supernet"}
+
+
+@dataclass(frozen=True)
+class TrainEvaluator:
+    """Trains each candidate alone: slow and honest, for baselines.
+
+    Attributes:
+        space: Of the candidates' networks.
+        task: Gives preprocessing, losses and metrics.
+        data: Training images to learn from, validation images to score.
+        train: How each candidate is trained.
+        seed: Of everything random.
+    """
+
+    space: SearchSpace
+    task: Task
+    data: ImageData
+    train: TrainConfig
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """Hash of task, data and training."""
+        text = f"{self.task!r}-{self.data.fingerprint}-{self.train!r}-{self.seed}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        """Build, train and score the candidate's network."""
+        torch.set_num_threads(1)
+        torch.manual_seed(self.seed)
+        shape = self.space.input_shape(candidate.network)
+        network = self.space.build(candidate.network).to(memory_format=torch.channels_last)
+        fit(network, NetworkStep(network, self.task, shape), self.data.train, self.train, self.seed)
+        return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
+
+
+EVALUATORS: Mapping[str, Callable[..., Evaluator]] = {
+    "supernet": SupernetEvaluator,
+    "train": TrainEvaluator,
+}
+"""Evaluators by name. One's own is ``"package.module:object"``, a callable that takes whichever it
+wants of ``space``, ``task``, ``data``, ``train``, ``seed`` and ``weights``; a supernet is trained
+only for those that take ``weights``."""

@@ -1,0 +1,203 @@
+"""Images and targets as a source gives them: each array checked, nothing divided yet."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.deploy.io import Preprocessing
+from hwnas.errors import DataError
+from hwnas.search.image_cache import ImageCache, Images, write_images
+
+__all__ = [
+    "RawImages",
+    "Targets",
+    "check_images",
+    "check_names",
+    "read_image",
+    "resize",
+    "spaced_rows",
+]
+
+Targets = npt.NDArray[Any]
+"""int64 (N,) where they are classes, float32 (N, K) where they are values."""
+
+_BLOCK = 256
+
+
+@dataclass(frozen=True, eq=False)
+class RawImages:
+    """What every source gives.
+
+    Attributes:
+        images: uint8 (N, H, W, C), to train on.
+        targets: Their `Targets`.
+        class_names: One a class, or None where the source names none.
+        test: Images and targets to test on, or None where the source leaves the division to us.
+    """
+
+    images: Images
+    targets: Targets
+    class_names: tuple[str, ...] | None = None
+    test: tuple[Images, Targets] | None = None
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any], where: str, values_allowed: bool = False) -> RawImages:
+        """Check the four arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
+
+        Args:
+            arrays: Those four and, if the classes have names, ``class_names``.
+            where: Names the source in messages.
+            values_allowed: Take float targets that have no class names as values (regression).
+
+        Raises:
+            DataError: An array is missing or is not what it should be.
+        """
+        check_names(("x_train", "y_train", "x_test", "y_test"), arrays, where)
+        given = arrays.get("class_names")
+        kind = np.asarray(arrays["y_train"]).dtype.kind
+        check_targets = _values if values_allowed and given is None and kind == "f" else _labels
+        parts = []
+        for part in ("train", "test"):
+            images = check_images(arrays[f"x_{part}"], f"{where}: x_{part}")
+            targets = check_targets(np.asarray(arrays[f"y_{part}"]), f"{where}: y_{part}")
+            if len(targets) != len(images):
+                raise DataError(
+                    f"{where}: {len(images)} images in x_{part} but {len(targets)} targets in "
+                    f"y_{part}; each image needs one"
+                )
+            parts.append((images, targets))
+        names = None if given is None else _class_names(given, f"{where}: class_names")
+        return cls(*parts[0], names, parts[1])
+
+    def resized(self, size: int, cache: ImageCache) -> RawImages:
+        """The same with square images of ``size`` pixels a side, kept in the cache.
+
+        Raises:
+            StorageError: The cache cannot be written.
+        """
+        sets = {"train": self.images} | ({"test": self.test[0]} if self.test else {})
+        if all(images.shape[1:3] == (size, size) for images in sets.values()):
+            return self
+        content = hashlib.sha256()
+        for images in sets.values():
+            sample = images[spaced_rows(len(images), images[0].nbytes)]
+            content.update(repr(images.shape).encode() + sample.tobytes())
+        small = cache.arrays(
+            f"resized-{size}-{content.hexdigest()[:12]}",
+            {name: partial(_write_resized, images, size) for name, images in sets.items()},
+        )
+        test = (small["test"], self.test[1]) if self.test else None
+        return replace(self, images=small["train"], test=test)
+
+
+def _plain_pixels(size: int, channels: int) -> Preprocessing:
+    """Reads and resizes exactly as deployment does, but leaves the colours as they are."""
+    return Preprocessing(size, size, channels, (0.0,) * channels, (1.0,) * channels)
+
+
+def read_image(file: Path, channels: int) -> Images:
+    """Read an image file in its own size: uint8 (H, W, C).
+
+    Raises:
+        DataError: It is not an image or is damaged.
+    """
+    return _plain_pixels(1, channels).read_image(file)
+
+
+def resize(images: Images, size: int) -> Images:
+    """Squares of ``size`` pixels a side, by the same interpolation as in deployment."""
+    floats = _plain_pixels(size, images.shape[3])(images)
+    pixels = floats.mul_(255).round_().clamp_(0, 255).byte().permute(0, 2, 3, 1)
+    return np.ascontiguousarray(pixels.numpy())
+
+
+def _write_resized(images: Images, size: int, file: BinaryIO) -> None:
+    blocks = (images[start : start + _BLOCK] for start in range(0, len(images), _BLOCK))
+    small = (image for block in blocks for image in resize(block, size))
+    write_images(file, ((f"image {i}", image) for i, image in enumerate(small)), len(images))
+
+
+def spaced_rows(count: int, image_bytes: int) -> npt.NDArray[np.int64]:
+    """Rows that stand for all: evenly spaced, at most 1,000 of them and 32 MB of pixels."""
+    most = min(count, 1000, max(1, 2**25 // image_bytes))
+    return np.linspace(0, count - 1, most).astype(np.int64)
+
+
+def check_names(needed: Iterable[str], there: Iterable[str], where: str) -> None:
+    """Refuse a source that lacks an array, and say what it has.
+
+    Raises:
+        DataError: One or more are missing.
+    """
+    there = sorted(there)
+    missing = [name for name in needed if name not in there]
+    if missing:
+        raise DataError(
+            f"{where} has no {', '.join(missing)}; expected {', '.join(needed)}; "
+            f"there is {', '.join(there) or 'nothing'}"
+        )
+
+
+def check_images(given: Any, name: str) -> Images:
+    """The images as (N, H, W, C).
+
+    Raises:
+        DataError: They are not uint8, not (N, H, W) or (N, H, W, C), or there are none.
+    """
+    images = given if isinstance(given, np.ndarray) else np.asarray(given)
+    if images.dtype != np.uint8:
+        raise DataError(f"{name} is {images.dtype}; expected uint8, pixels from 0 to 255")
+    if images.ndim not in (3, 4):
+        raise DataError(f"{name} has shape {images.shape}; expected (N, H, W) or (N, H, W, C)")
+    if 0 in images.shape:
+        raise DataError(
+            f"{name} has shape {images.shape}: it is empty; at least one image is needed"
+        )
+    return images if images.ndim == 4 else images[..., np.newaxis]
+
+
+def _labels(given: npt.NDArray[Any], name: str) -> Targets:
+    labels = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
+    if labels.ndim != 1:
+        raise DataError(f"{name} has shape {labels.shape}; expected (N,), one class an image")
+    if labels.dtype.kind not in "iubf":
+        raise DataError(
+            f"{name} is {labels.dtype}; expected integers, class 0 to number of classes - 1"
+        )
+    odd = np.flatnonzero(~(np.isfinite(labels) & (np.floor(labels) == labels)))
+    if len(odd):
+        raise DataError(
+            f"{name}[{odd[0]}] is {labels[odd[0]]}; a class is a whole number. For values instead "
+            'of classes let a function of yours give them: source = "package.module:function"'
+        )
+    negative = np.flatnonzero(labels < 0)
+    if len(negative):
+        raise DataError(f"{name}[{negative[0]}] is {labels[negative[0]]}; classes count from 0")
+    return labels.astype(np.int64)
+
+
+def _values(given: npt.NDArray[Any], name: str) -> Targets:
+    if given.dtype.kind != "f" or given.ndim not in (1, 2):
+        raise DataError(
+            f"{name} is {given.dtype} with shape {given.shape}; expected floats, (N,) or (N, K)"
+        )
+    values = given.reshape(len(given), -1).astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(bad):
+        raise DataError(f"{name}[{bad[0]}] is {given[bad[0]]}; expected finite numbers")
+    return values
+
+
+def _class_names(given: Any, name: str) -> tuple[str, ...]:
+    names = np.asarray(given)
+    if names.ndim != 1:
+        raise DataError(f"{name} has shape {names.shape}; expected one name a class")
+    return tuple(item.decode() if isinstance(item, bytes) else str(item) for item in names.tolist())

@@ -1,0 +1,74 @@
+"""Every evaluation that was ever made for a run, so that none is made twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from hwnas.atomic import storage_errors
+from hwnas.errors import RunError
+from hwnas.search.evaluate import Evaluation, Fidelity
+from hwnas.search_spaces import Candidate
+
+__all__ = ["ScoreStore"]
+
+
+class ScoreStore:
+    """Evaluations by candidate, evaluator and fidelity, in an append-only file of JSON lines.
+
+    A line that a killed process left unfinished at the end is dropped.
+
+    Args:
+        path: The file; None keeps the scores in memory only.
+
+    Raises:
+        RunError: The file holds something else.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._scores: dict[tuple[str, str, str], Evaluation] = {}
+        if path is not None and path.exists():
+            self._read(path)
+
+    def __len__(self) -> int:
+        return len(self._scores)
+
+    def __iter__(self) -> Iterator[Evaluation]:
+        return iter(self._scores.values())
+
+    def get(self, candidate: Candidate, evaluator: str, fidelity: Fidelity) -> Evaluation | None:
+        """The evaluation of a candidate, if it was made."""
+        return self._scores.get((candidate.id, evaluator, fidelity.key))
+
+    def put(
+        self, candidate: Candidate, evaluator: str, fidelity: Fidelity, evaluation: Evaluation
+    ) -> None:
+        """Keep an evaluation; on disk when this returns.
+
+        Raises:
+            StorageError: The file cannot be written.
+        """
+        key = candidate.id, evaluator, fidelity.key
+        self._scores[key] = evaluation
+        if self._path is not None:
+            line = json.dumps({"key": key, "evaluation": evaluation.to_json()}) + "\n"
+            with storage_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+                file.write(line)
+
+    def _read(self, path: Path) -> None:
+        whole, _, rest = path.read_bytes().rpartition(b"\n")
+        for number, line in enumerate(whole.splitlines(), start=1):
+            try:
+                row = json.loads(line)
+                candidate, evaluator, fidelity = row["key"]
+                evaluation = Evaluation.from_json(row["evaluation"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise RunError(
+                    f"{path} is damaged at line {number} ({error}); remove the line to lose only it"
+                ) from error
+            self._scores[candidate, evaluator, fidelity] = evaluation
+        if rest:  # cut off by a kill: the next append must start on a line of its own
+            with storage_errors(path), path.open("r+b") as file:
+                file.truncate(len(whole) + 1 if whole else 0)

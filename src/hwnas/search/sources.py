@@ -1,0 +1,98 @@
+"""Where images come from: scikit-learn's digits, a file, a folder, a function of one's own."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hwnas.errors import ConfigError, DataError
+from hwnas.plugin import closest, resolve
+from hwnas.search.image_archive import read_npz
+from hwnas.search.image_cache import ImageCache
+from hwnas.search.image_folder import read_folder
+from hwnas.search.raw_images import RawImages
+
+__all__ = ["read_source"]
+
+_SOURCES = ("digits", "npz:FILE", "folder:PATH")
+
+
+def read_source(source: str, base: Path, size: int | None, cache: ImageCache) -> object:
+    """Read what a recipe's ``data.source`` names.
+
+    Args:
+        source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"`` or ``"package.module:function"``.
+            ``$VARIABLES`` in a path are replaced.
+        base: Folder that relative paths start from.
+        size: Side in pixels that the images of a folder are resized to.
+        cache: Where decoded and memory-mapped arrays are kept.
+
+    Returns:
+        `RawImages`, or whatever a user's function gave that is not a mapping of arrays.
+
+    Raises:
+        ConfigError: There is no such source, or a variable is not set.
+        DataError: The images or targets are missing or damaged.
+        StorageError: The cache cannot be written.
+    """
+    if source == "digits":
+        return _digits()
+    kind, colon, path = source.partition(":")
+    if kind == "npz" and colon:
+        return read_npz(_locate(source, path, base), cache)
+    if kind == "folder" and colon:
+        return read_folder(_locate(source, path, base), size, cache)
+    if colon:
+        return _call(source)
+    raise ConfigError(
+        f'unknown data.source {source!r}; {closest(source, _SOURCES)}; or "package.module:function"'
+    )
+
+
+def _locate(source: str, path: str, base: Path) -> Path:
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name not in os.environ:
+            raise ConfigError(
+                f"data.source is {source!r}, but ${name} is not set; export {name}=..."
+            )
+        return os.environ[name]
+
+    if not path:
+        raise ConfigError(f"data.source is {source!r}; expected a path after the colon")
+    found = base / Path(re.sub(r"\$(?:(\w+)|\{(\w+)\})", value, path)).expanduser()
+    wanted, there = (
+        ("file", found.is_file()) if source.startswith("npz") else ("folder", found.is_dir())
+    )
+    if not there:
+        variables = re.findall(r"\$\{?(\w+)", path)
+        hint = f"is ${variables[0]} right?" if variables else f"relative paths start at {base}"
+        raise DataError(f"data.source is {source!r}, but there is no {wanted} {found}; {hint}")
+    return found
+
+
+def _digits() -> RawImages:
+    """1,797 handwritten digits, 8 x 8 grey pixels, classes 0 to 9."""
+    # A second's import, which nothing else here needs.
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = np.rint(digits.images * (255 / 16)).astype(np.uint8)[..., np.newaxis]
+    return RawImages(images, digits.target.astype(np.int64), tuple("0123456789"))
+
+
+def _call(source: str) -> object:
+    function: object = resolve("data.source", source, {})
+    if not callable(function):
+        raise ConfigError(f"data.source {source!r} is a {type(function).__name__}, not a function")
+    try:
+        made = function()
+    except Exception as error:  # a user's function may fail in any way; say how
+        raise DataError(
+            f"data.source {source!r} failed ({type(error).__name__}: {error})"
+        ) from error
+    return RawImages.of(made, source, values_allowed=True) if isinstance(made, Mapping) else made

@@ -1,0 +1,164 @@
+"""A part of an image set, and how one is drawn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.errors import DataError
+from hwnas.search.image_cache import Images
+from hwnas.search.raw_images import Targets, check_images, spaced_rows
+
+__all__ = ["Rows", "Split", "draw"]
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FilePlace:
+    """Where in a file a memory-mapped array lies, so that other processes map it too.
+
+    Attributes:
+        path: The mapped file.
+        offset: First byte of the array in it.
+        shape: Of the uint8 array, C order.
+    """
+
+    path: str
+    offset: int
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, images: Images) -> FilePlace | None:
+        """The place of an array, or None if it is held in memory or is not contiguous."""
+        if not isinstance(images, np.memmap) or not images.flags.c_contiguous:
+            return None
+        whole = images
+        while isinstance(whole.base, np.memmap):
+            whole = whole.base
+        if whole.filename is None or whole.base is None:
+            return None
+        # A view keeps the offset of the whole, so its own start comes from the addresses.
+        start = whole.offset + images.ctypes.data - whole.ctypes.data
+        return cls(os.path.abspath(whole.filename), start, images.shape)
+
+    def open(self) -> Images:
+        """Map the array again, read-only.
+
+        Raises:
+            DataError: The file is not there or was cut.
+        """
+        try:
+            return np.memmap(self.path, np.uint8, "r", self.offset, self.shape)
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"memory-mapped images {self.path} cannot be opened ({error}); every machine that "
+                "works on a run needs this file at this path"
+            ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Some rows of an image array, in random order, with their targets.
+
+    Pickling one whose images are memory-mapped passes the file's path, not its content.
+
+    Attributes:
+        images: uint8 (M, H, W, C), perhaps memory-mapped and shared with other splits.
+        targets: Of this split: int64 (N,) for classes, float32 (N, K) for values.
+        positions: int64 (N,), the row of ``images`` that each target belongs to.
+    """
+
+    images: Images
+    targets: Targets
+    positions: Rows
+
+    def __post_init__(self) -> None:
+        check_images(self.images, "images")
+        if self.images.ndim != 4:
+            raise DataError(f"images have shape {self.images.shape}; expected (N, H, W, C)")
+        kind = (str(self.targets.dtype), self.targets.ndim)
+        if kind not in (("int64", 1), ("float32", 2)):
+            raise DataError(
+                f"targets are {self.targets.dtype} with shape {self.targets.shape}; expected int64 "
+                "(N,) for classes or float32 (N, K) for values"
+            )
+        if self.positions.shape != (len(self.targets),) or not len(self.positions):
+            raise DataError(
+                f"{len(self.targets)} targets, positions of shape {self.positions.shape}; expected "
+                "one position a target and at least one"
+            )
+        if not 0 <= self.positions.min() <= self.positions.max() < len(self.images):
+            raise DataError(f"positions leave the range of the {len(self.images)} images")
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __reduce__(self) -> tuple[Callable[..., Split], tuple[Any, ...]]:
+        images = FilePlace.of(self.images) or self.images
+        return _unpickled, (images, self.targets, self.positions)
+
+    def take(self, rows: npt.ArrayLike) -> tuple[Images, Targets]:
+        """Copy images and targets.
+
+        Args:
+            rows: Integers (B,), each in 0..len - 1.
+
+        Returns:
+            uint8 (B, H, W, C) and the targets, (B,) or (B, K).
+        """
+        chosen = np.asarray(rows, dtype=np.int64)
+        return np.asarray(self.images[self.positions[chosen]]), self.targets[chosen]
+
+    def sample(self) -> Images:
+        """Images that stand for all: evenly spaced, at most 1,000 of them and 32 MB of pixels."""
+        return self.take(spaced_rows(len(self), self.images[0].nbytes))[0]
+
+    def first(self, n: int) -> Split:
+        """At most ``n`` rows; a random sample, because the order is random."""
+        return Split(self.images, self.targets[:n], self.positions[:n])
+
+
+def _unpickled(images: Images | FilePlace, targets: Targets, positions: Rows) -> Split:
+    return Split(images.open() if isinstance(images, FilePlace) else images, targets, positions)
+
+
+def draw(
+    targets: Targets, fraction: float, rng: np.random.Generator, what: str
+) -> tuple[Rows, Rows]:
+    """Draw rows, class by class where targets are classes.
+
+    Every class keeps one row back; from the others the draw takes the same share of each class, to
+    within one row.
+
+    Args:
+        targets: (N,) classes or (N, K) values.
+        fraction: Of the N rows, in (0, 1).
+        rng: Source of the draw.
+        what: Names the drawn part in messages.
+
+    Returns:
+        Drawn rows and remaining rows, each in random order.
+
+    Raises:
+        DataError: There are too few rows to draw from.
+    """
+    shuffled = rng.permutation(len(targets))
+    classes = targets if targets.ndim == 1 else np.zeros(len(targets))
+    by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
+    kept = np.unique(classes[by_class], return_index=True)[1]
+    free = np.delete(by_class, kept)
+    count = min(round(fraction * len(targets)), len(free))
+    if count == 0:
+        raise DataError(
+            f"{len(targets)} images are too few to take a fraction of {fraction} for {what} and "
+            "leave one a class; add images or raise the fraction"
+        )
+    drawn = np.zeros(len(targets), dtype=bool)
+    drawn[free[((np.arange(count) + 0.5) * len(free) / count).astype(np.int64)]] = True
+    return shuffled[drawn[shuffled]], shuffled[~drawn[shuffled]]

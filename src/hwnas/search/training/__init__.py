@@ -1,0 +1,24 @@
+"""Training: of supernets on Ray Train, and of single networks."""
+
+from hwnas.search.training.checkpoint import load_weights, save_weights
+from hwnas.search.training.supernet import SupernetTraining, read_rows, train_supernet
+from hwnas.search.training.trainer import (
+    NetworkStep,
+    SupernetStep,
+    TrainConfig,
+    TrainingRow,
+    fit,
+)
+
+__all__ = [
+    "NetworkStep",
+    "SupernetStep",
+    "SupernetTraining",
+    "TrainConfig",
+    "TrainingRow",
+    "fit",
+    "load_weights",
+    "read_rows",
+    "save_weights",
+    "train_supernet",
+]

@@ -1,0 +1,208 @@
+"""Training a supernet, in this process or on Ray Train workers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hwnas.errors import HwnasError, WorkerError
+from hwnas.search.data import ImageData
+from hwnas.search.task import Task
+from hwnas.search.training.checkpoint import save_weights
+from hwnas.search.training.trainer import SupernetStep, TrainConfig, TrainingRow, fit
+from hwnas.search_spaces import SearchSpace
+
+__all__ = ["SupernetTraining", "read_rows", "train_supernet"]
+
+WEIGHTS, CHECKPOINT, ROWS = "weights.safetensors", "checkpoint.safetensors", "training.jsonl"
+_LOST_WORKERS_BORNE = 3
+_ROW_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class SupernetTraining:
+    """All that a supernet's training depends on.
+
+    Attributes:
+        space: Whose supernet is trained.
+        task: Gives preprocessing and losses.
+        data: Its training split is used, nothing else.
+        config: How to train.
+        seed: Of everything random.
+        run: Hash of the above; a checkpoint of another is refused.
+        folder: Where checkpoint, weights and training curve go.
+    """
+
+    space: SearchSpace
+    task: Task
+    data: ImageData
+    config: TrainConfig
+    seed: int
+    run: str
+    folder: Path
+
+
+def train_supernet(
+    training: SupernetTraining, on_row: Callable[[TrainingRow], None] = lambda row: None
+) -> Path:
+    """Train, or go on training from the checkpoint in the folder.
+
+    Args:
+        training: What and how. With ``config.workers`` above 0, Ray must have been started.
+        on_row: Called now and then with the latest point of the training curve.
+
+    Returns:
+        The file of the trained weights, the state of ``Supernet.shared``.
+
+    Raises:
+        DivergedError: A loss is not finite.
+        WorkerError: Workers died again and again.
+    """
+    training.folder.mkdir(parents=True, exist_ok=True)
+    if training.config.workers == 0:
+        _train(training, 0, 1, torch.device("cpu"), on_row)
+    else:
+        with _following(training.folder / ROWS, on_row):
+            _train_on_ray(training)
+    return training.folder / WEIGHTS
+
+
+def read_rows(folder: Path) -> list[TrainingRow]:
+    """The training curve; of a training that was resumed, each step once."""
+    path = folder / ROWS
+    rows: dict[int, TrainingRow] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            row = TrainingRow(**json.loads(line))
+        except (ValueError, TypeError):
+            continue  # cut off by a kill
+        rows = {step: kept for step, kept in rows.items() if step < row.step}
+        rows[row.step] = row
+    return list(rows.values())
+
+
+def _train(
+    training: SupernetTraining,
+    rank: int,
+    world: int,
+    device: torch.device,
+    on_row: Callable[[TrainingRow], None],
+) -> None:
+    torch.manual_seed(training.seed)
+    config = training.config
+    supernet = training.space.supernet().to(device)
+    supernet.to(memory_format=torch.channels_last)
+    step = SupernetStep(supernet, training.task, config.sampling, config.random_subnets)
+    with (training.folder / ROWS).open("a", encoding="utf-8") as file:
+        last = -_ROW_SECONDS
+
+        def keep(row: TrainingRow) -> None:
+            nonlocal last
+            if rank == 0 and row.seconds - last >= _ROW_SECONDS:
+                last = row.seconds
+                file.write(json.dumps(asdict(row)) + "\n")
+                file.flush()
+                on_row(row)
+
+        fit(
+            supernet,
+            step,
+            training.data.train,
+            config,
+            training.seed,
+            checkpoint=training.folder / CHECKPOINT,
+            run=training.run,
+            rank=rank,
+            world=world,
+            on_row=keep,
+        )
+    if rank == 0:
+        save_weights(training.folder / WEIGHTS, supernet.shared.state_dict())
+
+
+def _train_on_ray(training: SupernetTraining) -> None:
+    import ray
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    workers = training.config.workers
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)) // workers)
+    trainer = TorchTrainer(
+        _ray_worker,
+        train_loop_config={"training": ray.put(training), "threads": cpus},
+        scaling_config=ScalingConfig(
+            num_workers=workers,
+            use_gpu=torch.cuda.is_available(),
+            resources_per_worker={"CPU": cpus} | ({"GPU": 1} if torch.cuda.is_available() else {}),
+        ),
+        run_config=RunConfig(
+            name="ray",
+            storage_path=str(training.folder.absolute()),
+            failure_config=FailureConfig(max_failures=_LOST_WORKERS_BORNE),
+        ),
+    )
+    try:
+        trainer.fit()
+    except HwnasError:
+        raise
+    except Exception as error:
+        raise _cause(error) from error
+
+
+def _ray_worker(config: dict[str, Any]) -> None:
+    import ray
+    import ray.train
+    import ray.train.torch
+
+    context = ray.train.get_context()
+    torch.set_num_threads(config["threads"])
+    training: SupernetTraining = ray.get(config["training"])
+    device = ray.train.torch.get_device()
+    _train(training, context.get_world_rank(), context.get_world_size(), device, lambda row: None)
+
+
+def _cause(error: BaseException) -> HwnasError:
+    """What went wrong in a worker, from the layers of errors that Ray wraps around it."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, HwnasError):
+            return inner
+        failures = getattr(inner, "worker_failures", None) or {}
+        wrapped = [getattr(inner, "cause", None), *failures.values(), inner.__cause__]
+        inner = next((e for e in wrapped if isinstance(e, BaseException) and e is not inner), None)
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    return WorkerError(f"the training workers failed: {reason}. `hwnas resume` goes on from there")
+
+
+class _following:
+    """Calls back with the rows that another process appends to a file."""
+
+    def __init__(self, path: Path, on_row: Callable[[TrainingRow], None]) -> None:
+        self._path, self._on_row = path, on_row
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        position = self._path.stat().st_size if self._path.exists() else 0
+        while not self._done.wait(0.5):
+            if not self._path.exists():
+                continue
+            with self._path.open("rb") as file:
+                file.seek(position)
+                whole, newline, _ = file.read().rpartition(b"\n")
+            position += len(whole) + len(newline)
+            for line in whole.splitlines()[-1:]:
+                self._on_row(TrainingRow(**json.loads(line)))

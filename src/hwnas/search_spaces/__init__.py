@@ -1,0 +1,30 @@
+"""What can be built: choices, spaces, supernets, and what a network asks of hardware."""
+
+from hwnas.search_spaces.architecture import Architecture, Candidate
+from hwnas.search_spaces.choices import Choice, Option, When
+from hwnas.search_spaces.mobilenet import MobileNetConfig, MobileNetSpace, Stage, mobilenet
+from hwnas.search_spaces.space import SearchSpace
+from hwnas.search_spaces.supernet import Supernet, batch_norms
+from hwnas.search_spaces.workload import Operator, TensorSpec, Workload, trace
+
+__all__ = [
+    "SPACES",
+    "Architecture",
+    "Candidate",
+    "Choice",
+    "MobileNetConfig",
+    "MobileNetSpace",
+    "Operator",
+    "Option",
+    "SearchSpace",
+    "Stage",
+    "Supernet",
+    "TensorSpec",
+    "When",
+    "Workload",
+    "batch_norms",
+    "mobilenet",
+    "trace",
+]
+
+SPACES = {"mobilenet": mobilenet}

@@ -1,0 +1,104 @@
+"""One point of a search space, and the candidate that is made of such points."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces.choices import Option
+
+__all__ = ["Architecture", "Candidate"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, order=True)
+class Architecture:
+    """One network of a space, in canonical form.
+
+    Only choices that have an effect are listed, in the order of the space, so two architectures
+    are equal exactly when they describe the same network.
+
+    Attributes:
+        space: Fingerprint of the space, e.g. ``"mobilenet-5d41402a"``.
+        values: Pairs of choice name and option.
+    """
+
+    space: str
+    values: tuple[tuple[str, Option], ...]
+
+    @cached_property
+    def id(self) -> str:
+        """Twelve hexadecimal digits, the same on every machine and in every version."""
+        text = json.dumps([self.space, self.values], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def as_dict(self) -> dict[str, Option]:
+        """The choices that have an effect, by name."""
+        return dict(self.values)
+
+    def to_json(self) -> dict[str, Any]:
+        """A versioned JSON object."""
+        return {"schema": SCHEMA, "space": self.space, "values": self.as_dict()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Architecture:
+        """The inverse of `to_json`.
+
+        Raises:
+            ConfigError: The object is not an architecture or was written by a newer version.
+        """
+        if not isinstance(data, Mapping) or not {"schema", "space", "values"} <= set(data):
+            raise ConfigError("not an architecture: expected the keys schema, space and values")
+        if data["schema"] != SCHEMA:
+            raise ConfigError(
+                f"architecture schema {data['schema']!r} is not {SCHEMA}; it needs another hwnas"
+            )
+        values = data["values"]
+        if not isinstance(values, Mapping) or not all(
+            isinstance(option, int | float | str) for option in values.values()
+        ):
+            raise ConfigError(
+                "not an architecture: values must map each choice to a number or a text"
+            )
+        return cls(str(data["space"]), tuple((str(k), v) for k, v in values.items()))
+
+
+@dataclass(frozen=True, order=True)
+class Candidate:
+    """What a search evaluates: an architecture for each role.
+
+    A plain search has the one role ``network``; joint searches add others (``recipe``,
+    ``quantisation``, ``accelerator``). Each consumer picks out the roles it understands.
+
+    Attributes:
+        roles: Pairs of role and architecture, sorted by role.
+    """
+
+    roles: tuple[tuple[str, Architecture], ...]
+
+    @classmethod
+    def of(cls, network: Architecture, **others: Architecture) -> Candidate:
+        """A candidate from its network and, where there are any, its other roles."""
+        return cls(tuple(sorted({"network": network, **others}.items())))
+
+    def __getitem__(self, role: str) -> Architecture:
+        return dict(self.roles)[role]
+
+    @property
+    def network(self) -> Architecture:
+        """The architecture in the role ``network``."""
+        return self["network"]
+
+    @cached_property
+    def id(self) -> str:
+        """The network's id where there is nothing else, otherwise a hash over all roles."""
+        if len(self.roles) == 1:
+            return self.network.id
+        text = json.dumps([[role, architecture.id] for role, architecture in self.roles])
+        return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,46 @@
+"""The spaces that hwnas ships, at the image sizes that their presets are for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hwnas.search_spaces.mobilenet import MobileNetSpace
+
+__all__ = ["SpaceEntry", "spaces"]
+
+_EXAMPLES = {
+    "tiny": (8, 8, 1),
+    "small": (32, 32, 3),
+    "large": (224, 224, 3),
+    "mobilenet-v3-large": (224, 224, 3),
+}
+
+
+@dataclass(frozen=True)
+class SpaceEntry:
+    """A space as it is for some size of images.
+
+    Attributes:
+        name: For ``[space] name``.
+        preset: For ``[space] preset``.
+        image_shape: Height, width and channels of the images it was made for here.
+        choices: How many decisions there are.
+        size: How many different networks.
+    """
+
+    name: str
+    preset: str
+    image_shape: tuple[int, int, int]
+    choices: int
+    size: int
+
+
+def spaces() -> list[SpaceEntry]:
+    """Every shipped space, once for each of its presets."""
+    entries = []
+    for preset, image_shape in _EXAMPLES.items():
+        space = MobileNetSpace.from_preset(preset, image_shape, outputs=10)
+        entries.append(
+            SpaceEntry(space.name, preset, image_shape, len(space.choices), space.size())
+        )
+    return entries

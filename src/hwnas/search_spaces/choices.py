@@ -1,0 +1,53 @@
+"""Named discrete decisions and when they matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hwnas.errors import ConfigError
+
+__all__ = ["Choice", "Option", "When"]
+
+Option = int | float | str
+
+
+@dataclass(frozen=True)
+class When:
+    """A condition: the choice called ``name`` has an effect and its value is one of ``values``."""
+
+    name: str
+    values: tuple[Option, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One discrete decision.
+
+    Attributes:
+        name: Unique in its space, e.g. ``"stage2.block1.kernel_size"``.
+        options: At least one, distinct, ordered from the smallest network to the largest.
+        when: The choice has no effect unless this holds; ``None`` means that it always has one.
+    """
+
+    name: str
+    options: tuple[Option, ...]
+    when: When | None = None
+
+    def __post_init__(self) -> None:
+        if not self.options:
+            raise ConfigError(f"choice {self.name!r} has no options; give at least one")
+        if len(set(self.options)) != len(self.options):
+            raise ConfigError(f"choice {self.name!r} repeats an option: {list(self.options)}")
+
+    def index(self, option: Option) -> int:
+        """Position of an option.
+
+        Raises:
+            ConfigError: It is not among the options.
+        """
+        try:
+            return self.options.index(option)
+        except ValueError:
+            raise ConfigError(
+                f"{self.name} is {option!r}; this space allows {', '.join(map(str, self.options))}"
+            ) from None

@@ -1,0 +1,119 @@
+"""Convolution blocks of mobile networks (MobileNetV3, Howard et al., ICCV 2019, section 5)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Literal
+
+from torch import Tensor, nn
+
+__all__ = ["Activation", "ConvNormAct", "InvertedBottleneck", "SqueezeExcite", "make_divisible"]
+
+Activation = Literal["relu", "hard_swish", "none"]
+
+
+def make_divisible(channels: float, divisor: int = 8) -> int:
+    """The nearest multiple of ``divisor``, never more than 10% below (MobileNet's rounding)."""
+    rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
+    return rounded + divisor if rounded < 0.9 * channels else rounded
+
+
+def _activation(name: Activation) -> nn.Module:
+    if name == "relu":
+        return nn.ReLU(inplace=True)
+    return nn.Hardswish(inplace=True) if name == "hard_swish" else nn.Identity()
+
+
+class ConvNormAct(nn.Sequential):
+    """Convolution, batch norm, activation: (N, C, H, W) -> (N, C', H / stride, W / stride)."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 1,
+        stride: int = 1,
+        groups: int = 1,
+        activation: Activation = "none",
+    ) -> None:
+        conv = nn.Conv2d(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            kernel_size // 2,
+            groups=groups,
+            bias=False,
+        )
+        nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+        parts: list[tuple[str, nn.Module]] = [
+            ("conv", conv),
+            ("norm", nn.BatchNorm2d(out_channels)),
+        ]
+        if activation != "none":
+            parts.append(("activation", _activation(activation)))
+        super().__init__(OrderedDict(parts))
+
+
+class SqueezeExcite(nn.Module):
+    """Channel gate: x * hard_sigmoid(W2 relu(W1 mean(x))), on (N, C, H, W)."""
+
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.reduce = nn.Conv2d(channels, squeezed, 1)
+        self.expand = nn.Conv2d(squeezed, channels, 1)
+        self.relu = nn.ReLU(inplace=True)
+        self.gate = nn.Hardsigmoid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Gate the channels of x, shape (N, C, H, W)."""
+        pooled = x.mean((2, 3), keepdim=True)
+        gated: Tensor = x * self.gate(self.expand(self.relu(self.reduce(pooled))))
+        return gated
+
+
+class InvertedBottleneck(nn.Module):
+    """Expand, depthwise convolution, squeeze-excite, project, with a residual where shapes allow.
+
+    Args:
+        in_channels: Channels of the input.
+        hidden_channels: Channels of the depthwise convolution; no expansion layer if equal to
+            ``in_channels``.
+        out_channels: Channels of the output.
+        kernel_size: Odd size of the depthwise kernel.
+        stride: 1 or 2.
+        squeeze_excite: Whether there is a channel gate of a quarter of ``hidden_channels``.
+        activation: After expansion and depthwise convolution.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int,
+        squeeze_excite: bool,
+        activation: Activation,
+    ) -> None:
+        super().__init__()
+        parts: list[tuple[str, nn.Module]] = []
+        if hidden_channels != in_channels:
+            parts.append(
+                ("expand", ConvNormAct(in_channels, hidden_channels, activation=activation))
+            )
+        depthwise = ConvNormAct(
+            hidden_channels, hidden_channels, kernel_size, stride, hidden_channels, activation
+        )
+        parts.append(("depthwise", depthwise))
+        if squeeze_excite:
+            gate = SqueezeExcite(hidden_channels, make_divisible(hidden_channels / 4))
+            parts.append(("squeeze_excite", gate))
+        parts.append(("project", ConvNormAct(hidden_channels, out_channels)))
+        self.layers = nn.Sequential(OrderedDict(parts))
+        self.residual = stride == 1 and in_channels == out_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N, in_channels, H, W) to (N, out_channels, H / stride, W / stride)."""
+        y: Tensor = self.layers(x)
+        return x + y if self.residual else y

@@ -1,0 +1,103 @@
+"""Timing a few networks on a target and fitting the predictor that prices all others."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+from hwnas.deploy.device import Target
+from hwnas.deploy.export import export_onnx
+from hwnas.deploy.timing import measure
+from hwnas.errors import InfeasibleError
+from hwnas.predictors import LatencyRegression, networks_to_time
+from hwnas.progress import Advance
+from hwnas.search.cluster import map_tasks
+from hwnas.search.objective import LATENCY, Objective
+from hwnas.search_spaces import Architecture, SearchSpace
+from hwnas.stages.job import Goal, Job
+from hwnas.stages.measurements import Timed, read_measurements, write_measurements
+
+__all__ = ["calibrate", "check_limits", "fitted_predictor"]
+
+_NETWORKS_TO_CHECK = 200
+_EXPORT_SHARE = 0.8
+
+
+def calibrate(job: Job, target: str, path: Path) -> None:
+    """Time networks on the target, unless a finished calibration is there, into ``path``."""
+    space, recipe = job.ingredients.space, job.recipe
+    inputs = [space.fingerprint, target, recipe.predictor, recipe.seed]
+
+    def work(advance: Advance) -> None:
+        chosen = networks_to_time(space, recipe.predictor.networks, random.Random(recipe.seed))
+        with tempfile.TemporaryDirectory() as folder:
+            models = {a.id: Path(folder, f"{a.id}.onnx") for a in chosen}
+            jobs = [(a, models[a.id]) for a in chosen]
+            for done, _ in enumerate(map_tasks(_export, space, jobs), start=1):
+                advance(_EXPORT_SHARE * done / len(jobs), f"exporting network {done}/{len(jobs)}")
+            measured = measure(
+                models,
+                Target.parse(target),
+                progress=lambda s: advance(_EXPORT_SHARE + (1 - _EXPORT_SHARE) * s, "timing"),
+            )
+        write_measurements(path, [Timed(a, "calibration", measured[a.id]) for a in chosen])
+        contended = sum(m.contended for m in measured.values())
+        if contended:
+            job.reporter.note(
+                f"{contended} of {len(chosen)} timings were disturbed by other work on this "
+                "machine; close other programs for better predictions"
+            )
+
+    job.perform(f"calibrate@{target}", inputs, work)
+
+
+def _export(space: SearchSpace, architecture: Architecture, path: Path) -> None:
+    """An untrained network is as fast as a trained one."""
+    export_onnx(space.build(architecture), space.input_shape(architecture), path)
+
+
+def fitted_predictor(space: SearchSpace, target: str, path: Path) -> LatencyRegression:
+    """The predictor that the calibration of a target gives."""
+    timed = [
+        row
+        for row in read_measurements(path)
+        if row.role == "calibration" and row.measurement.target == target
+    ]
+    return LatencyRegression(Target.parse(target)).adapt(
+        [space.workload(row.architecture) for row in timed],
+        [row.measurement.latency_ms for row in timed],
+    )
+
+
+def check_limits(job: Job, goal: Goal, predictors: dict[str, LatencyRegression]) -> None:
+    """Stop before hours of training for a latency that no network of the space can have.
+
+    Raises:
+        InfeasibleError: The smallest network and a random sample all miss a limit by more than two
+            standard deviations of their predictions.
+    """
+    space = job.ingredients.space
+    rng = random.Random(job.recipe.seed)
+    drawn = [space.smallest(), *(space.sample(rng) for _ in range(_NETWORKS_TO_CHECK))]
+    for objective in goal.objectives:
+        if objective.metric == LATENCY and objective.limit is not None:
+            _check_limit(objective, predictors[objective.target or ""], space, drawn)
+
+
+def _check_limit(
+    objective: Objective,
+    predictor: LatencyRegression,
+    space: SearchSpace,
+    drawn: list[Architecture],
+) -> None:
+    workloads = [space.workload(architecture) for architecture in drawn]
+    estimates = predictor.cost(workloads, [predictor.target] * len(workloads))
+    assert objective.limit is not None
+    if all(e.mean - 2 * e.std > objective.limit for e in estimates):
+        nearest = min(e.mean for e in estimates)
+        raise InfeasibleError(
+            f"no network of the space keeps {objective.label} at most {objective.limit:g} ms: the "
+            f"nearest found is predicted to take {nearest:.3g} ms. Raise the limit, or allow "
+            "smaller networks in [space]"
+        )

@@ -1,0 +1,298 @@
+"""The winners: fine-tuned, tested, exported, measured and packed."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hwnas.atomic import replacing_folder, write_json
+from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.device import Target
+from hwnas.deploy.export import Export, export_onnx
+from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.packing import write_bundle
+from hwnas.deploy.timing import measure
+from hwnas.progress import Advance
+from hwnas.search import Evaluation, Metric, Scored, SearchResult
+from hwnas.search.cluster import map_tasks
+from hwnas.search.evaluate import recalibrate, score
+from hwnas.search.front import knee, pick_spread
+from hwnas.search.objective import losses
+from hwnas.search.training import NetworkStep, TrainConfig, fit, load_weights, save_weights
+from hwnas.search_spaces import Architecture
+from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.measurements import Timed, write_measurements
+
+__all__ = ["choose", "finish", "make_bundles", "picks", "read_bundles", "score_of"]
+
+_GOLDEN_IMAGES = 16
+_RECALIBRATION_IMAGES = 2048
+
+
+def choose(result: SearchResult, count: int) -> list[Scored]:
+    """A few candidates that show the whole front, from the next fronts where it is too small."""
+    feasible = result.feasible
+    table = losses(result.objectives, [trial.values for trial in feasible])
+    return [feasible[i] for i in pick_spread(table, count)]
+
+
+def picks(bundles: Mapping[str, Bundle], metric: Metric) -> dict[str, str]:
+    """Ids of the ``knee``, the ``fastest`` and the ``most-accurate`` of some bundles.
+
+    They go by measured latency and by the validation score after fine-tuning; the test score
+    chooses nothing.
+    """
+    if not bundles:
+        return {}
+    ids = list(bundles)
+    sign = -1.0 if metric.direction == "maximize" else 1.0
+    scores = [[sign * score_of(b, metric.name, "validation")["value"]] for b in bundles.values()]
+    named = {"most-accurate": ids[int(np.argmin(scores))]}
+    if all(bundle.measurements for bundle in bundles.values()):
+        latencies = [[b.measurements[0].latency_ms] for b in bundles.values()]
+        named["fastest"] = ids[int(np.argmin(latencies))]
+        named["knee"] = ids[knee(np.hstack([scores, np.log(latencies)]))]
+    return named
+
+
+def score_of(bundle: Bundle, metric: str, split: str) -> Mapping[str, Any]:
+    """A metric of a bundle on a split, with its standard error and n."""
+    rows: list[Mapping[str, Any]] = bundle.description["metrics"]
+    return next(row for row in rows if row["name"] == metric and row.get("split") == split)
+
+
+def finish(
+    job: Job, goal: Goal, result: SearchResult, weights: Mapping[str, Tensor] | None
+) -> None:
+    """Make a verified bundle of each finalist, unless that is done."""
+    recipe, out = job.recipe, job.folder.output(goal.target)
+    finalists = choose(result, recipe.deploy.top)
+    ids = [trial.candidate.id for trial in finalists]
+    inputs = [job.training_hash, recipe.deploy, ids, goal.targets]
+
+    def work(advance: Advance) -> None:
+        with replacing_folder(out / "bundles") as folder:
+            make_bundles(job, goal, finalists, weights, folder, advance)
+
+    job.perform(goal.stage("finalists"), inputs, work)
+
+
+def make_bundles(
+    job: Job,
+    goal: Goal,
+    trials: Sequence[Scored],
+    weights: Mapping[str, Tensor] | None,
+    folder: Path,
+    advance: Advance,
+) -> None:
+    """Fine-tune, test, export, measure and pack some candidates, each into a folder of its id."""
+    out = job.folder.output(goal.target)
+    tuned = _fine_tune(job, trials, weights, out / "finalists", advance)
+    with tempfile.TemporaryDirectory() as temporary:
+        exports = {}
+        for done, trial in enumerate(trials):
+            name = trial.candidate.id
+            advance(0.5 + 0.3 * done / len(trials), f"exporting {name}")
+            path = Path(temporary, f"{name}.onnx")
+            exports[name] = _export(job.ingredients, trial, tuned[name].weights, path)
+        advance(0.8, "timing")
+        measured = _measure(goal, {name: export.path for name, export in exports.items()})
+        for trial in trials:
+            name = trial.candidate.id
+            _pack(job, goal, trial, tuned[name], exports[name], measured[name], folder)
+    rows = [
+        Timed(trial.candidate.network, "finalist", measurement)
+        for trial in trials
+        for measurement in measured[trial.candidate.id]
+    ]
+    write_measurements(out / "measurements.parquet", rows)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A finalist after fine-tuning, with its scores on both held-out splits."""
+
+    weights: Path
+    validation: Evaluation
+    test: Evaluation
+
+
+def _fine_tune(
+    job: Job,
+    finalists: Sequence[Scored],
+    weights: Mapping[str, Tensor] | None,
+    folder: Path,
+    advance: Advance,
+) -> dict[str, Tuned]:
+    folder.mkdir(parents=True, exist_ok=True)
+    tasks = []
+    for trial in finalists:
+        network = trial.candidate.network
+        inherited = None if weights is None else _inherited(job.ingredients, network, weights)
+        tasks.append((network, inherited, folder / f"{network.id}.safetensors"))
+    tuned: dict[str, Tuned] = {}
+    for trial, outcome in zip(finalists, map_tasks(_tune, job.ingredients, tasks), strict=True):
+        tuned[trial.candidate.id] = outcome
+        advance(0.5 * len(tuned) / len(finalists), f"fine-tuned {len(tuned)}/{len(finalists)}")
+    return tuned
+
+
+def _inherited(
+    ingredients: Ingredients, network: Architecture, weights: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    supernet = ingredients.space.supernet()
+    supernet.shared.load_state_dict(weights)
+    return supernet.extract(network).state_dict()
+
+
+def _tune(
+    ingredients: Ingredients,
+    architecture: Architecture,
+    inherited: Mapping[str, Tensor] | None,
+    path: Path,
+) -> Tuned:
+    """Fine-tune what a supernet gave, or train from scratch where there was none; then test.
+
+    What is on disk already is not done again.
+    """
+    evaluations = path.with_suffix(".json")
+    if path.exists() and evaluations.exists():
+        found = json.loads(evaluations.read_text(encoding="utf-8"))
+        splits = [Evaluation.from_json(found[name]) for name in ("validation", "test")]
+        return Tuned(path, *splits)
+    recipe, space, task = ingredients.recipe, ingredients.space, ingredients.task
+    data, shape = ingredients.data, space.input_shape(architecture)
+    torch.manual_seed(recipe.seed)
+    network = space.build(architecture).to(memory_format=torch.channels_last)
+    config: TrainConfig | None = recipe.train
+    if inherited is not None:
+        network.load_state_dict(inherited)
+        config = recipe.fine_tuning
+    if config is not None:
+        fit(network, NetworkStep(network, task, shape), data.train, config, recipe.seed)
+    recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
+    validation = score(network, task, data.validation, shape, "validation")
+    test = score(network, task, data.test, shape, "test")
+    save_weights(path, network.state_dict())
+    write_json(evaluations, {"validation": validation.to_json(), "test": test.to_json()})
+    return Tuned(path, validation, test)
+
+
+def _export(ingredients: Ingredients, trial: Scored, weights: Path, path: Path) -> Export:
+    network = _network(ingredients, trial.candidate.network, weights)
+    shape = ingredients.space.input_shape(trial.candidate.network)
+    images, _ = ingredients.data.validation.take(np.arange(_examples(ingredients)))
+    examples = ingredients.task.preprocessing.at(*shape[1:])(images)
+    return export_onnx(network, shape, path, examples)
+
+
+def _network(ingredients: Ingredients, architecture: Architecture, weights: Path) -> nn.Module:
+    network = ingredients.space.build(architecture)
+    network.load_state_dict(load_weights(weights))
+    return network.eval()
+
+
+def _examples(ingredients: Ingredients) -> int:
+    return min(_GOLDEN_IMAGES, len(ingredients.data.validation))
+
+
+def _measure(goal: Goal, models: Mapping[str, Path]) -> dict[str, list[Measurement]]:
+    """Every finalist on every target of the goal."""
+    measured: dict[str, list[Measurement]] = {name: [] for name in models}
+    for target in goal.targets:
+        for name, measurement in measure(models, Target.parse(target)).items():
+            measured[name].append(measurement)
+    return measured
+
+
+def _pack(
+    job: Job,
+    goal: Goal,
+    trial: Scored,
+    tuned: Tuned,
+    export: Export,
+    measured: Sequence[Measurement],
+    folder: Path,
+) -> None:
+    ingredients, recipe = job.ingredients, job.recipe
+    network = trial.candidate.network
+    shape = ingredients.space.input_shape(network)
+    images, _ = ingredients.data.validation.take(np.arange(_examples(ingredients)))
+    units = {metric.name: metric.unit for metric in ingredients.task.metrics}
+    bundle = write_bundle(
+        folder / trial.candidate.id,
+        onnx=export.path,
+        weights=load_weights(tuned.weights),
+        preprocessing=ingredients.task.preprocessing.at(*shape[1:]),
+        outputs=ingredients.task.meaning,
+        architecture=network,
+        space=recipe.space.name,
+        task=ingredients.task.name,
+        metrics=[
+            *_metrics(tuned.test, units),
+            *_metrics(tuned.validation, units),
+            *({"name": k, "value": v, "kind": "counted"} for k, v in trial.counted.items()),
+        ],
+        measurements=measured,
+        predictions=[
+            {
+                "name": estimate.metric,
+                "value": estimate.mean,
+                "std": estimate.std,
+                "unit": "ms",
+                "kind": estimate.kind,
+                "target": estimate.target,
+            }
+            for estimate in trial.estimates.values()
+        ],
+        export=export,
+        golden_images=images,
+        provenance={
+            "run": recipe.name,
+            "seed": recipe.seed,
+            "recipe": recipe.hash,
+            "trial": trial.number,
+            "study": goal.study_name,
+            "data": {"source": recipe.data.source, "fingerprint": ingredients.data.fingerprint},
+            "training_images": len(ingredients.data.train),
+            "versions": job.folder.about["versions"],
+            "machine": job.folder.about["machine"],
+        },
+    )
+    bundle.verify()
+
+
+def _metrics(evaluation: Evaluation, units: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Each metric with its 95% interval by the normal approximation."""
+    rows = []
+    for name, value in evaluation.values.items():
+        error = evaluation.standard_errors[name]
+        rows.append(
+            {
+                "name": name,
+                "value": value,
+                "unit": units[name],
+                "kind": "evaluated",
+                "split": evaluation.split,
+                "n": evaluation.n,
+                "standard_error": error,
+                "interval": [value - 1.96 * error, value + 1.96 * error],
+            }
+        )
+    return rows
+
+
+def read_bundles(folder: Path) -> dict[str, Bundle]:
+    """The bundles of a run or of one of its targets, by candidate id."""
+    if not folder.is_dir():
+        return {}
+    bundles = [Bundle.load(p.parent) for p in sorted(folder.glob("*/bundle.json"))]
+    return {bundle.architecture.id: bundle for bundle in bundles}

@@ -1,0 +1,180 @@
+"""What all stages of a run share: the recipe's names turned into things."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hwnas.deploy.device import Target
+from hwnas.errors import ConfigError
+from hwnas.plugin import build, resolve
+from hwnas.progress import Reporter
+from hwnas.recipe import Recipe
+from hwnas.run_folder import RunFolder
+from hwnas.search import EVALUATORS, TASKS
+from hwnas.search.data import ImageData, load_data
+from hwnas.search.evaluate import Evaluator, Fidelity
+from hwnas.search.objective import LATENCY, Objective, check_objectives
+from hwnas.search.task import Task
+from hwnas.search_spaces import SPACES, SearchSpace
+
+__all__ = ["Goal", "Ingredients", "Job", "content_hash"]
+
+
+def content_hash(*parts: Any) -> str:
+    """Hash of values that JSON, or else ``repr``, can tell apart."""
+    return hashlib.sha256(json.dumps(parts, default=repr).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """Data, task and space of a recipe.
+
+    Attributes:
+        recipe: They are made from this.
+        data: Its images.
+        task: What is learned from them.
+        space: What can be built for them.
+    """
+
+    recipe: Recipe
+    data: ImageData
+    task: Task
+    space: SearchSpace
+
+    @classmethod
+    def prepare(cls, recipe: Recipe, recipe_folder: Path, cache: Path) -> Ingredients:
+        """Load the data and build task and space; refuses a recipe that cannot work.
+
+        Args:
+            recipe: What to prepare.
+            recipe_folder: Where relative paths start.
+            cache: For decoded images of large sets.
+
+        Raises:
+            ConfigError: A name, an option or an objective of the recipe is wrong.
+            DataError: The images are missing or damaged.
+        """
+        data = load_data(recipe.data, recipe_folder, recipe.seed, cache)
+        task = build(
+            "task", resolve("task", recipe.task.name, TASKS), recipe.task.options, data=data
+        )
+        space = build(
+            "space",
+            resolve("space", recipe.space.name, SPACES),
+            recipe.space.options,
+            image_shape=data.image_shape,
+            outputs=task.outputs,
+        )
+        check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
+        for objective in recipe.objective:
+            if objective.target is not None:
+                Target.parse(objective.target)
+        return cls(recipe, data, task, space)
+
+    @property
+    def hash(self) -> str:
+        """Changes with anything that a trained network depends on, beside how it is trained."""
+        return content_hash(self.space.fingerprint, repr(self.task), self.data.fingerprint)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What one search of a run is for.
+
+    Attributes:
+        objectives: What counts.
+        target: The target that was added to a finished run; None for the run's own search.
+    """
+
+    objectives: tuple[Objective, ...]
+    target: str | None = None
+
+    @classmethod
+    def specialised(cls, recipe: Recipe, target: str) -> Goal:
+        """The recipe's objectives with their latency on another target.
+
+        Raises:
+            ConfigError: The target is unknown, or latency is no objective of the recipe.
+        """
+        name = Target.parse(target).name
+        latency = [o for o in recipe.objective if o.metric == LATENCY]
+        if not latency:
+            raise ConfigError("the recipe has no objective latency_ms, so no target changes it")
+        others = tuple(o for o in recipe.objective if o.metric != LATENCY)
+        return cls((*others, replace(latency[0], target=name)), name)
+
+    @property
+    def study_name(self) -> str:
+        """Of the Optuna study."""
+        return "search" if self.target is None else f"search@{self.target}"
+
+    def stage(self, name: str) -> str:
+        """Name of one of its stages in the run's record."""
+        return name if self.target is None else f"{name}@{self.target}"
+
+    @property
+    def targets(self) -> list[str]:
+        """Targets that its objectives name, each once."""
+        return list(dict.fromkeys(o.target for o in self.objectives if o.target is not None))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run at work.
+
+    Attributes:
+        ingredients: Data, task and space.
+        folder: Where results go.
+        reporter: Who tells the user.
+    """
+
+    ingredients: Ingredients
+    folder: RunFolder
+    reporter: Reporter
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the run."""
+        return self.ingredients.recipe
+
+    @property
+    def fidelity(self) -> Fidelity:
+        """How thoroughly the search evaluates."""
+        return Fidelity(self.recipe.search.validation_images)
+
+    @cached_property
+    def _evaluator_factory(self) -> Callable[..., Evaluator]:
+        return resolve("evaluator", self.recipe.search.evaluator, EVALUATORS)
+
+    @property
+    def needs_supernet(self) -> bool:
+        """Whether the evaluator asks for the weights of a trained supernet."""
+        return "weights" in inspect.signature(self._evaluator_factory).parameters
+
+    @property
+    def training_hash(self) -> str:
+        """Changes with anything that the trained supernet depends on."""
+        return content_hash(self.ingredients.hash, self.recipe.train, self.recipe.seed)
+
+    def evaluator(self, weights: Mapping[str, Any] | None) -> Evaluator:
+        """The evaluator of the recipe, given whichever of these it takes."""
+        i = self.ingredients
+        known: dict[str, Any] = {"space": i.space, "task": i.task, "data": i.data}
+        known |= {"train": self.recipe.train, "seed": self.recipe.seed, "weights": weights}
+        wanted = inspect.signature(self._evaluator_factory).parameters
+        return self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
+
+    def perform(self, stage: str, inputs: Sequence[Any], work: Callable[..., None]) -> None:
+        """Do a stage unless it is done already; the work is told how to say how far it is."""
+        key = content_hash(*inputs)
+        if self.folder.is_done(stage, key):
+            return
+        with self.reporter.stage(stage) as advance:
+            self.folder.perform(stage, key, lambda: work(advance))

@@ -1,0 +1,90 @@
+"""The table of everything that was timed in a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow
+import pyarrow.parquet
+
+from hwnas.atomic import replacing
+from hwnas.deploy.measurement import Measurement
+from hwnas.errors import RunError
+from hwnas.search_spaces import Architecture
+
+__all__ = ["Timed", "read_measurements", "write_measurements"]
+
+Role = Literal["calibration", "finalist"]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A network that was timed.
+
+    Attributes:
+        architecture: Which one.
+        role: Why: to fit the predictor, or because it won.
+        measurement: How long it took.
+    """
+
+    architecture: Architecture
+    role: Role
+    measurement: Measurement
+
+
+def read_measurements(path: Path) -> list[Timed]:
+    """All rows of the table; none if there is no file.
+
+    Raises:
+        RunError: The file is damaged.
+    """
+    if not path.exists():
+        return []
+    try:
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+        return [
+            Timed(
+                Architecture.from_json(json.loads(row["architecture"])),
+                row["role"],
+                Measurement.from_json(json.loads(row["measurement"])),
+            )
+            for row in rows
+        ]
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
+        raise RunError(f"{path} is damaged ({error}); remove it and resume the run") from error
+
+
+def write_measurements(path: Path, new: Sequence[Timed]) -> None:
+    """Add rows to the table; those of the same network, role and target replace older ones."""
+
+    def key(row: Timed) -> tuple[str, str, str]:
+        return row.architecture.id, row.role, row.measurement.target
+
+    rows = list({key(row): row for row in (*read_measurements(path), *new)}.values())
+    table = pyarrow.Table.from_pylist([_columns(row) for row in rows])
+    with replacing(path) as temporary:
+        pyarrow.parquet.write_table(table, temporary)
+
+
+def _columns(row: Timed) -> dict[str, object]:
+    m = row.measurement
+    return {
+        "id": row.architecture.id,
+        "role": row.role,
+        "target": m.target,
+        "clock": m.clock,
+        "latency_ms": m.latency_ms,
+        **{f"cpu_{q}_ms": getattr(m.cpu_ms, q) for q in ("p20", "p50", "p80")},
+        **{f"wall_{q}_ms": getattr(m.wall_ms, q) for q in ("p20", "p50", "p80")},
+        "n": m.n,
+        "contended": m.contended,
+        "anchor_ms": m.anchor_ms,
+        "hardware": m.hardware,
+        "time": m.time,
+        "architecture": json.dumps(row.architecture.to_json()),
+        "measurement": json.dumps(m.to_json()),
+    }

@@ -1,0 +1,281 @@
+"""Gathering what a report shows from a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from math import inf
+
+import numpy as np
+
+from hwnas import report
+from hwnas.deploy.bundle import Bundle
+from hwnas.predictors import Estimate
+from hwnas.report import (
+    BlockPicture,
+    CalibrationRow,
+    Finalist,
+    Hypervolume,
+    ObjectiveInfo,
+    ReportData,
+    Score,
+    StagePicture,
+    StageTime,
+    TrainingRow,
+    TrialRow,
+)
+from hwnas.search import Objective, Scored, SearchResult
+from hwnas.search.front import hypervolume_history, reference_point
+from hwnas.search.objective import COUNTED, LATENCY, losses
+from hwnas.search.training import read_rows
+from hwnas.search_spaces import Architecture, SearchSpace
+from hwnas.stages.calibrate import fitted_predictor
+from hwnas.stages.finalists import picks, read_bundles, score_of
+from hwnas.stages.job import Goal, Job
+from hwnas.stages.measurements import Timed, read_measurements
+from hwnas.stages.search import BASELINE, found
+from hwnas.stages.summary import summarise, write_front
+
+__all__ = ["gather", "write_results"]
+
+_INTERVAL = 1.645  # 90% of a normal distribution
+_UNITS = {LATENCY: "ms", "weight_bytes": "bytes", "peak_activation_bytes": "bytes"}
+
+
+def write_results(job: Job, goal: Goal) -> None:
+    """Write ``front.csv`` and ``report.html`` of a goal."""
+    out = job.folder.output(goal.target)
+    write_front(summarise(job, goal), out / "front.csv")
+    report.write_report(gather(job, goal), out / "report.html")
+
+
+def gather(job: Job, goal: Goal) -> ReportData:
+    """Everything that the report of a goal shows."""
+    folder, space = job.folder, job.ingredients.space
+    result = found(folder.path, goal)
+    baseline = _baseline(job, goal)
+    reference = reference_point(_losses(result, baseline))
+    summary = summarise(job, goal)
+    return ReportData(
+        name=folder.recipe.name,
+        created=datetime.fromisoformat(folder.about["created"]).strftime("%d %B %Y, %H:%M UTC"),
+        seed=folder.recipe.seed,
+        target=", ".join(goal.targets),
+        task=f"{job.ingredients.task.name}, {job.ingredients.task.outputs} outputs",
+        space=folder.recipe.space.name,
+        space_size=space.size(),
+        objectives=tuple(_objective(job, o) for o in goal.objectives),
+        trials=_trials(result, folder.recipe.search.sampler),
+        baseline_trials=_trials(baseline, BASELINE) if baseline else (),
+        finalists=_finalists(job, goal, result),
+        calibration=_calibration(job, goal),
+        training=_training(job),
+        stage_times=tuple(
+            StageTime(name, r.wall_s, r.cpu_s, r.gpu_s, r.state)
+            for name, r in folder.stages.items()
+        ),
+        hypervolume=_hypervolumes(job, result, baseline, reference),
+        reference_point={
+            o.label: o.loss(float(value))
+            for o, value in zip(goal.objectives, reference, strict=True)
+        },
+        break_even=_break_even(job),
+        warnings=_warnings(job, goal),
+        versions=folder.about["versions"],
+        hardware=folder.about["machine"],
+        recipe_toml=(folder.path / "recipe.toml").read_text(encoding="utf-8"),
+        next_commands=summary.next_commands,
+    )
+
+
+def _baseline(job: Job, goal: Goal) -> SearchResult | None:
+    """Random search, where the recipe had it run."""
+    if not job.recipe.search.random_baseline or goal.target is not None:
+        return None
+    return found(job.folder.path, goal, BASELINE)
+
+
+def _losses(result: SearchResult, baseline: SearchResult | None) -> np.ndarray:
+    rows = [trial.values for r in (result, baseline) if r for trial in r.trials]
+    return losses(result.objectives, rows)
+
+
+def _objective(job: Job, objective: Objective) -> ObjectiveInfo:
+    units = {m.name: m.unit for m in job.ingredients.task.metrics} | _UNITS
+    counted = objective.metric in COUNTED
+    kind = "predicted" if objective.metric == LATENCY else "counted" if counted else "evaluated"
+    return ObjectiveInfo(
+        objective.label,
+        objective.metric,
+        objective.direction,
+        units.get(objective.metric, ""),
+        kind,
+        objective.limit,
+        objective.target,
+    )
+
+
+def _trials(result: SearchResult, sampler: str) -> tuple[TrialRow, ...]:
+    front = {trial.number for trial in result.front}
+    return tuple(
+        TrialRow(
+            trial.number,
+            trial.candidate.id,
+            {o.label: trial.values[o.label] for o in result.objectives},
+            trial.standard_errors,
+            trial.candidate.network.as_dict(),
+            trial.number in front,
+            trial.feasible,
+            sampler,
+        )
+        for trial in result.trials
+    )
+
+
+def _finalists(job: Job, goal: Goal, result: SearchResult) -> tuple[Finalist, ...]:
+    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
+    trials = [t for t in result.trials if t.candidate.id in bundles]
+    named = picks(bundles, job.ingredients.task.metrics[0])
+    rows = [_finalist(job, goal, trial, bundles[trial.candidate.id], named) for trial in trials]
+    return tuple(sorted(rows, key=lambda f: f.measurement.latency_ms if f.measurement else inf))
+
+
+def _finalist(
+    job: Job, goal: Goal, trial: Scored, bundle: Bundle, named: dict[str, str]
+) -> Finalist:
+    metric = job.ingredients.task.metrics[0].name
+    latencies = [e for e in trial.estimates.values() if e.metric == LATENCY]
+    scores = {split: score_of(bundle, metric, split) for split in ("validation", "test")}
+    validation, test = (Score(s["value"], s["standard_error"], s["n"]) for s in scores.values())
+    return Finalist(
+        id=trial.candidate.id,
+        architecture=trial.candidate.network.as_dict(),
+        stages=_stages(job.ingredients.space, trial.candidate.network),
+        validation=validation,
+        test=test,
+        metric=metric,
+        predicted_latency_ms=latencies[0].mean if latencies else None,
+        predicted_std_ms=latencies[0].std if latencies else None,
+        measurement=bundle.measurements[0] if bundle.measurements else None,
+        macs=trial.counted["macs"],
+        params=trial.counted["params"],
+        size_bytes=bundle.onnx_file.stat().st_size,
+        max_relative_error=bundle.description["max_relative_error"],
+        bundle=str(bundle.folder.relative_to(job.folder.output(goal.target))),
+        picks=tuple(name for name, picked in named.items() if picked == trial.candidate.id),
+    )
+
+
+def _stages(space: SearchSpace, architecture: Architecture) -> tuple[StagePicture, ...]:
+    return tuple(
+        StagePicture(stage.channels, stage.stride, tuple(BlockPicture(*b) for b in stage.blocks))
+        for stage in space.outline(architecture)
+    )
+
+
+def _calibration(job: Job, goal: Goal) -> tuple[CalibrationRow, ...]:
+    space, table = job.ingredients.space, job.folder.output(goal.target) / "measurements.parquet"
+    rows: list[CalibrationRow] = []
+    measured = read_measurements(table)
+    for target in goal.targets:
+        predictor = fitted_predictor(space, target, table)
+        timed = [row for row in measured if row.measurement.target == target]
+        fitted = [row for row in timed if row.role == "calibration"]
+        for row, estimate in zip(fitted, predictor.leave_one_out(), strict=True):
+            latency = row.measurement.latency_ms
+            rows.append(_interval(row.architecture, estimate, latency, "left out in turn"))
+        for row in timed:
+            if row.role == "finalist":
+                [estimate] = predictor.cost([space.workload(row.architecture)], [predictor.target])
+                latency = row.measurement.latency_ms
+                rows.append(_interval(row.architecture, estimate, latency, "finalist"))
+    return tuple(rows)
+
+
+def _interval(
+    architecture: Architecture, estimate: Estimate, measured_ms: float, role: report.Role
+) -> CalibrationRow:
+    margin = _INTERVAL * estimate.std
+    lower = max(estimate.mean - margin, 0.0)
+    return CalibrationRow(
+        architecture.id, estimate.mean, lower, estimate.mean + margin, measured_ms, role
+    )
+
+
+def _training(job: Job) -> tuple[TrainingRow, ...]:
+    return tuple(
+        TrainingRow(r.step, r.epoch, r.seconds, r.loss, r.loss_smallest, r.learning_rate)
+        for r in read_rows(job.folder.path / "supernet")
+    )
+
+
+def _hypervolumes(
+    job: Job, result: SearchResult, baseline: SearchResult | None, reference: np.ndarray
+) -> tuple[Hypervolume, ...]:
+    curves = [(job.recipe.search.sampler, result)]
+    if baseline is not None:
+        curves.append((BASELINE, baseline))
+    return tuple(
+        Hypervolume(
+            sampler,
+            tuple(range(1, len(r.trials) + 1)),
+            tuple(hypervolume_history(_losses(r, None), reference)),
+        )
+        for sampler, r in curves
+    )
+
+
+def _break_even(job: Job) -> str:
+    """From how many targets on one supernet is cheaper than training each network alone."""
+    stages, train, top = job.folder.stages, job.recipe.train, job.recipe.deploy.top
+    if not job.needs_supernet:
+        return "No supernet was trained: the recipe's evaluator trains every network alone."
+    once = stages["train"].wall_s
+    networks = train.random_subnets + 2 if train.sampling == "sandwich" else 1
+    alone = top * once / networks
+    each = sum(
+        record.wall_s
+        for name, record in stages.items()
+        if name.startswith("calibrate") or name in ("search", "finalists")
+    )
+    model = (
+        f"Modelled: {top} networks trained alone, each for as many steps as the supernet's "
+        f"{once:.0f} s at {networks} networks a step, would take {alone:.0f} s a target. "
+        f"The supernet took {once:.0f} s once and {each:.0f} s a target"
+    )
+    if alone <= each:
+        return (
+            f"{model}, so at this size of task it does not pay by itself for any number of targets."
+        )
+    targets = int(np.floor(once / (alone - each))) + 1
+    return f"{model}, so it is cheaper from {targets} target{'s' * (targets > 1)} on."
+
+
+def _warnings(job: Job, goal: Goal) -> tuple[str, ...]:
+    table = job.folder.output(goal.target) / "measurements.parquet"
+    timed = read_measurements(table)
+    contended = sum(row.measurement.contended for row in timed)
+    found = []
+    if contended:
+        found.append(
+            f"{contended} of {len(timed)} timings were disturbed by other work on the machine; "
+            "their medians are less sure than the intervals say."
+        )
+    found += _drift(timed)
+    return tuple(found)
+
+
+def _drift(timed: Sequence[Timed]) -> list[str]:
+    """Whether the machine itself changed between calibration and the finalists."""
+    anchors: dict[str, list[float]] = {"calibration": [], "finalist": []}
+    for row in timed:
+        anchors[row.role].append(row.measurement.anchor_ms)
+    if not all(anchors.values()):
+        return []
+    ratio = float(np.median(anchors["finalist"]) / np.median(anchors["calibration"]))
+    if abs(ratio - 1) < 0.05:
+        return []
+    return [
+        f"The machine itself ran {ratio:.2f} times as long for the same anchor network when the "
+        "finalists were timed as when the predictor was fitted; compare the two with that in mind."
+    ]

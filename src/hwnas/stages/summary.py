@@ -1,0 +1,175 @@
+"""What a run has found, for the terminal, for scripts and for the report."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hwnas.atomic import write_text
+from hwnas.deploy.bundle import Bundle
+from hwnas.search import Scored
+from hwnas.search.objective import LATENCY, Objective
+from hwnas.stages.finalists import picks, read_bundles, score_of
+from hwnas.stages.job import Goal, Job
+from hwnas.stages.search import found
+
+__all__ = ["FrontRow", "Summary", "summarise", "write_front"]
+
+
+@dataclass(frozen=True)
+class FrontRow:
+    """One network of the front, or a finalist from the next one.
+
+    Attributes:
+        id: Of the candidate.
+        picks: What it is best at, e.g. ``("knee",)``.
+        values: By objective label, as the search had them.
+        standard_errors: Of the task's metrics, by name.
+        test: The task's first metric on the test split after fine-tuning; None for non-finalists.
+        predicted_latency_ms: None where latency is no objective.
+        measured_latency_ms: None for all but finalists.
+        macs: Multiply-accumulates of one image.
+        params: Trainable parameters.
+        weight_bytes: Size of the weights.
+        bundle: The finalist's bundle, relative to the run; None for others.
+        architecture: Its choices.
+    """
+
+    id: str
+    picks: tuple[str, ...]
+    values: Mapping[str, float]
+    standard_errors: Mapping[str, float]
+    test: float | None
+    predicted_latency_ms: float | None
+    measured_latency_ms: float | None
+    macs: int
+    params: int
+    weight_bytes: int
+    bundle: str | None
+    architecture: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a search of a run has found.
+
+    Attributes:
+        run: The run's folder.
+        output: Where front, bundles and report are.
+        metric: Name of the task's first metric.
+        objectives: What was searched for.
+        trials: How many candidates were evaluated.
+        front: Networks that no other one beats, and finalists.
+        report: The report, if it was written.
+    """
+
+    run: Path
+    output: Path
+    metric: str
+    objectives: tuple[Objective, ...]
+    trials: int
+    front: tuple[FrontRow, ...]
+    report: Path | None
+
+    @property
+    def finalists(self) -> tuple[FrontRow, ...]:
+        """Rows that have a bundle."""
+        return tuple(row for row in self.front if row.bundle is not None)
+
+    @property
+    def next_commands(self) -> tuple[str, ...]:
+        """What to try next."""
+        if not self.finalists:
+            return (f"hwnas resume {self.run}",)
+        bundle = self.run / str(self.finalists[0].bundle)
+        return (
+            f"hwnas export {self.run} --pick knee --out my-model",
+            f"hwnas verify {bundle}",
+            f"hwnas run {bundle} image.png",
+            f"hwnas specialise {self.run} --target cpu-onnxruntime-fp32-b8-t1",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What a script would want to read."""
+        return {
+            "run": str(self.run),
+            "output": str(self.output),
+            "metric": self.metric,
+            "objectives": [{**asdict(o), "label": o.label} for o in self.objectives],
+            "trials": self.trials,
+            "front": [asdict(row) for row in self.front],
+            "report": None if self.report is None else str(self.report),
+            "next_commands": list(self.next_commands),
+        }
+
+
+def summarise(job: Job, goal: Goal) -> Summary:
+    """Read the results of a goal from the run folder."""
+    result = found(job.folder.path, goal)
+    out = job.folder.output(goal.target)
+    bundles = read_bundles(out / "bundles")
+    metric = job.ingredients.task.metrics[0].name
+    front = list(result.front)
+    listed = {trial.candidate.id for trial in front}
+    front += [
+        t for t in result.trials if t.candidate.id in bundles and t.candidate.id not in listed
+    ]
+    names = picks(bundles, job.ingredients.task.metrics[0])
+    report = out / "report.html"
+    return Summary(
+        run=job.folder.path,
+        output=out,
+        metric=metric,
+        objectives=goal.objectives,
+        trials=len(result.trials),
+        front=tuple(
+            _row(job.folder.path, trial, names, bundles.get(trial.candidate.id), metric)
+            for trial in front
+        ),
+        report=report if report.exists() else None,
+    )
+
+
+def _row(
+    run: Path, trial: Scored, names: Mapping[str, str], bundle: Bundle | None, metric: str
+) -> FrontRow:
+    latencies = [e.mean for e in trial.estimates.values() if e.metric == LATENCY]
+    return FrontRow(
+        id=trial.candidate.id,
+        picks=tuple(name for name, picked in names.items() if picked == trial.candidate.id),
+        values=trial.values,
+        standard_errors=trial.standard_errors,
+        test=None if bundle is None else score_of(bundle, metric, "test")["value"],
+        predicted_latency_ms=latencies[0] if latencies else None,
+        measured_latency_ms=(
+            bundle.measurements[0].latency_ms if bundle and bundle.measurements else None
+        ),
+        macs=trial.counted["macs"],
+        params=trial.counted["params"],
+        weight_bytes=trial.counted["weight_bytes"],
+        bundle=None if bundle is None else str(bundle.folder.relative_to(run)),
+        architecture=trial.candidate.network.as_dict(),
+    )
+
+
+def write_front(summary: Summary, path: Path) -> None:
+    """The front as a table for spreadsheets; numbers in full, nothing where there is none."""
+    choices = sorted({name for row in summary.front for name in row.architecture})
+    labels = [objective.label for objective in summary.objectives]
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(
+        ["id", "picks", *labels, f"test_{summary.metric}", "measured_latency_ms", "macs", "params"]
+        + ["weight_bytes", "bundle", *choices]
+    )
+    for row in summary.front:
+        writer.writerow(
+            [row.id, " ".join(row.picks), *(row.values[label] for label in labels), row.test]
+            + [row.measured_latency_ms, row.macs, row.params, row.weight_bytes, row.bundle]
+            + [row.architecture.get(name) for name in choices]
+        )
+    write_text(path, text.getvalue())

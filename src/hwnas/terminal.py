@@ -1,0 +1,105 @@
+"""Results as tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hwnas.deploy.measurement import Measurement
+from hwnas.search.objective import LATENCY
+from hwnas.stages.summary import FrontRow, Summary
+
+__all__ = ["metric_text", "print_measurement", "print_summary", "size_text", "table_of"]
+
+
+def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A plain table; the first column is text, the others are numbers."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def print_summary(console: Console, summary: Summary) -> None:
+    """The front, where things are, and what to do next."""
+    columns = ["network", summary.metric, "after tuning", "predicted", "measured"]
+    columns += ["MACs", "params", "size"]
+    rows = [_front_row(row, summary) for row in summary.front]
+    console.print(
+        table_of(
+            f"Pareto front of {summary.run} ({summary.trials} candidates evaluated)", columns, rows
+        )
+    )
+    console.print(
+        f"{summary.metric}: with the search's weights, on the validation split; after tuning: "
+        "finalists, on the test split.\nLatency in ms, predicted for all and measured (p50) for "
+        "the finalists.\n",
+        style="dim",
+    )
+    if summary.report is not None:
+        console.print(f"report   {summary.report}", soft_wrap=True)
+    for row in summary.finalists:
+        console.print(f"bundle   {summary.run / str(row.bundle)}", soft_wrap=True)
+    console.print("\nnext:")
+    for command in summary.next_commands:
+        console.print(f"  {command}", soft_wrap=True, markup=False)
+
+
+def _front_row(row: FrontRow, summary: Summary) -> list[str]:
+    error = row.standard_errors.get(summary.metric)
+    value = metric_text(row.values.get(summary.metric), error)
+    return [
+        " ".join([row.id, *row.picks]),
+        value,
+        metric_text(row.test),
+        _ms(row.predicted_latency_ms),
+        _ms(row.measured_latency_ms),
+        count_text(row.macs),
+        count_text(row.params),
+        size_text(row.weight_bytes),
+    ]
+
+
+def print_measurement(console: Console, name: str, measurement: Measurement) -> None:
+    """Both clocks, with n and a word of caution where there is need."""
+    rows = [
+        [clock, *(f"{getattr(q, p):.4g}" for p in ("p20", "p50", "p80"))]
+        for clock, q in (("CPU time", measurement.cpu_ms), ("wall time", measurement.wall_ms))
+    ]
+    title = f"{name} on {measurement.target}, {measurement.n} rounds"
+    console.print(table_of(title, ["ms a batch", "p20", "p50", "p80"], rows))
+    console.print(
+        f"{LATENCY} {measurement.latency_ms:.4g} (p50 of {measurement.clock} time); "
+        f"{measurement.hardware}"
+    )
+    if measurement.contended:
+        console.print("disturbed by other work on this machine: close it and measure again")
+
+
+def metric_text(value: float | None, standard_error: float | None = None) -> str:
+    """A score, with its 95% interval where the error is known; a dash for none."""
+    if value is None:
+        return "-"
+    return f"{value:.4f}" + (f" ± {1.96 * standard_error:.4f}" if standard_error else "")
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def count_text(count: float) -> str:
+    """A large number in thousands, millions or billions."""
+    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:g}"
+
+
+def size_text(size_bytes: int) -> str:
+    """Bytes in kB or MB."""
+    return f"{size_bytes / 1e6:.2f} MB" if size_bytes >= 1e6 else f"{size_bytes / 1e3:.0f} kB"

@@ -1,0 +1,122 @@
+"""One small real network, exported and packed once for all tests of this folder."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from torch import nn
+
+from hwnas.deploy import Bundle, Export, OutputMeaning, Preprocessing, export_onnx, write_bundle
+from hwnas.deploy.measurement import Measurement, Quantiles
+from hwnas.search_spaces import MobileNetSpace, mobilenet
+
+DIGITS = tuple("0123456789")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def space() -> MobileNetSpace:
+    return mobilenet((8, 8, 1), 10)
+
+
+@pytest.fixture(scope="session")
+def network(space: MobileNetSpace) -> nn.Module:
+    """The smallest one, its normalisations no longer those of an untrained network."""
+    torch.manual_seed(0)
+    made = space.build(space.smallest())
+    for module in made.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean, std=0.2)
+            nn.init.uniform_(module.running_var, 0.5, 2.0)
+            nn.init.normal_(module.bias, std=0.2)
+    return made
+
+
+@pytest.fixture(scope="session")
+def digits() -> NDArray[np.uint8]:
+    """Real images: uint8 (40, 8, 8, 1)."""
+    return (load_digits().images[:40, :, :, None] * 15.9375).astype(np.uint8)
+
+
+@pytest.fixture(scope="session")
+def preprocessing() -> Preprocessing:
+    return Preprocessing(8, 8, 1, mean=(0.3,), std=(0.38,))
+
+
+@pytest.fixture(scope="session")
+def exported(
+    network: nn.Module,
+    preprocessing: Preprocessing,
+    digits: NDArray[np.uint8],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Export:
+    path = tmp_path_factory.mktemp("export") / "network.onnx"
+    return export_onnx(network, preprocessing.input_shape, path, preprocessing(digits))
+
+
+@pytest.fixture(scope="session")
+def measurement() -> Measurement:
+    return Measurement(
+        target="cpu-onnxruntime-fp32-b1-t1",
+        clock="cpu",
+        cpu_ms=Quantiles(0.9, 1.0, 1.1),
+        wall_ms=Quantiles(1.2, 1.4, 1.9),
+        n=50,
+        contended=True,
+        anchor_ms=0.05,
+        hardware="a processor",
+        versions={"onnxruntime": "1.2.3"},
+        settings={"graph_optimization_level": "ORT_ENABLE_ALL"},
+        time="2026-01-01T00:00:00+00:00",
+    )
+
+
+@pytest.fixture(scope="session")
+def contents(
+    space: MobileNetSpace,
+    network: nn.Module,
+    exported: Export,
+    preprocessing: Preprocessing,
+    digits: NDArray[np.uint8],
+    measurement: Measurement,
+) -> dict[str, object]:
+    """The arguments of write_bundle."""
+    accuracy = {"name": "accuracy", "value": 0.97, "kind": "evaluated", "unit": "fraction"}
+    return {
+        "onnx": exported.path,
+        "weights": network.state_dict(),
+        "preprocessing": preprocessing,
+        "outputs": OutputMeaning("class_scores", DIGITS),
+        "architecture": space.smallest(),
+        "space": "mobilenet",
+        "task": "classification",
+        "metrics": [{**accuracy, "standard_error": 0.01, "n": 360, "split": "test"}],
+        "measurements": [measurement],
+        "predictions": [{"name": "latency", "value": 1.1, "kind": "predicted", "unit": "ms"}],
+        "export": exported,
+        "golden_images": digits[:5],
+        "provenance": {"recipe": "digits | <b>", "seed": 0, "hardware": {"cores": "2"}},
+    }
+
+
+@pytest.fixture(scope="session")
+def packed(contents: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return write_bundle(tmp_path_factory.mktemp("bundles") / "digits", **contents)
+
+
+@pytest.fixture
+def folder(packed: Bundle, tmp_path: Path) -> Path:
+    """A copy of the bundle, to be damaged."""
+    return Path(shutil.copytree(packed.folder, tmp_path / "bundle"))

@@ -1,0 +1,180 @@
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import nn
+
+from hwnas.deploy import Bundle, Measurement, Preprocessing
+from hwnas.deploy.checksums import render_sums, sha256
+from hwnas.errors import ArtifactError, DataError
+
+FILES = (
+    "README.md", "bundle.json", "bundle.sha256", "golden.npz", "model.onnx", "weights.safetensors",
+)  # fmt: skip
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], object] = lambda d: None) -> None:
+    """Change bundle.json, and mend all sums as somebody would who means to deceive."""
+    path = folder / "bundle.json"
+    description = json.loads(path.read_text())
+    for sums in (description["files"], description["artifacts"][0]["sha256"]):
+        sums.update({name: sha256(folder / name) for name in sums})
+    change(description)
+    path.write_text(json.dumps(description))
+    names = set(FILES) - {"bundle.sha256"}
+    sums = {name: sha256(folder / name) for name in names}
+    (folder / "bundle.sha256").write_text(render_sums(sums))
+
+
+def test_a_whole_bundle_passes(packed: Bundle) -> None:
+    assert sorted(file.name for file in packed.folder.iterdir()) == list(FILES)
+    checks = packed.verify()
+    assert {*FILES, "ONNX model", "PyTorch weights", "golden outputs"} == {c.name for c in checks}
+    assert all(check.ok for check in checks)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_one_flipped_bit_anywhere_is_found(folder: Path, name: str) -> None:
+    path = folder / name
+    whole = path.read_bytes()
+    rng = random.Random(name)
+    places = [0, len(whole) // 2, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(5))]
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(ArtifactError) as raised:
+            Bundle.load(folder).verify()
+        assert len(str(raised.value).splitlines()) == 1
+        if name != "bundle.sha256":
+            assert name in str(raised.value) or "bundle.json" in str(raised.value)
+    path.write_bytes(whole)
+    Bundle.load(folder).verify()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(ArtifactError, match=name):
+        Bundle.load(folder).verify()
+
+
+@pytest.mark.parametrize("name", ["golden.npz", "model.onnx", "weights.safetensors"])
+@pytest.mark.parametrize("content", [b"", b"garbage", None], ids=["empty", "garbage", "half"])
+def test_damage_is_found_where_the_sums_were_mended(
+    folder: Path, name: str, content: bytes | None
+) -> None:
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[: len(whole) // 2] if content is None else content)
+    edit(folder)
+    bundle = Bundle.load(folder)
+    with pytest.raises(ArtifactError, match=name):
+        bundle.verify()
+    sums = [check for check in bundle.checks() if check.name in FILES]
+    assert all(check.ok for check in sums)
+
+
+def test_other_outputs_than_the_golden_ones_are_found(folder: Path) -> None:
+    with np.load(folder / "golden.npz") as arrays:
+        images, outputs = arrays["images"], arrays["outputs"]
+    np.savez(folder / "golden.npz", images=images, outputs=outputs * 1.01)
+    (check,) = [c for c in Bundle.load(folder).checks() if c.name == "golden outputs"]
+    assert not check.ok
+    assert "outputs differ by 0.0099" in check.detail
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../outside", 3])
+def test_names_that_leave_the_folder_are_refused(folder: Path, name: object) -> None:
+    edit(folder, lambda d: d["artifacts"][0].update(files=[name], sha256={name: "0"}))
+    with pytest.raises(ArtifactError, match="not inside the folder"):
+        Bundle.load(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(schema=2),
+        lambda d: d.pop("preprocessing"),
+        lambda d: d.pop("outputs"),
+        lambda d: d.update(artifacts=[]),
+        lambda d: d.update(artifacts="model.onnx"),
+        lambda d: d.update(files="model.onnx"),
+        lambda d: d.update(measurements=[{}]),
+        lambda d: d["preprocessing"].update(std=[0]),
+    ],
+)
+def test_a_description_that_makes_no_sense_is_refused(
+    folder: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    edit(folder, change)
+    with pytest.raises(ArtifactError, match=r"bundle\.json"):
+        Bundle.load(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 1}', "[" * 100_000])
+def test_a_damaged_description_is_refused(folder: Path, text: str) -> None:
+    (folder / "bundle.json").write_text(text)
+    with pytest.raises(ArtifactError, match=r"bundle\.json"):
+        Bundle.load(folder)
+
+
+def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="is no bundle"):
+        Bundle.load(tmp_path)
+    with pytest.raises(ArtifactError, match="is no bundle"):
+        Bundle.load(tmp_path / "nowhere")
+
+
+def test_it_gives_what_the_network_gives(
+    packed: Bundle, network: nn.Module, preprocessing: Preprocessing, digits: NDArray[np.uint8]
+) -> None:
+    was_training = network.training
+    with torch.no_grad():
+        expected = network.eval()(preprocessing(digits)).argmax(1).tolist()
+    network.train(was_training)
+    assert [row["label"] for row in packed.run(digits)] == [str(label) for label in expected]
+
+
+def test_it_runs_on_image_files_of_any_size(
+    packed: Bundle, digits: NDArray[np.uint8], tmp_path: Path
+) -> None:
+    Image.fromarray(digits[0, :, :, 0]).save(tmp_path / "as_is.png")
+    Image.fromarray(digits[0, :, :, 0]).convert("RGB").resize((31, 17)).save(tmp_path / "big.png")
+    same, big = packed.run([tmp_path / "as_is.png", str(tmp_path / "big.png")])
+    (expected,) = packed.run(digits[:1])
+    assert same["label"] == expected["label"]
+    assert same["probability"] == pytest.approx(expected["probability"])
+    assert big["label"] in "0123456789"
+
+
+def test_images_that_do_not_fit_are_refused(packed: Bundle) -> None:
+    with pytest.raises(DataError, match="no images"):
+        packed.run(np.zeros((0, 8, 8, 1), np.uint8))
+    with pytest.raises(DataError, match="expected"):
+        packed.run(np.zeros((1, 8, 8, 3), np.uint8))
+
+
+def test_its_weights_are_those_of_the_module(packed: Bundle, network: nn.Module) -> None:
+    weights = packed.weights()
+    assert weights.keys() == network.state_dict().keys()
+    assert all(torch.equal(weights[k], tensor) for k, tensor in network.state_dict().items())
+
+
+def test_its_description_says_what_kind_each_number_is(
+    packed: Bundle, measurement: Measurement
+) -> None:
+    description = packed.description
+    assert packed.measurements == [measurement]
+    assert [m["kind"] for m in description["measurements"]] == ["measured"]
+    assert [p["kind"] for p in description["predictions"]] == ["predicted"]
+    assert [m["kind"] for m in description["metrics"]] == ["evaluated"]
+    assert description["artifacts"][0]["format"] == "onnx"
+    assert description["inputs"][0]["shape"] == ["batch", 1, 8, 8]
+    assert packed.architecture.id == description["id"]

@@ -1,0 +1,50 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwnas.deploy import RUNTIMES, Device, Target
+from hwnas.deploy.device import FORMATS
+from hwnas.errors import ConfigError
+
+
+@given(batch=st.integers(1, 999_999), threads=st.integers(1, 999_999))
+def test_a_name_is_read_back(batch: int, threads: int) -> None:
+    target = Target(Device("cpu", "onnxruntime", batch, threads))
+    assert Target.parse(target.name) == target
+
+
+def test_names() -> None:
+    target = Target.parse("cpu-onnxruntime-fp32-b8-t2")
+    assert target.name == "cpu-onnxruntime-fp32-b8-t2"
+    assert target.device.name == "cpu-onnxruntime-b8-t2"
+    assert (target.device.batch, target.device.threads, target.format) == (8, 2, "fp32")
+
+
+@given(text=st.text(max_size=40).filter(lambda text: not text.startswith("cpu-onnxruntime-fp32")))
+def test_any_other_text_is_refused_on_one_line(text: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Target.parse(text)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "closest"),
+    [
+        ("gpu-onnxruntime-fp32-b1-t1", "hardware 'gpu'", "cpu-onnxruntime-fp32-b1-t1"),
+        ("cpu-onnxruntme-fp32-b4-t1", "did you mean 'onnxruntime'", "cpu-onnxruntime-fp32-b4-t1"),
+        ("cpu-onnxruntime-int8-b1-t2", "format 'int8'", "cpu-onnxruntime-fp32-b1-t2"),
+        ("cpu-onnxruntime-fp32-b0-t1", "batch is 0", "cpu-onnxruntime-fp32-b1-t1"),
+        ("cpu-onnxruntime-b2-t1", "hardware-runtime-format", "cpu-onnxruntime-fp32-b2-t1"),
+        ("cpu", "hardware-runtime-format", "cpu-onnxruntime-fp32-b1-t1"),
+    ],
+)
+def test_a_wrong_part_is_named_with_the_closest_target(text: str, wrong: str, closest: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Target.parse(text)
+    assert repr(text) in str(raised.value)
+    assert wrong in str(raised.value)
+    assert repr(closest) in str(raised.value)
+
+
+def test_formats_are_those_of_the_runtimes() -> None:
+    assert {name: runtime.formats for name, runtime in RUNTIMES.items()} == FORMATS

@@ -1,0 +1,165 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from PIL import Image
+from torch.nn import functional
+
+from hwnas.deploy import OutputMeaning, Preprocessing
+from hwnas.errors import ArtifactError, ConfigError, DataError
+
+RGB = Preprocessing(6, 5, 3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
+GREY = Preprocessing(8, 8, 1, mean=(0.0,), std=(1.0,))
+
+
+@given(arrays(np.uint8, st.tuples(st.integers(0, 3), st.just(6), st.just(5), st.just(3))))
+def test_without_resizing_it_is_the_formula(images: NDArray[np.uint8]) -> None:
+    found = RGB(images)
+    expected = (images / 255 - np.array(RGB.mean)) / np.array(RGB.std)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), expected.transpose(0, 3, 1, 2), atol=1e-5)
+
+
+@given(value=st.integers(0, 255), height=st.integers(1, 20), width=st.integers(1, 20))
+def test_a_plain_image_stays_plain_at_every_size(value: int, height: int, width: int) -> None:
+    found = RGB.at(height, width)(np.full((1, 7, 9, 3), value, np.uint8))
+    assert found.shape == (1, 3, height, width)
+    torch.testing.assert_close(found, found[:, :, :1, :1].expand_as(found), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("size", "antialias"), [((4, 4), True), ((12, 16), False)])
+def test_resizing_smooths_only_when_it_shrinks(
+    digits: NDArray[np.uint8], size: tuple[int, int], antialias: bool
+) -> None:
+    pixels = torch.from_numpy(digits).permute(0, 3, 1, 2) / 255
+    expected = functional.interpolate(pixels, size, mode="bilinear", antialias=antialias)
+    torch.testing.assert_close(GREY.at(*size)(digits), expected, atol=1e-5, rtol=0)
+
+
+def test_results_are_channels_last_and_inputs_unharmed() -> None:
+    images = torch.randint(0, 256, (4, 6, 5, 3), dtype=torch.uint8)
+    before = images.clone()
+    assert RGB(images).is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(images, before)
+
+
+def test_memory_mapped_images_are_read(tmp_path: Path, digits: NDArray[np.uint8]) -> None:
+    np.save(tmp_path / "images.npy", digits)
+    mapped = np.load(tmp_path / "images.npy", mmap_mode="r")
+    torch.testing.assert_close(GREY(mapped[3:9]), GREY(digits[3:9]))
+    torch.testing.assert_close(GREY(mapped[::-1]), GREY(digits[::-1].copy()))
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((2, 8, 8), np.uint8), r"shape \(2, 8, 8\); expected \(N, H, W, 1\)"),
+        (np.zeros((2, 8, 8, 3), np.uint8), r"expected \(N, H, W, 1\)"),
+        (np.zeros((2, 0, 8, 1), np.uint8), r"shape \(2, 0, 8, 1\)"),
+        (np.zeros((2, 8, 8, 1), np.float32), "float32; expected uint8"),
+        (torch.zeros(2, 8, 8, 1), "float32; expected uint8"),
+    ],
+)
+def test_other_arrays_are_refused(images: NDArray[np.uint8], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        GREY(images)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ((0, 8, 1, (0.0,), (1.0,)), "at least 1"),
+        ((8, 8, 3, (0.0,), (1.0,)), "expected 3 of each"),
+        ((8, 8, 1, (0.0,), (0.0,)), "must be positive"),
+        ((8, 8, 1, (0.0,), (float("nan"),)), "must be positive"),
+    ],
+)
+def test_impossible_preprocessing_is_refused(
+    values: tuple[int, int, int, tuple[float, ...], tuple[float, ...]], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Preprocessing(*values)
+
+
+@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(1e-6, 9)), min_size=1, max_size=5))
+def test_preprocessing_survives_json(statistics: list[tuple[float, float]]) -> None:
+    mean, std = zip(*statistics, strict=True)
+    made = Preprocessing(3, 4, len(mean), mean, std)
+    assert Preprocessing.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P", "1"])
+@pytest.mark.parametrize("preprocessing", [RGB, GREY])
+def test_any_image_file_gets_the_channels_of_the_network(
+    tmp_path: Path, mode: str, preprocessing: Preprocessing
+) -> None:
+    path = tmp_path / "image.png"
+    Image.new(mode, (7, 4), 1).save(path)
+    pixels = preprocessing.read_image(path)
+    assert pixels.shape == (4, 7, preprocessing.channels)
+    assert pixels.dtype == np.uint8
+    assert preprocessing(pixels[None]).shape == (1, *preprocessing.input_shape)
+
+
+def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
+    text, truncated = tmp_path / "notes.png", tmp_path / "half.jpg"
+    text.write_text("no image")
+    Image.effect_noise((64, 64), 50).save(truncated)
+    truncated.write_bytes(truncated.read_bytes()[:900])
+    for path in (text, truncated, tmp_path):
+        with pytest.raises(DataError, match=f"{path} cannot be read as an image"):
+            GREY.read_image(path)
+    with pytest.raises(DataError, match="there is no image"):
+        GREY.read_image(tmp_path / "missing.png")
+    with pytest.raises(DataError, match="this network takes 2"):
+        Preprocessing(8, 8, 2, (0, 0), (1, 1)).read_image(text)
+
+
+def test_class_scores_become_probabilities() -> None:
+    meaning = OutputMeaning("class_scores", tuple("abcdefg"))
+    logits = np.array([[0, 1000, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, np.log(3)]], np.float32)
+    sure, unsure = meaning.describe(logits)
+    assert (sure["label"], sure["probability"]) == ("b", 1.0)
+    assert unsure["label"] == "g"
+    assert unsure["probability"] == pytest.approx(3 / 9)
+    assert [entry["label"] for entry in unsure["top"]] == ["g", "a", "b", "c", "d"]
+
+
+@given(arrays(np.float32, (2, 3), elements=st.floats(-80, 80, width=32)))
+def test_probabilities_add_up(logits: NDArray[np.float32]) -> None:
+    for row in OutputMeaning("class_scores", ("a", "b", "c")).describe(logits):
+        assert sum(entry["probability"] for entry in row["top"]) == pytest.approx(1)
+        assert row["probability"] == max(entry["probability"] for entry in row["top"])
+
+
+def test_values_are_themselves() -> None:
+    outputs = torch.tensor([[1.5, -2.0]], requires_grad=True)
+    assert OutputMeaning("values").describe(outputs) == [{"values": [1.5, -2.0]}]
+    named = OutputMeaning("values", ("x", "y")).describe(outputs)
+    assert named == [{"values": {"x": 1.5, "y": -2.0}}]
+
+
+def test_outputs_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(DataError, match=r"shape \(1, 2\); expected \(N, 3\)"):
+        OutputMeaning("class_scores", ("a", "b", "c")).describe(np.zeros((1, 2)))
+    with pytest.raises(ConfigError, match="two labels"):
+        OutputMeaning("class_scores", ("a",))
+    with pytest.raises(ConfigError, match="'class_scores' or 'values'"):
+        OutputMeaning("boxes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("data", [{}, [], {"schema": 2}, {"schema": 1}, {"schema": 1, "kind": 3}])
+def test_damaged_json_is_refused(data: dict[str, object]) -> None:
+    for kind in (OutputMeaning, Preprocessing):
+        with pytest.raises(ArtifactError):
+            kind.from_json(data)
+
+
+def test_meaning_survives_json() -> None:
+    for meaning in (OutputMeaning("values"), OutputMeaning("class_scores", ("ä", "b"))):
+        assert OutputMeaning.from_json(meaning.to_json()) == meaning

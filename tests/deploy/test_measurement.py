@@ -1,0 +1,43 @@
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwnas.deploy import Measurement, Quantiles
+from hwnas.errors import ArtifactError
+
+
+def test_it_survives_json(measurement: Measurement) -> None:
+    data = json.loads(json.dumps(measurement.to_json()))
+    assert Measurement.from_json(data) == measurement
+    assert (data["kind"], data["unit"], data["latency_ms"]) == ("measured", "ms", 1.0)
+
+
+def test_the_headline_follows_the_clock(measurement: Measurement) -> None:
+    assert measurement.latency_ms == 1.0
+    assert replace(measurement, clock="wall").latency_ms == 1.4
+
+
+def test_it_can_be_a_key(measurement: Measurement) -> None:
+    assert len({measurement, replace(measurement), replace(measurement, n=3)}) == 2
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1))
+def test_quantiles_are_in_order(times: list[float]) -> None:
+    found = Quantiles.of(times)
+    assert min(times) <= found.p20 <= found.p50 <= found.p80 <= max(times)
+
+
+def test_damaged_json_is_refused(measurement: Measurement) -> None:
+    whole = measurement.to_json()
+    for damaged in (
+        [],
+        {**whole, "schema": 2},
+        {k: v for k, v in whole.items() if k != "wall_ms"},
+        {**whole, "cpu_ms": {"p20": 1}},
+        {**whole, "cpu_ms": 3},
+    ):
+        with pytest.raises(ArtifactError, match="measurement"):
+            Measurement.from_json(damaged)  # type: ignore[arg-type]

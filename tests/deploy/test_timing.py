@@ -1,0 +1,130 @@
+"""Timing, on clocks that the test turns itself and on the real ones."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hwnas.deploy import Export, Target, TimingSettings, measure
+from hwnas.deploy.anchor import write_anchor
+from hwnas.deploy.timing import Stopwatch, interleave
+from hwnas.errors import ArtifactError, ConfigError, DeviceError
+
+ONE = Target.parse("cpu-onnxruntime-fp32-b1-t1")
+SETTINGS = TimingSettings(warmup=1, rounds=10, round_ms=4.0, retries=2)
+
+
+class Machine:
+    """A processor with clocks of its own, whose wall clock other work can run ahead."""
+
+    def __init__(self, slowdown: Callable[[int], float]) -> None:
+        self.cpu = self.wall = 0.0
+        self.runs = 0
+        self._slowdown = slowdown
+
+    def stopwatch(self, ms: float, threads: int = 1, parallel: float = 1.0) -> Stopwatch:
+        def run() -> None:
+            self.cpu += ms / 1e3
+            self.wall += ms / 1e3 / parallel * self._slowdown(self.runs)
+            self.runs += 1
+
+        return Stopwatch(run, SETTINGS, lambda: self.cpu, lambda: self.wall, threads)
+
+
+def test_a_quiet_machine_needs_the_wanted_rounds_only() -> None:
+    machine = Machine(lambda _: 1.0)
+    anchor, network = machine.stopwatch(1.0), machine.stopwatch(2.0)
+    before = machine.runs
+    shares: list[float] = []
+    interleave(anchor, {"network": network}, SETTINGS.retries, shares.append)
+    assert machine.runs - before == 10 * 4 + 10 * 2  # rounds of 4 ms
+    assert network.clean == network.wanted == 10
+    assert network.quantiles("cpu").p50 == pytest.approx(2.0)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_disturbed_rounds_are_repeated() -> None:
+    machine = Machine(lambda run: 3.0 if 60 <= run < 90 else 1.0)
+    anchor, network = machine.stopwatch(1.0), machine.stopwatch(2.0)
+    interleave(anchor, {"network": network}, SETTINGS.retries)
+    assert network.clean == network.wanted
+    assert network.quantiles("wall").p80 == pytest.approx(2.0)
+
+
+def test_what_stays_disturbed_is_told_and_the_cpu_clock_holds() -> None:
+    machine = Machine(lambda _: 2.0)
+    anchor, network = machine.stopwatch(1.0), machine.stopwatch(2.0)
+    interleave(anchor, {"network": network}, SETTINGS.retries)
+    assert network.clean == 0
+    assert network.quantiles("cpu").p50 == pytest.approx(2.0)
+    assert network.quantiles("wall").p50 == pytest.approx(4.0)
+
+
+def test_several_threads_are_judged_by_their_own_best_round() -> None:
+    machine = Machine(lambda run: 2.0 if run % 40 < 10 else 1.0)
+    anchor = machine.stopwatch(1.0, threads=2, parallel=1.6)
+    network = machine.stopwatch(8.0, threads=2, parallel=1.6)
+    interleave(anchor, {"network": network}, SETTINGS.retries)
+    assert network.clean == network.wanted
+    assert network.quantiles("wall").p80 == pytest.approx(5.0)
+
+
+def test_a_slow_network_is_not_retried_as_often_as_a_fast_one() -> None:
+    machine = Machine(lambda _: 2.0)
+    anchor, slow = machine.stopwatch(1.0), machine.stopwatch(2_000.0)
+    before = machine.cpu
+    interleave(anchor, {"slow": slow}, SETTINGS.retries)
+    assert machine.cpu - before == pytest.approx(2.0 * 3 * 5 + 0.002 * 3 * 10)
+
+
+def test_slow_networks_get_fewer_rounds() -> None:
+    machine = Machine(lambda _: 1.0)
+    assert machine.stopwatch(2_000.0).wanted == 5
+    assert machine.stopwatch(0.001).wanted == SETTINGS.rounds
+
+
+@pytest.mark.parametrize(
+    "options", [{"rounds": 0}, {"warmup": 0}, {"max_wall_cpu_ratio": 1.0}, {"round_ms": 0}]
+)
+def test_impossible_settings_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        TimingSettings(**options)  # type: ignore[arg-type]
+
+
+def test_two_networks_measured(exported: Export, tmp_path: Path) -> None:
+    write_anchor(tmp_path / "anchor.onnx")
+    shares: list[float] = []
+    models = {"network": exported.path, "anchor": tmp_path / "anchor.onnx"}
+    found = measure(models, ONE, TimingSettings(rounds=15), shares.append)
+    assert list(found) == ["network", "anchor"]
+    network, anchor = found["network"], found["anchor"]
+    assert (network.target, network.clock, network.n) == (ONE.name, "cpu", 15)
+    assert network.latency_ms > 0
+    assert network.settings["graph_optimization_level"] == "ORT_ENABLE_ALL"
+    assert "onnxruntime" in network.versions
+    assert anchor.latency_ms == pytest.approx(anchor.anchor_ms, rel=0.3)
+    assert shares[-1] == 1.0
+
+
+def test_batches_and_threads_of_the_target_count(exported: Export) -> None:
+    models, settings = {"network": exported.path}, TimingSettings(rounds=10)
+    one = measure(models, ONE, settings)["network"]
+    many = measure(models, Target.parse("cpu-onnxruntime-fp32-b32-t1"), settings)["network"]
+    assert many.latency_ms > 3 * one.latency_ms
+    wall = measure(models, Target.parse("cpu-onnxruntime-fp32-b1-t2"), settings)["network"]
+    assert wall.clock == "wall"
+    assert wall.latency_ms == wall.wall_ms.p50
+
+
+def test_nothing_to_measure_is_no_error() -> None:
+    assert measure({}, ONE, TimingSettings(rounds=1)) == {}
+
+
+def test_bad_models_and_targets(tmp_path: Path, exported: Export) -> None:
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(exported.path.read_bytes()[:5000])
+    with pytest.raises(ArtifactError, match=r"damaged\.onnx"):
+        measure({"damaged": damaged}, ONE)
+    with pytest.raises(DeviceError, match="999999 threads"):
+        measure({}, Target.parse("cpu-onnxruntime-fp32-b1-t999999"))

@@ -1,0 +1,93 @@
+"""The page in a real browser."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from hwnas.report import write_report
+
+CHROMIUM = shutil.which("chromium")
+PLOTS = 6
+OPTIONS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-quic",
+]
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """What the browser made of a report: the document after its scripts ran."""
+
+    def open_report(data, extra=""):
+        path = write_report(data, tmp_path / "report.html")
+        path.write_text(path.read_text().replace("</body>", f"{extra}</body>"))
+        page = ["--virtual-time-budget=20000", "--dump-dom", path.as_uri()]
+        profile = f"--user-data-dir={tmp_path / 'profile'}"
+        done = subprocess.run(
+            [CHROMIUM, *OPTIONS, profile, *page], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        document = done.stdout
+        return document.replace(re.search(r"<script charset.*?</script>", document, re.S)[0], "")
+
+    return open_report
+
+
+def drawn(document):
+    """The part of each figure between its title and its data."""
+    return re.findall(r'<div class="plot.*?<script type="application/json">', document, re.S)
+
+
+def errors(document):
+    return re.search(r"<html[^>]*>", document)[0].partition("data-errors=")[2]
+
+
+def test_every_plot_draws_without_an_error_or_a_request(opened, report_data):
+    document = opened(report_data)
+    plots = drawn(document)
+    assert errors(document) == ""
+    assert len(plots) == PLOTS
+    for plot in plots:
+        assert "main-svg" in plot
+        assert re.search(r'class="(trace|point|trace bars)', plot)
+    addresses = set(re.findall(r"https?://[^\"'\s<&]+", document))
+    assert all(address.startswith("http://www.w3.org/") for address in addresses), addresses
+    assert not re.search(r'(src|href)="(?!#|data:)', document)
+
+
+@pytest.mark.parametrize(
+    ("extra", "noticed"),
+    [
+        ("<script>fetch('http://127.0.0.1:9/')</script>", "refused http://127.0.0.1:9/"),
+        ("<img src='http://127.0.0.1:9/x.png'>", "refused http://127.0.0.1:9/x.png"),
+        ("<script>nothing.there</script>", "nothing is not defined"),
+    ],
+)
+def test_requests_are_refused_and_errors_noticed(opened, report_data, extra, noticed):
+    assert noticed in errors(opened(report_data, extra))
+
+
+def test_no_button_sends_data_away(opened, report_data):
+    titles = set(re.findall(r'data-title="([^"]*)"', opened(report_data)))
+    assert titles == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}
+
+
+def test_hostile_names_run_no_script(opened, report_data):
+    evil = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+    finalists = tuple(replace(f, picks=(evil,)) for f in report_data.finalists)
+    trials = tuple(replace(t, sampler=evil, id=t.id) for t in report_data.trials)
+    document = opened(replace(report_data, name="mine", finalists=finalists, trials=trials))
+    assert errors(document) == ""
+    assert len(drawn(document)) == PLOTS
+    assert "<title>mine" in document

@@ -1,0 +1,50 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwnas.report import ObjectiveInfo, Score
+from hwnas.report.quantities import count, metric_name, number, score, seconds, size, with_unit
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (999, "999"), (1_000, "1 k"), (5_483_032, "5.48 M"), (217_000_000, "217 M")],
+)
+def test_counts_have_three_digits_and_a_prefix(value, text):
+    assert count(value) == text
+
+
+def test_a_huge_space_is_a_power_of_ten():
+    assert count(3 * 10**19) == "3.0e+19"
+
+
+@given(st.integers(1, 10**14))
+def test_a_count_is_right_to_half_a_percent(value):
+    digits, _, prefix = count(value).partition(" ")
+    power = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[prefix]
+    assert float(digits) * power == pytest.approx(value, rel=0.0051)
+
+
+def test_sizes_are_in_decimal_bytes():
+    assert [size(12), size(205_000)] == ["12 B", "205 kB"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.4213, "0.421 s"), (59.99, "1 min 00 s"), (245, "4 min 05 s"), (4_320, "1 h 12 min")],
+)
+def test_seconds_read_as_people_say_them(value, text):
+    assert seconds(value) == text
+
+
+def test_a_score_shows_an_interval_only_where_a_spread_was_seen():
+    assert score(Score(0.98, 0.005, 360)) == "0.9800 ± 0.0098"
+    assert score(Score(1.0, 0.0, 360)) == "1.0000"
+
+
+def test_a_value_carries_its_unit_and_a_name_does_not():
+    latency = ObjectiveInfo("latency_ms@x", "latency_ms", "minimize", "ms", "predicted")
+    assert with_unit(0.41237, latency) == "0.4124 ms"
+    assert metric_name("latency_ms", "ms") == "latency"
+    assert metric_name("top_5") == "top 5"
+    assert number(123_456.7) == "123,457"

@@ -1,0 +1,30 @@
+import re
+
+from hwnas.report.tables import finalists_table, front_table, stages_table
+
+
+def cells(table):
+    rows = re.findall(r"<tr>(.*?)</tr>", table)[1:]
+    return [re.findall(r"<td.*?>(.*?)</td>", row) for row in rows]
+
+
+def test_a_finalist_shows_both_latencies_with_clock_spread_and_n(report_data):
+    knee, _, most_accurate = cells(finalists_table(report_data))
+    measured = report_data.finalists[0].measurement
+    assert f"{measured.latency_ms:.4g} ms" in knee[2]
+    assert f"{measured.cpu_ms.p20:.4g} to {measured.cpu_ms.p80:.4g}" in knee[2]
+    assert "CPU time, n = 60" in knee[2]
+    assert "±" in knee[3]
+    assert ["busy" in row[2] for row in (knee, most_accurate)] == [False, True]
+
+
+def test_the_front_is_in_order_and_complete(report_data):
+    rows = cells(front_table(report_data))
+    latencies = [float(re.search(r"[\d.]+", row[1])[0]) for row in rows]
+    assert latencies == sorted(latencies)
+    assert len(rows) == sum(trial.on_front for trial in report_data.trials)
+    assert "stage0: depth" in rows[0][3]
+
+
+def test_stages_without_a_gpu_say_so(report_data):
+    assert {"no GPU" in row[3] for row in cells(stages_table(report_data))} == {True}

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwnas.errors import ConfigError, DataError
+from hwnas.search.data import DataConfig, ImageData, load_data
+from hwnas.search.split import Split
+
+Load = Callable[..., ImageData]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def load(source: str, seed: int = 0, map_above: int | None = None, **options: Any) -> ImageData:
+        config = DataConfig(source, **options)
+        return load_data(config, tmp_path, seed, tmp_path / "cache", map_above)
+
+    return load
+
+
+@pytest.fixture
+def numbered(tmp_path: Path) -> str:
+    """A set whose images carry their own number, 0 to 199 for training and 200 to 249 for test."""
+    pixels = np.arange(250, dtype=np.uint8)[:, None, None].repeat(6, 1).repeat(5, 2)
+    labels = np.arange(250) % 4
+    np.savez_compressed(
+        tmp_path / "numbered.npz",
+        x_train=pixels[:200],
+        y_train=labels[:200],
+        x_test=pixels[200:],
+        y_test=labels[200:],
+    )
+    return "npz:numbered.npz"
+
+
+def numbers(split: Split) -> list[int]:
+    return split.take(range(len(split)))[0][:, 0, 0, 0].tolist()
+
+
+def test_digits(load: Load) -> None:
+    data = load("digits")
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [1294, 144, 359]
+    assert data.image_shape == (8, 8, 1)
+    assert data.class_names == tuple("0123456789")
+    assert data.train.images.max() == 255
+    together = np.concatenate([p.positions for p in (data.train, data.validation, data.test)])
+    assert sorted(together) == list(range(1797))
+
+
+def test_no_image_is_in_two_splits(load: Load, numbered: str) -> None:
+    data = load(numbered)
+    assert sorted(numbers(data.train) + numbers(data.validation)) == list(range(200))
+    assert sorted(numbers(data.test)) == list(range(200, 250))
+    assert np.bincount(data.validation.targets).tolist() == [5, 5, 5, 5]
+
+
+def test_targets_stay_with_their_images(load: Load, numbered: str) -> None:
+    data = load(numbered)
+    for split in (data.train, data.validation, data.test):
+        assert [n % 4 for n in numbers(split)] == split.targets.tolist()
+
+
+@pytest.mark.parametrize("source", ["digits", "npz:numbered.npz"])
+def test_the_seed_decides_validation_but_never_test(load: Load, numbered: str, source: str) -> None:
+    one, same, other = load(source, seed=3), load(source, seed=3), load(source, seed=4)
+    assert one.fingerprint == same.fingerprint
+    assert set(one.validation.positions) != set(other.validation.positions)
+    assert one.test.positions.tolist() == other.test.positions.tolist()
+    assert one.fingerprint != other.fingerprint
+
+
+def test_limits(load: Load, numbered: str) -> None:
+    data = load(numbered, train_limit=40, test_limit=10, validation_fraction=0.25)
+    assert [len(part) for part in (data.train, data.validation, data.test)] == [30, 10, 10]
+    assert numbers(data.test) == numbers(load(numbered).test)[:10]
+    everything = load(numbered, train_limit=10**6, test_limit=10**6)
+    assert everything.fingerprint == load(numbered).fingerprint
+
+
+def test_a_limit_that_loses_a_class_is_named(load: Load) -> None:
+    with pytest.raises(DataError, match=r"class \d .* has no training images; .*train_limit"):
+        load("digits", train_limit=12)
+
+
+def test_size_resizes_any_source(load: Load, numbered: str) -> None:
+    data = load(numbered, size=12)
+    assert data.image_shape == (12, 12, 1)
+    assert sorted(numbers(data.train) + numbers(data.validation)) == list(range(200))
+    assert sorted(numbers(data.test)) == list(range(200, 250))
+    assert load("digits", size=16, map_above=0).image_shape == (16, 16, 1)
+
+
+def test_a_large_set_is_mapped_and_the_same(load: Load, numbered: str) -> None:
+    small, large = load(numbered), load(numbered, map_above=1000)
+    assert not isinstance(small.train.images, np.memmap)
+    assert isinstance(large.train.images, np.memmap)
+    assert isinstance(large.test.images, np.memmap)
+    assert small.fingerprint == large.fingerprint
+    again = pickle.loads(pickle.dumps(large))
+    assert again.fingerprint == large.fingerprint
+    assert isinstance(again.validation.images, np.memmap)
+
+
+def test_the_statistics_are_those_of_the_training_pixels(load: Load) -> None:
+    data = load("digits")
+    images, _ = data.train.take(range(len(data.train)))
+    assert data.channel_mean == pytest.approx((images / 255).mean(axis=(0, 1, 2)), rel=0.03)
+    assert data.channel_std == pytest.approx((images / 255).std(axis=(0, 1, 2)), rel=0.03)
+
+
+def test_images_of_one_colour_have_a_usable_deviation() -> None:
+    images = np.full((4, 2, 2, 3), 51, dtype=np.uint8)
+    parts = [Split(images.copy(), np.array([0, 1, 0, 1]), np.arange(4)) for _ in range(3)]
+    data = ImageData(*parts, ("a", "b"))
+    assert data.channel_mean == pytest.approx((0.2, 0.2, 0.2))
+    assert min(data.channel_std) > 0
+
+
+def test_the_fingerprint_sees_pixels_labels_and_names(load: Load, numbered: str) -> None:
+    data = load(numbered)
+    brighter = replace(data.train, images=data.train.images + np.uint8(1))
+    relabelled = replace(data.test, targets=data.test.targets[::-1].copy())
+    changed = [
+        replace(data, train=brighter),
+        replace(data, test=relabelled),
+        replace(data, class_names=("a", "b", "c", "d")),
+    ]
+    assert len({data.fingerprint, *(other.fingerprint for other in changed)}) == 4
+
+
+def test_classes_are_numbered_where_they_have_no_names(load: Load, numbered: str) -> None:
+    assert load(numbered).class_names == ("0", "1", "2", "3")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y_train": np.full(200, 5)}, "class 0 has no training images, but class 5 has"),
+        ({"y_train": np.zeros(200, int), "y_test": np.zeros(50, int)}, "one class or none"),
+        ({"y_test": np.full(50, 9)}, "test labels go from 9 to 9, but the 4 classes from 0 to 3"),
+        ({"class_names": ["a", "b", "c"]}, "labels go from 0 to 3, but the 3 classes from 0 to 2"),
+        ({"class_names": list("abcde")}, r"class 4 \('e'\) has no training images"),
+        (
+            {"x_test": np.zeros((50, 7, 5), np.uint8)},
+            r"training images are \(6, 5, 1\) but test images are \(7, 5, 1\)",
+        ),
+    ],
+)
+def test_says_what_does_not_fit_together(
+    load: Load, numbered: str, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    with np.load(tmp_path / "numbered.npz") as arrays:
+        np.savez(tmp_path / "bad.npz", **{**arrays, **change})
+    with pytest.raises(DataError, match=message):
+        load("npz:bad.npz")
+
+
+def test_values_need_no_class_names_and_classes_do(load: Load, numbered: str) -> None:
+    data = load(numbered)
+    with pytest.raises(DataError, match="class_names belong to int64 targets"):
+        replace(data, class_names=None)
+
+
+def test_an_image_for_training_and_for_testing_is_refused(load: Load) -> None:
+    data = load("digits")
+    with pytest.raises(DataError, match=r"image \d+ is for training and for test"):
+        replace(data, test=data.train.first(5))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"validation_fraction": 0.0}, "validation_fraction is 0.0; expected a fraction between"),
+        ({"validation_fraction": 1.0}, "validation_fraction is 1.0"),
+        ({"size": 0}, "data.size is 0; expected at least 1"),
+        ({"train_limit": 0}, "data.train_limit is 0"),
+        ({"test_limit": -3}, "data.test_limit is -3"),
+    ],
+)
+def test_refuses_options_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DataConfig("digits", **options)
+
+
+class TestRealSets:
+    def test_cifar10(self, load: Load, hwnas_data: Path) -> None:
+        data = load(f"npz:{hwnas_data}/images/cifar10_mini.npz")
+        assert [len(part) for part in (data.train, data.validation, data.test)] == [900, 100, 500]
+        assert data.image_shape == (32, 32, 3)
+        assert data.class_names is not None
+        assert len(data.class_names) == 10
+        # The means of the whole set, .491 .482 .447, and deviations, .247 .244 .262.
+        assert data.channel_mean == pytest.approx((0.491, 0.482, 0.447), abs=0.02)
+        assert data.channel_std == pytest.approx((0.247, 0.244, 0.262), abs=0.02)
+
+    def test_fashion_mnist(
+        self, load: Load, hwnas_data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HWNAS_DATA", str(hwnas_data))
+        data = load("npz:$HWNAS_DATA/images/fashion_mnist.npz", map_above=10**7)
+        parts = [len(part) for part in (data.train, data.validation, data.test)]
+        assert parts == [54000, 6000, 10000]
+        assert np.bincount(data.validation.targets).tolist() == [600] * 10
+        assert isinstance(data.train.images, np.memmap)
+        assert len(pickle.dumps(data)) < 2 * 16 * sum(parts)

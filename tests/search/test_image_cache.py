@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import io
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pytest
+
+from hwnas.errors import DataError, StorageError
+from hwnas.search.image_cache import ImageCache, source_key, write_images
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 2), dtype=np.uint8)
+
+
+def write(file: BinaryIO) -> None:
+    write_images(file, ((str(i), image) for i, image in enumerate(IMAGES)), len(IMAGES))
+
+
+@pytest.mark.parametrize("map_above", [0, 10**6])
+def test_what_is_written_comes_back(tmp_path: Path, map_above: int) -> None:
+    images = ImageCache(tmp_path, map_above).arrays("set", {"train": write})["train"]
+    np.testing.assert_array_equal(images, IMAGES)
+    assert isinstance(images, np.memmap) == (map_above == 0)
+
+
+def test_the_size_of_the_whole_set_decides(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    write(file)
+    cache = ImageCache(tmp_path, map_above=file.tell() + 1)
+    assert not isinstance(cache.arrays("one", {"train": write})["train"], np.memmap)
+    both = cache.arrays("two", {"train": write, "test": write})
+    assert all(isinstance(images, np.memmap) for images in both.values())
+
+
+def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    bad = [("first", IMAGES[0]), ("second", IMAGES[0][:2])]
+    with pytest.raises(DataError, match="second has shape"):
+        ImageCache(tmp_path, 0).arrays("set", {"x": partial(write_images, images=bad, count=2)})
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    cache = ImageCache(tmp_path, 0)
+    cache.arrays("set", {"train": write})
+    file = tmp_path / "set/train.npy"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"train.npy is damaged .* delete it"):
+        cache.arrays("set", {"train": write})
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(StorageError, match=r"cannot write .*cache"):
+        ImageCache(tmp_path / "cache", 0).arrays("set", {"train": write})
+
+
+def test_the_key_changes_with_the_source(tmp_path: Path) -> None:
+    file = tmp_path / "set.npz"
+    file.write_text("a")
+    before = source_key(file)
+    assert source_key(file) == before
+    assert before.startswith("set-")
+    file.write_text("ab")
+    assert source_key(file) != before

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwnas.errors import DataError
+from hwnas.search.split import Split, draw
+
+IMAGES = np.arange(10 * 4 * 4 * 3, dtype=np.uint8).reshape(10, 4, 4, 3)
+
+
+def split(images: np.ndarray = IMAGES, rows: tuple[int, ...] = (7, 2, 5)) -> Split:
+    positions = np.array(rows, dtype=np.int64)
+    return Split(images, positions * 10, positions)
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=12, max_size=200),
+    st.floats(0.05, 0.6),
+    st.integers(0, 2**32 - 1),
+)
+def test_draw_divides_every_class_evenly(labels: list[int], fraction: float, seed: int) -> None:
+    targets = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    free = len(targets) - len(np.unique(targets))
+    if min(round(fraction * len(targets)), free) == 0:
+        return
+    drawn, rest = draw(targets, fraction, np.random.default_rng(seed), "validation")
+    assert sorted([*drawn, *rest]) == list(range(len(targets)))
+    assert len(drawn) == min(round(fraction * len(targets)), free)
+    counts, taken = np.bincount(targets), np.bincount(targets[drawn], minlength=targets.max() + 1)
+    assert set(targets[rest]) == set(targets)
+    assert np.abs(taken - len(drawn) / free * (counts - 1)).max() <= 1 + 1e-9
+
+
+def test_draw_depends_on_the_seed_alone() -> None:
+    targets = np.arange(100) % 4
+    one, same, other = (draw(targets, 0.2, np.random.default_rng(s), "test")[0] for s in (0, 0, 1))
+    assert one.tolist() == same.tolist()
+    assert sorted(one) != sorted(other)
+
+
+def test_draw_of_values_is_random() -> None:
+    drawn, rest = draw(np.zeros((50, 2), np.float32), 0.2, np.random.default_rng(0), "test")
+    assert (len(drawn), len(rest)) == (10, 40)
+    assert drawn.tolist() != sorted(drawn)
+
+
+def test_draw_says_when_nothing_can_be_spared() -> None:
+    with pytest.raises(
+        DataError, match=r"4 images are too few to take a fraction of 0.1 for valid"
+    ):
+        draw(np.array([0, 0, 1, 1]), 0.1, np.random.default_rng(0), "validation")
+
+
+def test_take_gives_copies_of_the_right_rows() -> None:
+    part = split()
+    images, targets = part.take([2, 0])
+    assert targets.tolist() == [50, 70]
+    np.testing.assert_array_equal(images, IMAGES[[5, 7]])
+    images[:] = 0
+    assert part.take([2])[0].any()
+
+
+def test_first_keeps_the_order() -> None:
+    assert split().first(2).positions.tolist() == [7, 2]
+    assert len(split().first(99)) == 3
+
+
+@pytest.mark.parametrize("start", [0, 50], ids=["whole", "view"])
+def test_mapped_images_travel_as_a_path(tmp_path: Path, start: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (200, 32, 32), dtype=np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    mapped = np.load(tmp_path / "images.npy", mmap_mode="r")[start:, ..., np.newaxis]
+    part = split(mapped)
+    data = pickle.dumps(part)
+    assert len(data) < 2000
+    again = pickle.loads(data)
+    assert isinstance(again.images, np.memmap)
+    np.testing.assert_array_equal(again.take([0, 1, 2])[0], part.take([0, 1, 2])[0])
+    assert isinstance(pickle.loads(pickle.dumps(again)).images, np.memmap)
+
+
+def test_images_in_memory_travel_whole() -> None:
+    again = pickle.loads(pickle.dumps(split()))
+    np.testing.assert_array_equal(again.images, IMAGES)
+    assert again.targets.tolist() == [70, 20, 50]
+
+
+def test_a_mapped_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", IMAGES)
+    data = pickle.dumps(split(np.load(tmp_path / "images.npy", mmap_mode="r")))
+    (tmp_path / "images.npy").unlink()
+    with pytest.raises(DataError, match=r"images\.npy cannot be opened .* every machine"):
+        pickle.loads(data)
+
+
+@pytest.mark.parametrize(
+    ("images", "targets", "positions", "message"),
+    [
+        (IMAGES[..., 0], np.arange(2), np.arange(2), r"\(10, 4, 4\); expected \(N, H, W, C\)"),
+        (IMAGES / 255, np.arange(2), np.arange(2), "images is float64; expected uint8"),
+        (IMAGES, np.arange(2.0), np.arange(2), r"targets are float64 with shape \(2,\)"),
+        (IMAGES, np.arange(2), np.arange(3), r"2 targets, positions of shape \(3,\)"),
+        (IMAGES, np.arange(0), np.arange(0), "at least one"),
+        (IMAGES, np.arange(2), np.array([3, 10]), "range of the 10 images"),
+        (IMAGES, np.arange(2), np.array([-1, 0]), "range of the 10 images"),
+    ],
+)
+def test_refuses_what_is_no_split(
+    images: np.ndarray, targets: np.ndarray, positions: np.ndarray, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        Split(images, targets, positions)

@@ -1,0 +1,145 @@
+"""The mobilenet space: golden sizes, presets, and what a wrong configuration gets."""
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage, mobilenet, trace
+
+STAGE = Stage(16)
+
+
+def test_mobilenet_v3_large_is_the_published_network() -> None:
+    """5.4 M parameters and 219 M MACs in Howard et al. 2019, tables 1 and 3.
+
+    The exact number of parameters is that of torchvision 0.28's ``mobilenet_v3_large``.
+    """
+    space = mobilenet((224, 224, 3), 1000, preset="mobilenet-v3-large")
+    assert space.choices == ()
+    assert space.size() == 1
+    with torch.device("meta"):
+        network = space.build(space.largest())
+    workload = trace(network, space.input_shape(space.largest()))
+    assert workload.params == 5_483_032
+    assert 217e6 <= workload.macs <= 219e6
+
+
+def test_a_space_of_one_network_has_no_other_to_mutate_to() -> None:
+    space = mobilenet((224, 224, 3), 1000, preset="mobilenet-v3-large")
+    only = space.largest()
+    assert space.mutate(only, random.Random(0)) == only == space.smallest()
+
+
+@pytest.mark.parametrize(
+    ("side", "preset"),
+    [(8, "tiny"), (16, "tiny"), (28, "small"), (96, "small"), (97, "large"), (224, "large")],
+)
+def test_the_preset_follows_the_size_of_the_images(side: int, preset: str) -> None:
+    automatic = mobilenet((side, side, 3), 10)
+    assert automatic.config == mobilenet((side, side, 3), 10, preset=preset).config
+    assert automatic.input_shape(automatic.largest())[1] >= side
+
+
+def test_images_that_are_not_square_count_by_their_longer_side() -> None:
+    assert mobilenet((20, 28, 3), 10).config == mobilenet((28, 28, 3), 10).config
+
+
+def test_channels_and_outputs_come_from_the_task() -> None:
+    space = mobilenet((8, 8, 2), 7)
+    smallest = space.smallest()
+    assert space.input_shape(smallest) == (2, 8, 8)
+    outputs = space.build(smallest).eval()(torch.zeros(3, 2, 8, 8))
+    assert outputs.shape == (3, 7)
+
+
+def test_a_recipe_overrides_a_preset() -> None:
+    space = mobilenet((28, 28, 1), 10, stem_stride=2, width=(1.0,), stages=(STAGE,), dropout=0.3)
+    assert space.config.stem_stride == 2
+    assert space.config.stages == (STAGE,)
+    assert space.config.head_channels == mobilenet((28, 28, 1), 10).config.head_channels
+    assert [choice.name for choice in space.choices] == ["resolution"]
+
+
+def test_an_unknown_preset_is_answered_with_the_closest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'small'"):
+        mobilenet((28, 28, 1), 10, preset="smal")
+
+
+@pytest.mark.parametrize("preset", ["tiny", "small", "large", "mobilenet-v3-large"])
+@pytest.mark.parametrize("side", [1, 2, 3])
+def test_images_that_are_too_small_are_refused(preset: str, side: int) -> None:
+    with pytest.raises(ConfigError, match="pixels are smaller than the space can take"):
+        mobilenet((side, side, 1), 10, preset=preset)
+
+
+def test_whole_numbers_as_floats_make_the_same_space() -> None:
+    """A recipe's 3 may arrive as 3.0; the run must still fit to its architectures."""
+    a = MobileNetSpace(MobileNetConfig((Stage(16, expand_ratio=(3, 6)),), width=(1,)))
+    b = MobileNetSpace(MobileNetConfig((Stage(16, expand_ratio=(3.0, 6.0)),), width=(1.0,)))
+    assert a.fingerprint == b.fingerprint
+    assert a.largest().id == b.largest().id
+
+
+@pytest.mark.parametrize("change", [{"outputs": 9}, {"dropout": 0.2}, {"head_channels": 128}])
+def test_another_configuration_is_another_space(change: dict[str, Any]) -> None:
+    config = MobileNetConfig((STAGE,))
+    other = MobileNetSpace(dataclasses.replace(config, **change))
+    assert other.fingerprint != MobileNetSpace(config).fingerprint
+
+
+def test_every_width_of_a_deep_space_nests_in_the_largest() -> None:
+    """Rounded channels of the narrow network never exceed those of the wide one."""
+    space = mobilenet((28, 28, 1), 10, width=(0.35, 0.6, 1.4))
+    supernet = space.supernet().eval()
+    rng = random.Random(0)
+    for _ in range(5):
+        architecture = space.sample(rng)
+        supernet.activate(architecture)
+        with torch.no_grad():
+            supernet(torch.zeros(1, *space.input_shape(architecture)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"channels": 0}, r"Stage\.channels is 0; expected at least 1"),
+        ({"stride": 3}, r"Stage\.stride is 3; expected 1 or 2"),
+        ({"kernel_size": (3, 4)}, r"Stage\.kernel_size is \(3, 4\); kernels must be odd"),
+        ({"depth": ()}, r"Stage\.depth is \[\]; expected positive options"),
+        ({"depth": (0, 1)}, r"Stage\.depth is \[0, 1\]; expected positive options"),
+        ({"kernel_size": (5, 3)}, r"Stage\.kernel_size is \[5, 3\]; expected positive options"),
+        ({"expand_ratio": (3, 3)}, r"Stage\.expand_ratio is \[3, 3\]; expected positive options"),
+        ({"expand_ratio": (float("nan"),)}, r"Stage\.expand_ratio is \[nan\]"),
+        ({"activation": "swish"}, r"Stage\.activation is 'swish'; expected relu, hard_swish"),
+    ],
+)
+def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(STAGE, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stages": ()}, "stages is empty"),
+        ({"resolution": (0,)}, r"resolution is \[0\]"),
+        ({"width": (1.0, 0.5)}, r"width is \[1\.0, 0\.5\]"),
+        ({"stem_stride": 4}, "stem_stride is 4; expected 1 or 2"),
+        ({"in_channels": 0}, "in_channels is 0; expected at least 1"),
+        ({"outputs": 0}, "outputs is 0; expected at least 1"),
+        ({"dropout": 1.0}, r"dropout is 1\.0; expected a probability in \[0, 1\)"),
+        ({"stages": (Stage(16, 2), Stage(16, 2)), "resolution": (7,)}, "strides multiply to 8"),
+        (
+            {"stages": (Stage(16, expand_ratio=(2, 2.1)),)},
+            r"stages\[0\]\.expand_ratio \[2, 2\.1\] gives \[32, 32\] hidden channels of 16",
+        ),
+        ({"width": (0.999, 0.9999)}, "two of them round to the same channels"),
+    ],
+)
+def test_a_wrong_configuration_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(MobileNetConfig((STAGE,)), **change)

@@ -1,0 +1,436 @@
+"""What every search space keeps to. A new space adds itself to `SPACES` and gets all checks."""
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import optuna
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces import (
+    Architecture,
+    Choice,
+    MobileNetConfig,
+    MobileNetSpace,
+    SearchSpace,
+    Stage,
+    Supernet,
+    When,
+    batch_norms,
+    mobilenet,
+    trace,
+)
+
+
+class GatedBlock(nn.Module):
+    """Convolution and normalisation, then, if asked for, a gate; with a residual."""
+
+    def __init__(self, width: int, kernel_size: int, squeezed: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, kernel_size, padding=kernel_size // 2)
+        self.norm = nn.BatchNorm2d(width)
+        if squeezed:
+            self.gate = nn.Sequential(nn.Linear(width, squeezed), nn.Linear(squeezed, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(self.conv(x)).relu()
+        if hasattr(self, "gate"):
+            y = y * self.gate(y.mean((2, 3))).sigmoid()[:, :, None, None]
+        return x + y
+
+
+class GatedNetwork(nn.Module):
+    def __init__(self, width: int, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, stride=2)
+        self.blocks = nn.Sequential(*blocks)
+        self.outputs = nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.outputs(self.blocks(self.stem(x)).mean((2, 3)))
+        return outputs
+
+
+class GatedSpace(SearchSpace):
+    """A user's own space: text options, and conditions two deep."""
+
+    name = "gated"
+    choices = (
+        Choice("width", (6, 8, 12)),
+        Choice("depth", (0, 1, 2)),
+        *itertools.chain.from_iterable(
+            (
+                Choice(f"{i}.kernel", (1, 3), When("depth", tuple(range(i + 1, 3)))),
+                Choice(f"{i}.gate", ("no", "yes"), When("depth", tuple(range(i + 1, 3)))),
+                Choice(f"{i}.squeezed", (2, 4), When(f"{i}.gate", ("yes",))),
+            )
+            for i in range(2)
+        ),
+    )
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
+        return 3, 9, 9
+
+    def build(self, architecture: Architecture) -> GatedNetwork:
+        values = self.check(architecture).as_dict()
+        width = int(values["width"])
+        blocks: list[nn.Module] = [
+            GatedBlock(width, int(values[f"{i}.kernel"]), int(values.get(f"{i}.squeezed", 0)))
+            for i in range(int(values["depth"]))
+        ]
+        return GatedNetwork(width, blocks)
+
+
+COUNTABLE = MobileNetSpace(
+    MobileNetConfig(
+        stages=(
+            Stage(8, 1, (1, 2), (3, 5), (3,)),
+            Stage(16, 2, (1, 2), (3,), (2, 3), squeeze_excite=True),
+        ),
+        resolution=(6, 8),
+        head_channels=16,
+        feature_channels=16,
+        stem_channels=8,
+        outputs=3,
+    )
+)
+
+SPACES: dict[str, SearchSpace] = {
+    "mobilenet-countable": COUNTABLE,
+    "mobilenet-tiny": mobilenet((8, 8, 1), 10),
+    "mobilenet-small": mobilenet((28, 28, 1), 10),
+    "gated": GatedSpace(),
+}
+LARGE: dict[str, SearchSpace] = {"mobilenet-large": mobilenet((224, 224, 3), 1000)}
+COUNTED = [name for name, space in SPACES.items() if space.size() < 2000]
+RECOMPUTED = "import runpy, sys; print(runpy.run_path(sys.argv[1])['samples_of_all_spaces']())"
+
+every_space = pytest.mark.parametrize("space", (SPACES | LARGE).values(), ids=SPACES | LARGE)
+runnable_space = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def samples_of_all_spaces() -> str:
+    """Ids of three sampled architectures of each space, as JSON."""
+    rng = random.Random(7)
+    return json.dumps({n: [s.sample(rng).id for _ in range(3)] for n, s in SPACES.items()})
+
+
+def sampled(space: SearchSpace, seed: int) -> Architecture:
+    return space.sample(random.Random(seed))
+
+
+def enumerated(space: SearchSpace) -> Iterator[Architecture]:
+    for options in itertools.product(*(choice.options for choice in space.choices)):
+        names = [choice.name for choice in space.choices]
+        yield space.architecture(dict(zip(names, options, strict=True)))
+
+
+def images(space: SearchSpace, architecture: Architecture, batch: int = 4, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, *space.input_shape(architecture), generator=generator)
+
+
+# Architectures and vectors
+
+
+@every_space
+@settings(max_examples=30)
+@given(seed=seeds)
+def test_decode_is_the_inverse_of_encode(space: SearchSpace, seed: int) -> None:
+    architecture = sampled(space, seed)
+    assert space.decode(space.encode(architecture)) == architecture
+
+
+@every_space
+@settings(max_examples=30)
+@given(data=st.data())
+def test_every_vector_in_range_is_a_member(space: SearchSpace, data: st.DataObject) -> None:
+    vector = [data.draw(st.integers(0, len(choice.options) - 1)) for choice in space.choices]
+    architecture = space.decode(vector)
+    assert space.check(architecture) == architecture
+    assert space.decode(space.encode(architecture)) == architecture
+
+
+@every_space
+@pytest.mark.parametrize("bad", [-1, 99, 0.5, float("nan")])
+def test_a_vector_out_of_range_names_the_choice(space: SearchSpace, bad: float) -> None:
+    vector = [bad] + [0] * (len(space.choices) - 1)
+    with pytest.raises(ConfigError, match=space.choices[0].name):
+        space.decode(vector)
+
+
+@every_space
+def test_a_vector_of_another_length_is_refused(space: SearchSpace) -> None:
+    with pytest.raises(ConfigError, match=rf"expected \({len(space.choices)},\)"):
+        space.decode([0] * (len(space.choices) + 1))
+
+
+@every_space
+@settings(max_examples=20)
+@given(seed=seeds)
+def test_json_round_trip(space: SearchSpace, seed: int) -> None:
+    architecture = sampled(space, seed)
+    read = Architecture.from_json(json.loads(json.dumps(architecture.to_json())))
+    assert read == architecture
+    assert read.id == architecture.id
+
+
+@every_space
+def test_an_architecture_of_another_space_is_refused(space: SearchSpace) -> None:
+    foreign = replace(space.smallest(), space="another-00000000")
+    for use in (space.check, space.encode, space.build, lambda a: space.mutate(a, random.Random())):
+        with pytest.raises(ConfigError, match="another-00000000"):
+            use(foreign)
+
+
+@every_space
+def test_missing_unknown_and_forbidden_values_are_named(space: SearchSpace) -> None:
+    values = space.largest().as_dict()
+    first = space.choices[0]
+    with pytest.raises(ConfigError, match=f"no value for {first.name}"):
+        space.architecture({k: v for k, v in values.items() if k != first.name})
+    with pytest.raises(ConfigError, match="'colour'"):
+        space.architecture({**values, "colour": 1})
+    with pytest.raises(ConfigError, match=f"{first.name} is -7; this space allows"):
+        space.architecture({**values, first.name: -7})
+
+
+@every_space
+def test_a_choice_without_effect_makes_no_new_architecture(space: SearchSpace) -> None:
+    smallest = space.smallest().as_dict()
+    without_effect = [choice for choice in space.choices if choice.name not in smallest]
+    assert without_effect
+    for choice in without_effect:
+        for option in choice.options:
+            assert space.architecture({**smallest, choice.name: option}) == space.smallest()
+
+
+# Sampling and variation
+
+
+@every_space
+@settings(max_examples=20)
+@given(seed=seeds)
+def test_the_same_seed_gives_the_same_sample(space: SearchSpace, seed: int) -> None:
+    assert sampled(space, seed) == sampled(space, seed)
+
+
+def test_a_spawned_process_samples_the_same() -> None:
+    """With another hash seed, so nothing may depend on the order of a set."""
+    done = subprocess.run(
+        [sys.executable, "-c", RECOMPUTED, __file__],
+        env={**os.environ, "PYTHONHASHSEED": "12345"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == json.loads(samples_of_all_spaces())
+
+
+@every_space
+def test_sampling_reaches_every_option(space: SearchSpace) -> None:
+    rng = random.Random(0)
+    seen = {pair for _ in range(600) for pair in space.sample(rng).values}
+    assert seen == {(choice.name, option) for choice in space.choices for option in choice.options}
+
+
+@every_space
+@settings(max_examples=30)
+@given(seed=seeds, rate=st.none() | st.floats(0.01, 1.0))
+def test_a_mutant_is_another_member(space: SearchSpace, seed: int, rate: float | None) -> None:
+    parent = sampled(space, seed)
+    child = space.mutate(parent, random.Random(seed), rate)
+    assert child != parent
+    assert space.check(child) == child
+
+
+@every_space
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.5])
+def test_a_mutation_rate_out_of_range_is_refused(space: SearchSpace, rate: float) -> None:
+    with pytest.raises(ConfigError, match="mutation rate"):
+        space.mutate(space.smallest(), random.Random(0), rate)
+
+
+@every_space
+@settings(max_examples=30)
+@given(seed=seeds)
+def test_a_child_takes_each_choice_from_a_parent(space: SearchSpace, seed: int) -> None:
+    rng = random.Random(seed)
+    a, b = space.sample(rng), space.sample(rng)
+    child = space.crossover(a, b, rng)
+    assert space.check(child) == child
+    for name, option in child.values:
+        inherited = {parent.as_dict()[name] for parent in (a, b) if name in parent.as_dict()}
+        assert not inherited or option in inherited
+    assert space.crossover(a, a, rng) == a
+
+
+@every_space
+def test_an_optuna_trial_proposes_members(space: SearchSpace) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    for _ in range(3):
+        trial = study.ask()
+        architecture = space.suggest(trial)
+        assert list(trial.params) == [choice.name for choice in space.choices]
+        assert space.architecture(trial.params) == architecture
+
+
+# Equal networks, equal ids
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_size_is_the_number_of_different_architectures(name: str) -> None:
+    space = SPACES[name]
+    assert space.size() == len(set(enumerated(space)))
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_different_ids_are_different_networks(name: str) -> None:
+    """The text of a module tells its parts and their sizes; with the input, the whole network."""
+    space = SPACES[name]
+    members = set(enumerated(space))
+    networks = {(str(space.build(a)), space.input_shape(a)) for a in members}
+    assert len(networks) == len({a.id for a in members}) == len(members)
+
+
+@every_space
+def test_largest_and_smallest_bound_the_parameters(space: SearchSpace) -> None:
+    def params(architecture: Architecture) -> int:
+        with torch.device("meta"):
+            return sum(p.numel() for p in space.build(architecture).parameters())
+
+    middle = [params(sampled(space, seed)) for seed in range(5)]
+    assert params(space.smallest()) <= min(middle)
+    assert max(middle) <= params(space.largest())
+
+
+# One set of weights
+
+
+@contextmanager
+def cumulative_average(network: nn.Module) -> Iterator[None]:
+    """Batch normalisations of ``network`` in training mode, as recalibration needs them."""
+    norms = batch_norms(network)
+    before = [(norm.momentum, norm.training) for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.train()
+    yield
+    for norm, (momentum, training) in zip(norms, before, strict=True):
+        norm.momentum = momentum
+        norm.train(training)
+
+
+def recalibrate(network: nn.Module, batches: list[Tensor]) -> None:
+    with cumulative_average(network), torch.no_grad():
+        for k, batch in enumerate(batches):
+            for norm in batch_norms(network):
+                norm.momentum = 1 / (k + 1)
+            network(batch)
+
+
+def trained_a_little(space: SearchSpace, seed: int) -> Supernet:
+    """A supernet whose weights and statistics are not those of its start."""
+    torch.manual_seed(seed)
+    supernet = space.supernet().train()
+    optimiser = torch.optim.SGD(supernet.parameters(), lr=0.01)
+    for step in range(2):
+        architecture = sampled(space, seed + step)
+        supernet.activate(architecture)
+        optimiser.zero_grad()
+        supernet(images(space, architecture, seed=step)).square().mean().backward()
+        optimiser.step()
+    return supernet
+
+
+@runnable_space
+@settings(max_examples=12)
+@given(seed=seeds)
+def test_active_and_extracted_agree(space: SearchSpace, seed: int) -> None:
+    """The law of weight sharing: after training steps, and after recalibration of each."""
+    supernet = trained_a_little(space, seed).eval()
+    architecture = sampled(space, seed ^ 1)
+    batch = images(space, architecture, seed=seed)
+    supernet.activate(architecture)
+    extracted = supernet.extract(architecture)
+    with torch.no_grad():
+        torch.testing.assert_close(supernet(batch), extracted(batch), rtol=1e-5, atol=1e-5)
+
+    batches = [images(space, architecture, batch=8, seed=k) for k in range(3)]
+    recalibrate(supernet, batches)
+    recalibrate(extracted, batches)
+    with torch.no_grad():
+        torch.testing.assert_close(supernet(batch), extracted(batch), rtol=1e-5, atol=1e-5)
+        again = supernet.extract(architecture)
+        torch.testing.assert_close(supernet(batch), again(batch), rtol=1e-5, atol=1e-5)
+
+
+@runnable_space
+def test_gradients_reach_exactly_the_active_corner(space: SearchSpace) -> None:
+    supernet = trained_a_little(space, 0).train()
+    architecture = sampled(space, 3)
+    batch = images(space, architecture, batch=8)
+    supernet.activate(architecture)
+    extracted = supernet.extract(architecture)
+    supernet.zero_grad()
+    supernet(batch).square().sum().backward()
+    extracted(batch).square().sum().backward()
+    expected = {name: p.grad for name, p in extracted.named_parameters()}
+    for name, shared in supernet.shared.named_parameters():
+        if name not in expected:
+            assert shared.grad is None
+            continue
+        assert shared.grad is not None
+        assert expected[name] is not None
+        part = centre_or_first(shared.grad, expected[name].shape)
+        torch.testing.assert_close(part, expected[name], rtol=1e-3, atol=1e-4)
+        part.zero_()
+        assert not shared.grad.any()
+
+
+def centre_or_first(tensor: Tensor, shape: torch.Size) -> Tensor:
+    """The corner, worked out by slices: first channels, central kernel elements."""
+    if tensor.dim() < 4:
+        return tensor[tuple(slice(n) for n in shape)]
+    height, width = ((t - s) // 2 for t, s in zip(tensor.shape[2:], shape[2:], strict=True))
+    rows, columns = slice(height, height + shape[2]), slice(width, width + shape[3])
+    return tensor[: shape[0], : shape[1], rows, columns]
+
+
+@runnable_space
+def test_extract_gives_a_plain_module_and_leaves_the_supernet(space: SearchSpace) -> None:
+    supernet = trained_a_little(space, 0).eval()
+    before = {name: t.clone() for name, t in supernet.state_dict().items()}
+    architecture = space.smallest()
+    extracted = supernet.extract(architecture)
+    assert type(extracted) is type(space.build(architecture))
+    assert not extracted.training
+    owned = {tensor.untyped_storage().data_ptr() for tensor in before.values()}
+    for tensor in extracted.state_dict().values():
+        assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+        assert tensor.untyped_storage().data_ptr() not in owned
+        if tensor.is_floating_point():
+            tensor.fill_(3.0)
+    for name, tensor in supernet.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+
+
+@runnable_space
+def test_a_network_on_meta_and_a_real_one_have_the_same_workload(space: SearchSpace) -> None:
+    architecture = sampled(space, 5)
+    with torch.device("meta"):
+        skeleton = space.build(architecture)
+    shape = space.input_shape(architecture)
+    assert trace(skeleton, shape) == trace(space.build(architecture), shape)
