@@ -33,7 +33,7 @@ Targets = Annotated[
     list[str], typer.Option("--target", help="E.g. cpu-onnxruntime-fp32-b1-t1; may be repeated.")
 ]
 
-out = Console(highlight=False)
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def _print_json(value: Any) -> None:

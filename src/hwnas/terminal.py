@@ -17,7 +17,9 @@ __all__ = ["metric_text", "print_measurement", "print_summary", "size_text", "ta
 
 def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A plain table; the first column is text, the others are numbers."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(
+        title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left", title_style="bold"
+    )
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
@@ -27,7 +29,7 @@ def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 def print_summary(console: Console, summary: Summary) -> None:
     """The front, where things are, and what to do next."""
-    columns = ["network", summary.metric, "after tuning", "predicted", "measured"]
+    columns = ["network", summary.metric, "tested", "predicted ms", "measured ms"]
     columns += ["MACs", "params", "size"]
     rows = [_front_row(row, summary) for row in summary.front]
     console.print(
@@ -36,15 +38,15 @@ def print_summary(console: Console, summary: Summary) -> None:
         )
     )
     console.print(
-        f"{summary.metric}: with the search's weights, on the validation split; after tuning: "
-        "finalists, on the test split.\nLatency in ms, predicted for all and measured (p50) for "
-        "the finalists.\n",
+        f"{summary.metric}: on validation images, with the weights of the search, ± 95%; tested: "
+        "finalists\nafter fine-tuning, on test images; measured: p50 of the finalists.\n",
         style="dim",
     )
     if summary.report is not None:
         console.print(f"report   {summary.report}", soft_wrap=True)
     for row in summary.finalists:
-        console.print(f"bundle   {summary.run / str(row.bundle)}", soft_wrap=True)
+        picks = f"  ({', '.join(row.picks)})" if row.picks else ""
+        console.print(f"bundle   {summary.run / str(row.bundle)}{picks}", soft_wrap=True)
     console.print("\nnext:")
     for command in summary.next_commands:
         console.print(f"  {command}", soft_wrap=True, markup=False)
@@ -54,7 +56,7 @@ def _front_row(row: FrontRow, summary: Summary) -> list[str]:
     error = row.standard_errors.get(summary.metric)
     value = metric_text(row.values.get(summary.metric), error)
     return [
-        " ".join([row.id, *row.picks]),
+        row.id,
         value,
         metric_text(row.test),
         _ms(row.predicted_latency_ms),

@@ -95,7 +95,7 @@ def make_bundles(
 ) -> None:
     """Fine-tune, test, export, measure and pack some candidates, each into a folder of its id."""
     out = job.folder.output(goal.target)
-    tuned = _fine_tune(job, trials, weights, out / "finalists", advance)
+    tuned = _fine_tune(job, trials, weights, out.absolute() / "finalists", advance)
     with tempfile.TemporaryDirectory() as temporary:
         exports = {}
         for done, trial in enumerate(trials):
