@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "hwnas"
 
 FLOORS = (  # a room may import from lower floors, and from its own as long as there is no circle
     ("cli", "__main__"),
-    ("experiment", "progress", "recipe", "report", "run_folder", "stages"),
+    ("experiment", "progress", "recipe", "report", "run_folder", "stages", "terminal"),
     ("search",),
     ("predictors",),
     ("deploy",),

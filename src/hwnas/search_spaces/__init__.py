@@ -2,7 +2,8 @@
 
 from hwnas.search_spaces.architecture import Architecture, Candidate
 from hwnas.search_spaces.choices import Choice, Option, When
-from hwnas.search_spaces.mobilenet import MobileNetConfig, MobileNetSpace, Stage, mobilenet
+from hwnas.search_spaces.mobilenet import MobileNetSpace, mobilenet
+from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.supernet import Supernet, batch_norms
 from hwnas.search_spaces.workload import Operator, TensorSpec, Workload, trace

@@ -1,0 +1,14 @@
+"""The list of shipped spaces."""
+
+from hwnas.search_spaces import SPACES
+from hwnas.search_spaces.catalogue import spaces
+from hwnas.search_spaces.mobilenet_config import PRESETS
+
+
+def test_every_preset_is_listed_with_its_size() -> None:
+    entries = spaces()
+    assert {entry.preset for entry in entries} == set(PRESETS)
+    assert {entry.name for entry in entries} == set(SPACES)
+    by_preset = {entry.preset: entry for entry in entries}
+    assert (by_preset["mobilenet-v3-large"].choices, by_preset["mobilenet-v3-large"].size) == (0, 1)
+    assert by_preset["small"].size > by_preset["tiny"].size > 1_000_000
