@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
+from hwnas.search_spaces.blueprint import blueprint
 from hwnas.search_spaces.choices import Choice, Option
 from hwnas.search_spaces.workload import Workload, trace
 
@@ -236,7 +236,7 @@ class SearchSpace(ABC):
 
     def workload(self, architecture: Architecture, batch: int = 1) -> Workload:
         """What one network asks of hardware, traced without making its weights."""
-        with torch.device("meta"):
+        with blueprint():
             network = self.build(architecture)
         return trace(network, self.input_shape(architecture), batch)
 

@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
+from hwnas.search_spaces.blueprint import blueprint
 from hwnas.search_spaces.space import SearchSpace
 
 __all__ = ["Supernet", "batch_norms", "corner"]
@@ -112,7 +113,7 @@ class Supernet(nn.Module):
         if architecture in self._skeletons:
             self._skeletons.move_to_end(architecture)
             return self._skeletons[architecture]
-        with torch.device("meta"):
+        with blueprint():
             skeleton = self.space.build(architecture)
         missing = set(skeleton.state_dict()) - set(self._tensors)
         if missing:

@@ -1,0 +1,179 @@
+"""What an experiment found, kept row by row, so that a killed one goes on where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hwnas.atomic import storage_errors, write_text
+from hwnas.deploy.catalogue import machine, versions
+from hwnas.errors import RunError
+from hwnas.stages.job import content_hash
+
+__all__ = ["Provenance", "Results", "Row", "read_rows"]
+
+ROOT = Path(__file__).parents[1]
+_PACKAGES = ("numpy", "onnxruntime", "optuna", "ray", "scikit-learn", "torch")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a row comes from.
+
+    Attributes:
+        config: Hash of everything that was set, beside the seed.
+        device: Processor and cores.
+        versions: Of hwnas and the libraries that matter, by name.
+        commit: Of the repository; ends in ``-dirty`` if the package was changed since.
+        date: When the row was recorded, ISO 8601.
+    """
+
+    config: str
+    device: str
+    versions: Mapping[str, str]
+    commit: str
+    date: str
+
+    @classmethod
+    def now(cls, config: str) -> Provenance:
+        """That of a row which is recorded here and now."""
+        here = machine()
+        return cls(
+            config,
+            f"{here['processor']}, {here['cores']}",
+            versions(_PACKAGES),
+            _commit(),
+            datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number.
+
+    Attributes:
+        metric: What was measured, e.g. ``"spearman"``.
+        subject: Of what: a method, a side, the id of a network.
+        seed: Of the experiment.
+        value: The number; None where there is none, e.g. no network is that fast.
+        unit: ``"ms"``, ``"fraction"``, ``"ratio"``, ``"MB"``, ...
+        n: How many observations the number is over.
+        spread: Quantiles, or whatever else tells how sure the number is.
+        details: What else belongs to it, JSON values.
+        provenance: Filled in when the row is recorded.
+    """
+
+    metric: str
+    subject: str
+    seed: int
+    value: float | None
+    unit: str
+    n: int
+    spread: Mapping[str, float] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Provenance | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Two rows of one configuration with the same key are the same row."""
+        return self.metric, self.subject, self.seed
+
+
+class Results:
+    """The rows of one experiment under one configuration, in a file of JSON lines.
+
+    Rows of other configurations stay in the file and are not seen here. The file is replaced as a
+    whole on every `put`, under a lock, so several processes may record different seeds.
+
+    Args:
+        path: The file; made by the first `put`.
+        config: Everything that was set, beside the seed.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self.path = path
+        self.config = content_hash(dict(config))
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of this configuration, in the order in which they were recorded."""
+        return [row for row in read_rows(self.path) if _config(row) == self.config]
+
+    def find(self, metric: str, subject: str, seed: int) -> Row | None:
+        """The row with this key, if it is recorded."""
+        key = (metric, subject, seed)
+        return next((row for row in self.rows if row.key == key), None)
+
+    def put(self, rows: Iterable[Row]) -> None:
+        """Record rows; those with the same key replace older ones.
+
+        Raises:
+            RunError: The file is damaged.
+            StorageError: The file cannot be written; what was there is untouched.
+        """
+        provenance = Provenance.now(self.config)
+        new = [Row(**{**vars(row), "provenance": provenance}) for row in rows]
+        with _locked(self.path.parent):
+            kept = {(_config(row), row.key): row for row in (*read_rows(self.path), *new)}
+            lines = [json.dumps(asdict(row), ensure_ascii=False) for row in kept.values()]
+            write_text(self.path, "".join(f"{line}\n" for line in lines))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All rows of a file, of every configuration; none if there is no file.
+
+    Raises:
+        RunError: A line is damaged; the message names it.
+    """
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    rows = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            found = json.loads(line)
+            rows.append(Row(**{**found, "provenance": Provenance(**found["provenance"])}))
+        except (ValueError, TypeError, KeyError) as error:
+            raise RunError(
+                f"{path}, line {number} is no recorded row ({error}); restore the file with git"
+            ) from error
+    return rows
+
+
+def _config(row: Row) -> str | None:
+    return row.provenance.config if row.provenance else None
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@cache
+def _commit() -> str:
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    try:
+        found = git("rev-parse", "--short=12", "HEAD")
+        if found.returncode:
+            return "unknown"
+        changed = git("diff", "--quiet", "HEAD", "--", "src").returncode
+    except OSError:  # git is not installed
+        return "unknown"
+    return found.stdout.strip() + ("-dirty" if changed else "")

@@ -1,0 +1,109 @@
+"""What the experiments share: their command line, and the recipe that they start from."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from experiments.readme_table import markdown
+from experiments.record import Results, Row
+from hwnas.errors import HwnasError
+from hwnas.experiment import Experiment
+from hwnas.recipe import Recipe
+from hwnas.stages.job import Ingredients
+
+__all__ = ["Setting", "main"]
+
+_RECIPE = Path(__file__).parent / "fashion_mnist" / "recipe.toml"
+
+
+class Setting:
+    """One call of an experiment.
+
+    Args:
+        arguments: The parsed command line.
+        overrides: What the experiment itself changes in the recipe, ``"table.key=value"`` each.
+            The command line's ``--set`` comes after it.
+        config: What else was set and changes the results.
+    """
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        config: Mapping[str, Any],
+        overrides: Sequence[str] = (),
+    ) -> None:
+        self.seeds: list[int] = arguments.seeds
+        self.work: Path = arguments.work
+        self._path: Path = arguments.recipe
+        self._overrides = [*overrides, *arguments.set]
+        settings = {"recipe": replace(self.experiment(0).recipe, seed=0).hash, **config}
+        self.answers = Results(arguments.out / "results.jsonl", settings)
+        self.observations = Results(arguments.out / "observations.jsonl", settings)
+
+    def experiment(self, seed: int) -> Experiment:
+        """The recipe of a seed."""
+        return Experiment.load(self._path, [*self._overrides, f"seed={seed}"])
+
+    def ingredients(self, seed: int) -> Ingredients:
+        """Data, task and space of a seed."""
+        experiment = self.experiment(seed)
+        return Ingredients.prepare(experiment.recipe, experiment.folder, self.work / "cache")
+
+    def recipe(self, seed: int) -> Recipe:
+        """The parsed recipe of a seed."""
+        return self.experiment(seed).recipe
+
+    def answer(self, rows: Sequence[Row]) -> None:
+        """Record what the experiment is about."""
+        self.answers.put(rows)
+
+    def show(self) -> None:
+        """Print the answers so far as a table."""
+        print(markdown(self.answers.rows))
+
+
+def main(
+    folder: Path,
+    description: str | None,
+    work: Callable[[argparse.Namespace], None],
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+    seeds: Sequence[int] = (0, 1, 2),
+) -> None:
+    """Parse the command line of an experiment and run it.
+
+    Args:
+        folder: Of the experiment; results are recorded there.
+        description: For ``--help``.
+        work: The experiment.
+        add_options: Adds the experiment's own options.
+        seeds: The default seeds.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m experiments.{folder.name}.run", description=description
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), metavar="N")
+    parser.add_argument("--recipe", type=Path, default=_RECIPE, help="data, task, space, training")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipe"
+    )
+    parser.add_argument("--out", type=Path, default=folder, help="folder for the recorded rows")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("runs", "experiments", folder.name),
+        help="folder for networks and checkpoints; may be deleted afterwards",
+    )
+    add_options(parser)
+    try:
+        work(parser.parse_args())
+    except HwnasError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)

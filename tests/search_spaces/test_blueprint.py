@@ -1,0 +1,21 @@
+"""Networks without weights."""
+
+import torch
+
+from hwnas.search_spaces import MobileNetSpace
+from hwnas.search_spaces.blueprint import blueprint
+
+
+def test_a_blueprint_has_the_names_and_shapes_of_the_network_and_no_numbers() -> None:
+    space = MobileNetSpace.from_preset("tiny", (8, 8, 1), 10)
+    real = space.build(space.largest()).state_dict()
+    with blueprint():
+        drawn = space.build(space.largest()).state_dict()
+    assert {k: v.shape for k, v in drawn.items()} == {k: v.shape for k, v in real.items()}
+    assert all(tensor.is_meta for tensor in drawn.values())
+
+
+def test_real_tensors_are_filled_as_ever() -> None:
+    with blueprint():
+        filled = torch.empty(3, device="cpu").fill_(2.0)
+    assert filled.tolist() == [2.0, 2.0, 2.0]
