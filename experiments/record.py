@@ -52,7 +52,7 @@ class Provenance:
             f"{here['processor']}, {here['cores']}",
             versions(_PACKAGES),
             _commit(),
-            datetime.now(UTC).isoformat(timespec="seconds"),
+            datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
 
 

@@ -1,6 +1,10 @@
 """What all tests share: one thread, laws without deadlines, real data where it is there."""
 
 import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,3 +28,150 @@ def hwnas_data() -> Path:
     if not Path(folder).is_dir():
         pytest.skip(f"HWNAS_DATA is {folder}, which is no folder")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """Ray with two CPUs, started once for all tests that are marked ``ray``.
+
+    Its workers can import `own_parts` of tests/search.
+    """
+    from hwnas.search.cluster import local_ray
+
+    with local_ray(2, [Path(__file__).parent / "search"]):
+        yield
+
+
+# A whole job, small enough that tests may run one
+
+TINY = """
+name = "tiny"
+seed = 0
+
+[data]
+source = "digits"
+validation_fraction = 0.25
+train_limit = 400
+test_limit = 200
+
+[task]
+name = "classification"
+
+[space]
+name = "mobilenet"
+resolution = [8]
+width = [1.0]
+stem_channels = 8
+stem_stride = 1
+head_channels = 16
+feature_channels = 16
+stages = [
+    { channels = 8, depth = [1, 2], kernel_size = [3, 5], expand_ratio = [1, 2] },
+    { channels = 16, stride = 2, kernel_size = [3, 5], expand_ratio = [2, 4] },
+]
+
+[train]
+epochs = 3
+learning_rate = 0.01
+workers = 0
+
+[[objective]]
+metric = "accuracy"
+direction = "maximize"
+
+[[objective]]
+metric = "latency_ms"
+direction = "minimize"
+target = "cpu-onnxruntime-fp32-b1-t1"
+
+[predictor]
+networks = 5
+
+[search]
+trials = 12
+workers = 0
+
+[deploy]
+top = 3
+finetune_epochs = 1
+"""
+QUICK = ("objective.1.metric=params", "search.trials=8", "deploy.top=1", "train.epochs=1")
+"""For a job without a target: nothing is timed, and one network is exported."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command gave."""
+
+    status: int
+    out: str
+    err: str
+
+    def refused(self, *parts: str) -> str:
+        """The one line of an error, which must hold some parts; all else is progress."""
+        assert self.status == 2, self
+        assert "Traceback" not in self.out + self.err
+        *progress, line = self.err.splitlines()
+        assert line.startswith("error: ")
+        assert not [told for told in progress if not told.startswith(("  ", "✓"))], self.err
+        for part in parts:
+            assert part in line
+        return line
+
+
+@pytest.fixture
+def hwnas(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Answer]:
+    """The command line, in this process."""
+    from hwnas.cli import main
+
+    def run(*arguments: str | Path) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["hwnas", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), told.out, told.err)
+
+    return run
+
+
+@pytest.fixture
+def tiny_recipe(tmp_path: Path) -> Path:
+    """The recipe of a job of twenty seconds."""
+    path = tmp_path / "recipe.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture
+def quick_recipe(tiny_recipe: Path) -> Path:
+    """The recipe of a job of four seconds."""
+    from hwnas.recipe import read_recipe
+
+    text = tiny_recipe.read_text().replace('target = "cpu-onnxruntime-fp32-b1-t1"', "")
+    tiny_recipe.write_text(text)
+    tiny_recipe.write_text(read_recipe(tiny_recipe, QUICK)[1])
+    return tiny_recipe
+
+
+@pytest.fixture(scope="session")
+def _finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from hwnas.experiment import run
+
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "recipe.toml").write_text(TINY)
+    return run(folder / "recipe.toml", folder / "run").run
+
+
+@pytest.fixture
+def finished(_finished_once: Path, tmp_path: Path) -> Path:
+    """A finished run of its own, to do with as one likes."""
+    return Path(shutil.copytree(_finished_once, tmp_path / "run"))
+
+
+@pytest.fixture
+def finished_recipe(_finished_once: Path) -> Path:
+    """The recipe that the finished run was made from."""
+    return _finished_once.parent / "recipe.toml"

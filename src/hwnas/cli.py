@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 from rich.console import Console
 
@@ -32,6 +32,8 @@ BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's f
 Targets = Annotated[
     list[str], typer.Option("--target", help="E.g. cpu-onnxruntime-fp32-b1-t1; may be repeated.")
 ]
+
+_UsageError: Any = typer.BadParameter.__base__  # wherever this version of Typer keeps it
 
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
@@ -97,11 +99,11 @@ def status(run: RunPath, as_json: Json = False) -> None:
         for name, stage in found["stages"].items()
     ]
     out.print(
-        table_of(f"{found['name']}: {found['state']}", ["stage", "", "wall s", "CPU s"], rows)
+        table_of(["stage", "", "wall s", "CPU s"], rows, f"{found['name']}: {found['state']}")
     )
     out.print(f"{found['trials']} of {found['trials_wanted']} candidates evaluated")
     if found["state"] != "finished":
-        out.print(f"next: hwnas resume {run}", soft_wrap=True)
+        out.print(f"next: hwnas resume {run}", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -114,7 +116,7 @@ def report(run: RunPath, as_json: Json = False) -> None:
         _print_json([str(path) for path in paths])
         return
     for path in paths:
-        out.print(str(path), soft_wrap=True)
+        out.print(str(path), soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -139,8 +141,8 @@ def export(
     if as_json:
         _print_json(bundle.description)
         return
-    out.print(f"{to}: network {bundle.architecture.id}, verified", soft_wrap=True)
-    out.print(f"next: hwnas run {to} image.png", soft_wrap=True)
+    out.print(f"{to}: network {bundle.architecture.id}, verified", soft_wrap=True, markup=False)
+    out.print(f"next: hwnas run {to} image.png", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -230,7 +232,7 @@ def spaces(as_json: Json = False) -> None:
         ]
         for s in found
     ]
-    out.print(table_of("Search spaces", ["name (preset)", "images", "choices", "networks"], rows))
+    out.print(table_of(["name (preset)", "images", "choices", "networks"], rows, "Search spaces"))
     out.print('one\'s own: [space] name = "package.module:object"', markup=False, style="dim")
 
 
@@ -247,8 +249,8 @@ def bench_engine(
 
     def show(row: EngineRow) -> None:
         out.print(
-            f"{row.trials:6d} trials  {row.ms_per_trial:6.2f} ms  {row.cpu_ms_per_trial:6.2f} CPU ms "
-            f"a trial  {row.pss_mb:6.0f} MB"
+            f"{row.trials:6d} trials  {row.ms_per_trial:6.2f} ms  "
+            f"{row.cpu_ms_per_trial:6.2f} CPU ms a trial  {row.pss_mb:6.0f} MB"
         )
 
     rows = bench_engine(trials, choices, sampler, on_row=show)
@@ -266,15 +268,16 @@ def _show(summary: Any, as_json: bool) -> None:
 
 
 class _resumable:
-    """Says how to go on where a run is interrupted."""
+    """Says how to go on where a run is interrupted, by Ctrl-C or by SIGTERM."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
 
     def __enter__(self) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: _interrupt())
+        self._before = signal.signal(signal.SIGTERM, lambda *_: _interrupt())
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
         if kind is KeyboardInterrupt and (self._run / "run.json").exists():
             _fail(f"interrupted; `hwnas resume {self._run}` goes on from here", 130)
 
@@ -291,17 +294,28 @@ def _fail(message: str, status: int) -> NoReturn:
 def main() -> None:
     """Entry point: errors that hwnas raises on purpose become one line and exit status 2."""
     try:
-        status = app(standalone_mode=False)
+        status = app(prog_name="hwnas", standalone_mode=False)
     except HwnasError as error:
         _fail(f"error: {' '.join(str(error).split())}", 2)
-    except click.ClickException as error:
-        error.show()
-        raise SystemExit(2) from None
-    except (KeyboardInterrupt, click.Abort):
+    except _UsageError as error:
+        _fail(_usage(error), 2)
+    except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
-    except BrokenPipeError:
+    except BrokenPipeError:  # of `hwnas ... | head`; Python would complain again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
+    if status == 130:  # what Typer makes of Ctrl-C
+        _fail("interrupted", 130)
     raise SystemExit(status if isinstance(status, int) else 0)
+
+
+def _usage(error: Any) -> str:
+    if error.ctx is None:
+        return f"error: {error.format_message()}"
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed already
+        return f"error: a command is missing; try `{error.ctx.command_path} --help`"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"error: {message}; see `{error.ctx.command_path} --help`"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from hwnas.plugin import closest
 from hwnas.progress import Advance, Reporter, make_reporter
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.run_folder import RunFolder
+from hwnas.search import Scored
 from hwnas.search.training import (
     SupernetTraining,
     TrainingRow,
@@ -29,6 +30,7 @@ from hwnas.search.training import (
 from hwnas.stages.calibrate import calibrate, check_limits, fitted_predictor
 from hwnas.stages.finalists import finish, make_bundles, picks, read_bundles
 from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.measurements import read_measurements
 from hwnas.stages.report import write_results
 from hwnas.stages.search import found, search
 from hwnas.stages.summary import Summary, summarise
@@ -42,6 +44,10 @@ __all__ = [
     "specialise",
     "status",
 ]
+
+
+_RESULTS = ("measurements.parquet", "bundles")
+_ALL_RESULTS = (*_RESULTS, "front.csv", "report.html")
 
 
 @dataclass(frozen=True)
@@ -87,15 +93,16 @@ class Experiment:
             HwnasError: See `hwnas.errors`; the run can be resumed after what caused it is mended.
         """
         path = Path(folder) if folder is not None else Path("runs", self.recipe.name)
+        goals = [Goal(self.recipe.objective)]
+        if (path / "run.json").exists():
+            opened = RunFolder.create(path, self.recipe, self.text, self.folder)
+            return _continue(opened, goals, reporter)[0]
         with _imports_from(self.folder):
-            new = not (path / "run.json").exists()
-            if not new:
-                opened = RunFolder.create(path, self.recipe, self.text, self.folder)
-            ingredients = Ingredients.prepare(self.recipe, self.folder, path / "cache")
-            if new:
+            with _all_or_nothing(path):
+                ingredients = Ingredients.prepare(self.recipe, self.folder, path / "cache")
                 opened = RunFolder.create(path, self.recipe, self.text, self.folder)
             with opened:
-                return _work(opened, ingredients, [Goal(self.recipe.objective)], reporter)[0]
+                return _work(opened, ingredients, goals, reporter)[0]
 
 
 def run(
@@ -127,19 +134,34 @@ def specialise(
 
     Raises:
         RunError: The run is not finished.
-        ConfigError: A target is unknown.
+        ConfigError: A target is unknown, or is the run's own.
+        InfeasibleError: No network keeps the limits on a target, which then is not added.
     """
     opened = RunFolder.open(Path(folder))
-    goals = [Goal.specialised(opened.recipe, target) for target in targets]
-    if not is_finished(opened, Goal(opened.recipe.objective)):
+    own = Goal(opened.recipe.objective)
+    goals = [Goal.specialised(opened.recipe, target) for target in dict.fromkeys(targets)]
+    for goal in goals:
+        if goal.target in own.targets:
+            raise ConfigError(
+                f"{opened.path} was searched for {goal.target} to begin with; give another target"
+            )
+    if not is_finished(opened, own):
         raise _unfinished(opened)
-    return _continue(opened, goals, reporter)
+    try:
+        return _continue(opened, goals, reporter)
+    except InfeasibleError:
+        for goal in goals:
+            if not is_finished(opened, goal):
+                shutil.rmtree(opened.output(goal.target), ignore_errors=True)
+        raise
 
 
-def is_finished(folder: RunFolder, goal: Goal) -> bool:
-    """Whether a goal has its report, which is the last thing that is made."""
+def is_finished(folder: RunFolder, goal: Goal, results: Sequence[str] = _ALL_RESULTS) -> bool:
+    """Whether a goal has its report, the last thing that is made, and no result was taken away."""
+    out = folder.output(goal.target)
+    made = [folder.path / "study.db", *(out / name for name in results)]
     record = folder.stages.get(goal.stage("report"))
-    return record is not None and record.state == "done"
+    return record is not None and record.state == "done" and all(p.exists() for p in made)
 
 
 def _continue(folder: RunFolder, goals: Sequence[Goal], reporter: Reporter | None) -> list[Summary]:
@@ -184,8 +206,13 @@ def _reach(job: Job, goal: Goal) -> None:
     search(job, goal, weights, costs)
     result = found(folder, goal)
     finish(job, goal, result, weights)
-    report_inputs = [result, job.training_hash, job.recipe.deploy]
-    job.perform(goal.stage("report"), report_inputs, lambda _: write_results(job, goal))
+    report_inputs = [result, job.training_hash, job.recipe.deploy, read_measurements(table)]
+    job.perform(
+        goal.stage("report"),
+        report_inputs,
+        lambda _: write_results(job, goal),
+        lambda: is_finished(job.folder, goal),
+    )
 
 
 def _supernet(job: Job) -> dict[str, Tensor]:
@@ -203,8 +230,9 @@ def _supernet(job: Job) -> dict[str, Tensor]:
         )
         train_supernet(training, on_row)
 
-    job.perform("train", [run_hash], work)
-    return load_weights(folder / "weights.safetensors")
+    weights = folder / "weights.safetensors"
+    job.perform("train", [run_hash], work, weights.exists)
+    return load_weights(weights)
 
 
 @contextlib.contextmanager
@@ -218,6 +246,21 @@ def _ray(job: Job) -> Iterator[None]:
 
     with local_ray(max(workers, os.cpu_count() or 1), [job.folder.recipe_folder]):
         yield
+
+
+@contextlib.contextmanager
+def _all_or_nothing(path: Path) -> Iterator[None]:
+    """Where a start fails, take back the folder that it made."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        yield
+    except BaseException:
+        if missing:
+            shutil.rmtree(path, ignore_errors=True)
+        for parent in missing[1:]:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise
 
 
 @contextlib.contextmanager
@@ -258,7 +301,7 @@ def rewrite_reports(folder: str | Path) -> list[Path]:
     opened = RunFolder.open(Path(folder))
     goals = [Goal(opened.recipe.objective)]
     goals += [Goal.specialised(opened.recipe, target) for target in opened.specialised]
-    finished = [goal for goal in goals if is_finished(opened, goal)]
+    finished = [goal for goal in goals if is_finished(opened, goal, _RESULTS)]
     if not finished:
         raise _unfinished(opened)
     with _imports_from(opened.recipe_folder), opened:
@@ -303,16 +346,23 @@ def export(
     with _imports_from(opened.recipe_folder), opened:
         job = _job(opened)
         source = _picked(job, goal, pick, max_latency_ms)
-        source.verify()
-    with replacing_folder(out) as temporary:
-        shutil.copytree(source.folder, temporary, dirs_exist_ok=True)
+        with replacing_folder(out) as temporary:
+            if isinstance(source, Bundle):
+                source.verify()
+                shutil.copytree(source.folder, temporary, dirs_exist_ok=True)
+            else:
+                _make_bundle(job, goal, source, temporary)
     return Bundle.load(out)
 
 
-def _picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None) -> Bundle:
-    folder = job.folder.output(goal.target) / "bundles"
-    bundles = read_bundles(folder)
+def _picked(
+    job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None
+) -> Bundle | Scored:
+    """The bundle of a finalist, or a trial that has none."""
+    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     if max_latency_ms is not None:
+        if not goal.targets:
+            raise ConfigError("--max-latency-ms: the recipe has no objective latency_ms")
         latencies = {name: b.measurements[0].latency_ms for name, b in bundles.items()}
         bundles = {k: b for k, b in bundles.items() if latencies[k] <= max_latency_ms}
         if not bundles:
@@ -321,21 +371,29 @@ def _picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None
                 f"{min(latencies.values()):.3g} ms"
             )
     named = picks(bundles, job.ingredients.task.metrics[0])
-    pick = pick or ("knee" if max_latency_ms is None else "most-accurate")
-    chosen = named.get(pick, pick)
+    wanted = pick or ("knee" if max_latency_ms is None and "knee" in named else "most-accurate")
+    chosen = named.get(wanted, wanted)
     if chosen in bundles:
         return bundles[chosen]
     trials = [t for t in found(job.folder.path, goal).trials if t.candidate.id == chosen]
     if not trials or max_latency_ms is not None:
         raise ConfigError(
-            f"--pick {pick!r} is no network of this run; {closest(pick, [*named, *bundles])}"
+            f"--pick {wanted!r} is no network of this run; {closest(wanted, [*named, *bundles])}"
         )
+    return trials[0]
+
+
+def _make_bundle(job: Job, goal: Goal, trial: Scored, out: Path) -> None:
+    """Make the bundle of a network that is no finalist; the run itself stays as it is."""
     weights = None
     if job.needs_supernet:
         weights = load_weights(job.folder.path / "supernet" / "weights.safetensors")
-    with job.reporter.stage(f"bundle of {chosen}") as advance:
-        make_bundles(job, goal, trials, weights, folder, advance)
-    return Bundle.load(folder / chosen)
+    name = trial.candidate.id
+    with job.reporter.stage(f"bundle of {name}") as advance:
+        make_bundles(job, goal, [trial], weights, out, advance)
+    for file in (out / name).iterdir():
+        file.rename(out / file.name)
+    (out / name).rmdir()
 
 
 def _job(folder: RunFolder) -> Job:

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from hwnas.atomic import storage_errors
+
 __all__ = ["Advance", "Reporter", "Silent", "make_reporter"]
 
 _LINE_SECONDS = 10.0
@@ -46,13 +48,13 @@ class Reporter:
 
     def note(self, text: str, **values: Any) -> None:
         """Something that the user should know."""
-        self._console.print(f"  {text}", markup=False)
+        self._console.print(f"  {text}", markup=False, soft_wrap=True)
         self._write("note", text=text, **values)
 
     def _write(self, what: str, **values: Any) -> None:
         if self.log is not None:
             line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": what}
-            with self.log.open("a", encoding="utf-8") as file:
+            with storage_errors(self.log), self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({**line, **values}) + "\n")
 
 
@@ -95,7 +97,7 @@ def _lines(console: Console, name: str) -> Iterator[Advance]:
         nonlocal last
         if time.perf_counter() - last >= _LINE_SECONDS:
             last = time.perf_counter()
-            console.print(f"  {name} {share:4.0%} {detail}", markup=False)
+            console.print(f"  {name} {share:4.0%} {detail}", markup=False, soft_wrap=True)
 
     yield advance
     sys.stderr.flush()

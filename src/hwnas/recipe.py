@@ -165,7 +165,8 @@ class Recipe:
     @property
     def hash(self) -> str:
         """The same for recipes that mean the same."""
-        text = json.dumps(pydantic.TypeAdapter(Recipe).dump_python(self, mode="json"))
+        values = pydantic.TypeAdapter(Recipe).dump_python(self, mode="json")
+        text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -198,12 +199,12 @@ def _parse(table: dict[str, Any], where: str) -> Recipe:
     for name in ("task", "space"):
         if isinstance(section := table.get(name), dict):
             options = {k: v for k, v in section.items() if k != "name"}
-            _known_keys({"name": section.get("name")}, Named, f"{where}: {name}.")
-            table[name] = {**({"name": section["name"]} if "name" in section else {})}
-            table[name]["options"] = options
+            table[name] = {k: v for k, v in section.items() if k == "name"} | {"options": options}
     _known_keys(table, Recipe, f"{where}: ")
     try:
-        return pydantic.TypeAdapter(Recipe).validate_python(table)
+        # As JSON, because there a list may be strict and yet become a tuple.
+        text = json.dumps(table, default=str)
+        return pydantic.TypeAdapter(Recipe).validate_json(text, strict=True)
     except pydantic.ValidationError as error:
         raise ConfigError(f"{where}: {_message(error)}") from error
 
@@ -216,9 +217,23 @@ def _message(error: pydantic.ValidationError) -> str:
     if isinstance(cause, ConfigError):
         return str(cause)
     if first["type"] == "missing":
-        return f"{key} is missing"
-    expected = first["msg"].removeprefix("Input should be ")
+        return f"{key} is missing; it has no default"
+    expected = _EXPECTED.get(first["type"]) or first["msg"].removeprefix("Input should be ")
     return f"{key} is {first['input']!r}; expected {expected}"
+
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "dataclass_type": "a table of keys",
+    "dataclass_exact_type": "a table of keys",
+    "dict_type": "a table of keys",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "string_type": "text in quotes",
+    "tuple_type": "a list; an objective's table has two brackets, [[objective]]",
+}
+"""What pydantic calls by other words than TOML does."""
 
 
 def _known_keys(value: Any, kind: Any, where: str) -> None:

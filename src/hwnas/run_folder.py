@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
-import os
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import psutil
+import pydantic
 import torch
 
 from hwnas import __version__
@@ -24,6 +26,8 @@ from hwnas.recipe import Recipe, read_recipe
 __all__ = ["RunFolder", "StageRecord"]
 
 SCHEMA = 1
+_SAMPLE_SECONDS = 1.0
+_ABOUT = {"recipe": str, "recipe_folder": str, "created": str, "versions": dict, "machine": dict}
 _LOST = "the folder is from another hwnas, or damaged; search in another one (--run DIR)"
 
 
@@ -44,6 +48,9 @@ class StageRecord:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     gpu_s: float | None = None
+
+
+_STAGES = pydantic.TypeAdapter(dict[str, StageRecord])
 
 
 class RunFolder:
@@ -77,8 +84,10 @@ class RunFolder:
                     f"or go on with that one by `hwnas resume {path}`"
                 )
             return found
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(f"{path} is not empty and holds no run; choose another with --run DIR")
+        if path.exists() and not _is_fresh(path, text):
+            raise RunError(
+                f"{path} is no empty folder and holds no run; choose another with --run DIR"
+            )
         about = {
             "schema": SCHEMA,
             "name": recipe.name,
@@ -105,15 +114,13 @@ class RunFolder:
         """
         if not (path / "run.json").is_file():
             raise RunError(f"{path} holds no run; `hwnas search RECIPE --run {path}` makes one")
-        try:
-            about = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            known = isinstance(about, dict) and about["schema"] == SCHEMA
-            stages = {k: StageRecord(**v) for k, v in about["stages"].items()} if known else None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"{path / 'run.json'} cannot be read ({error}); {_LOST}") from error
-        if stages is None:
-            raise RunError(f"{path / 'run.json'} is of another schema; {_LOST}")
+        about = _read_about(path / "run.json")
         recipe, _ = read_recipe(path / "recipe.toml")
+        if recipe.hash != about["recipe"]:
+            raise RunError(
+                f"{path / 'recipe.toml'} is not the recipe that this run began with; put it "
+                "back as it was, or search with the new one in another folder (--run DIR)"
+            )
         return cls(path, recipe, about)
 
     # Who works on it
@@ -124,10 +131,12 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self._lock.close()
             raise RunError(
                 f"another process works on {self.path}; wait for it, or stop it and "
                 f"`hwnas resume {self.path}`"
             ) from None
+        self.about = _read_about(self.path / "run.json")  # nobody else writes it from now on
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -172,13 +181,14 @@ class RunFolder:
             else StageRecord("running", inputs)
         )
         self._record(stage, StageRecord("running", inputs, spent.wall_s, spent.cpu_s, spent.gpu_s))
-        meter = _Meter()
         state: Literal["running", "done"] = "running"
+        meter = _Meter()
         try:
-            work()
+            with meter:
+                work()
             state = "done"
         finally:
-            wall_s, cpu_s, gpu_s = meter.read()
+            wall_s, cpu_s, gpu_s = meter.spent
             record = StageRecord(
                 state,
                 inputs,
@@ -196,33 +206,64 @@ class RunFolder:
         write_json(self.path / "run.json", self.about)
 
 
+def _is_fresh(path: Path, text: str) -> bool:
+    """Whether nothing is there but what a start that was killed at once leaves behind."""
+    if not path.is_dir():
+        return False
+    names = {p.name for p in path.iterdir() if not p.name.endswith(".tmp")} - {"cache"}
+    recipe = path / "recipe.toml"
+    return not names or (names == {recipe.name} and recipe.read_text(encoding="utf-8") == text)
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        if about["schema"] != SCHEMA:
+            raise ValueError(f"schema {about['schema']!r} is not {SCHEMA}")
+        for key, kind in _ABOUT.items():
+            if not isinstance(about[key], kind):
+                raise TypeError(f"{key} is no {kind.__name__}")
+        _STAGES.validate_python(about["stages"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise RunError(f"{path} cannot be read ({reason}); {_LOST}") from error
+    assert isinstance(about, dict)
+    return about
+
+
 class _Meter:
-    """Wall time and CPU time of this process and its children, Ray's workers among them."""
+    """Wall time and CPU time of this process and all below it, Ray's workers among them.
+
+    A process takes its times with it when it ends, so a thread looks at all of them every second.
+    """
 
     def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), _cpu_seconds()
+        self.spent: tuple[float, float, float | None] = (0.0, 0.0, None)
+        self._seconds: dict[tuple[int, float], float] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def read(self) -> tuple[float, float, float | None]:
-        wall = time.perf_counter() - self._wall
-        cpu = max(0.0, _cpu_seconds() - self._cpu)
-        return wall, cpu, wall if torch.cuda.is_available() else None
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+        self._sample()
+        self._before = sum(self._seconds.values())
+        self._thread.start()
 
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self._sample()
+        wall = time.perf_counter() - self._started
+        cpu = sum(self._seconds.values()) - self._before
+        self.spent = wall, cpu, wall if torch.cuda.is_available() else None
 
-def _cpu_seconds() -> float:
-    processes = [psutil.Process(os.getpid())]
-    processes += processes[0].children(recursive=True)
-    total = 0.0
-    for process in processes:
-        try:
-            times = process.cpu_times()
-        except psutil.Error:
-            continue
-        # Times of children count once they have ended and their parent has noticed.
-        total += times.user + times.system
-        total += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-    return total
+    def _watch(self) -> None:
+        while not self._done.wait(_SAMPLE_SECONDS):
+            self._sample()
 
-
-def stage_seconds(stages: Mapping[str, StageRecord], *names: str) -> float:
-    """Wall time of some stages, in seconds."""
-    return sum(record.wall_s for name, record in stages.items() if name in names)
+    def _sample(self) -> None:
+        this = psutil.Process()
+        for process in (this, *this.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                times, key = process.cpu_times(), (process.pid, process.create_time())
+                self._seconds[key] = times.user + times.system

@@ -15,10 +15,16 @@ from hwnas.stages.summary import FrontRow, Summary
 __all__ = ["metric_text", "print_measurement", "print_summary", "size_text", "table_of"]
 
 
-def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def table_of(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
+) -> Table:
     """A plain table; the first column is text, the others are numbers."""
     table = Table(
-        title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left", title_style="bold"
+        title=title,
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title_justify="left",
+        title_style="bold",
     )
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
@@ -32,21 +38,21 @@ def print_summary(console: Console, summary: Summary) -> None:
     columns = ["network", summary.metric, "tested", "predicted ms", "measured ms"]
     columns += ["MACs", "params", "size"]
     rows = [_front_row(row, summary) for row in summary.front]
-    console.print(
-        table_of(
-            f"Pareto front of {summary.run} ({summary.trials} candidates evaluated)", columns, rows
-        )
-    )
+    title = f"Pareto front of {summary.run} ({summary.trials} candidates evaluated)"
+    console.print(title, style="bold", soft_wrap=True, markup=False)  # a table would fold it
+    console.print(table_of(columns, rows))
     console.print(
         f"{summary.metric}: on validation images, with the weights of the search, ± 95%; tested: "
         "finalists\nafter fine-tuning, on test images; measured: p50 of the finalists.\n",
         style="dim",
     )
     if summary.report is not None:
-        console.print(f"report   {summary.report}", soft_wrap=True)
+        console.print(f"report   {summary.report}", soft_wrap=True, markup=False)
     for row in summary.finalists:
         picks = f"  ({', '.join(row.picks)})" if row.picks else ""
-        console.print(f"bundle   {summary.run / str(row.bundle)}{picks}", soft_wrap=True)
+        console.print(
+            f"bundle   {summary.run / str(row.bundle)}{picks}", soft_wrap=True, markup=False
+        )
     console.print("\nnext:")
     for command in summary.next_commands:
         console.print(f"  {command}", soft_wrap=True, markup=False)
@@ -74,7 +80,7 @@ def print_measurement(console: Console, name: str, measurement: Measurement) -> 
         for clock, q in (("CPU time", measurement.cpu_ms), ("wall time", measurement.wall_ms))
     ]
     title = f"{name} on {measurement.target}, {measurement.n} rounds"
-    console.print(table_of(title, ["ms a batch", "p20", "p50", "p80"], rows))
+    console.print(table_of(["ms a batch", "p20", "p50", "p80"], rows, title))
     console.print(
         f"{LATENCY} {measurement.latency_ms:.4g} (p50 of {measurement.clock} time); "
         f"{measurement.hardware}"

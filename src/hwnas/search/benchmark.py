@@ -85,7 +85,7 @@ def bench_engine(
     seed: int = 0,
     on_row: Callable[[EngineRow], None] = lambda row: None,
 ) -> list[EngineRow]:
-    """Run a search whose evaluation takes no time, on a study on disk, and time each hundred trials.
+    """Run a search whose evaluation takes no time, with a study on disk; time each 100 trials.
 
     Args:
         trials: At least 1.

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,12 @@ __all__ = ["local_ray", "map_tasks", "unwrapped"]
 T = TypeVar("T")
 
 _OBJECT_STORE_BYTES = 1 << 30
+_SETTINGS = {
+    "PYTHONWARNINGS": "ignore",  # of the workers, which would otherwise greet with Ray's own
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 
 @contextlib.contextmanager
@@ -27,29 +33,38 @@ def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
         cpus: CPUs that it may give out.
         import_paths: Folders that workers can import from, beside those that this process can.
     """
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")
     import ray
 
     if ray.is_initialized():
         yield
         return
     paths = [*map(str, import_paths), *filter(None, sys.path)]
-    ray.init(
-        num_cpus=cpus,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        object_store_memory=_OBJECT_STORE_BYTES,
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
-        _node_ip_address="127.0.0.1",
-    )
+    with _set_unless_set(_SETTINGS):
+        ray.init(
+            num_cpus=cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
+            _node_ip_address="127.0.0.1",
+        )
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _set_unless_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables that are there for a while, where they are not there already."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
     try:
         yield
     finally:
-        ray.shutdown()
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def map_tasks(
@@ -68,7 +83,7 @@ def map_tasks(
     if not ray.is_initialized():
         yield from (function(shared, *args) for args in arguments)
         return
-    remote = ray.remote(num_cpus=1, max_retries=3)(_single_threaded)
+    remote: Any = ray.remote(num_cpus=1, max_retries=3)(_single_threaded)
     place = ray.put(shared)
     running = [remote.remote(function, place, args) for args in arguments]
     for result in running:
@@ -90,8 +105,7 @@ def unwrapped(error: Exception) -> Exception:
     import ray
 
     if isinstance(error, ray.exceptions.RayTaskError):
-        cause = error.as_instanceof_cause()
-        return cause if isinstance(cause, HwnasError) else error
+        return error.cause if isinstance(error.cause, HwnasError) else error
     return WorkerError(
         f"the Ray workers are gone ({type(error).__name__}); `hwnas resume` goes on without losing "
         "a finished trial"

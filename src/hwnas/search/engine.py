@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,23 +138,26 @@ def run_search(
 
     Raises:
         InfeasibleError: No candidate keeps the limits; the message names the nearest.
-        ConfigError: The sampler or a target is unknown.
+        ConfigError: The sampler or a target is unknown, or an evaluation is not a number.
+        RunError: The study is damaged or of other objectives.
+        StorageError: The study cannot be written.
     """
-    executor = InProcess(evaluator) if not hasattr(evaluator, "map") else evaluator
-    search = _Search(
-        space, tuple(objectives), executor, costs or {}, fidelity, scores or ScoreStore()
-    )
+    if trials < 1 or batch < 1:
+        raise ConfigError(f"trials is {trials} and batch {batch}; expected at least 1")
+    executor = evaluator if isinstance(evaluator, Executor) else InProcess(evaluator)
+    scores = ScoreStore() if scores is None else scores
+    search = _Search(space, tuple(objectives), executor, costs or {}, fidelity, scores)
     held = SearchStudy(
         study_name,
         objectives,
         lambda known: make_sampler(sampler, _mix(seed, known), sampler_options or {}),
         study,
     )
-    search.run(held, trials, batch, random.Random(f"{seed}-{len(held.trials)}"), first, on_trial)
-    result = SearchResult(
-        tuple(objectives), scored_trials(held, objectives), search.evaluations_made
-    )
-    held.close()
+    with contextlib.closing(held):
+        rng = random.Random(f"{seed}-{len(held.trials)}")
+        search.run(held, trials, batch, rng, first, on_trial)
+        found = scored_trials(held, objectives)
+    result = SearchResult(tuple(objectives), found, search.evaluations_made)
     if not result.feasible:
         raise InfeasibleError(_nearest(result))
     return result
@@ -267,6 +272,12 @@ class _Search:
         evaluation: Evaluation,
     ) -> FrozenTrial:
         values = {**evaluation.values, **price.values}
+        for label in (o.label for o in self.objectives):
+            if not math.isfinite(values.get(label, math.nan)):
+                raise ConfigError(
+                    f"candidate {candidate.id} has {label} {values.get(label, 'missing')}; "
+                    "expected a finite number, so mend the evaluator or the task's scores"
+                )
         trial.set_user_attr("evaluation", evaluation.to_json())
         trial.set_user_attr("counted", dict(price.counted))
         trial.set_user_attr("estimates", {k: e.to_json() for k, e in price.estimates.items()})

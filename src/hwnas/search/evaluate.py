@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -111,7 +112,7 @@ def score(
         split: The images.
         input_shape: Channels, height and width that the network takes.
         name: What the split is called.
-        batch_size: Images at a time.
+        batch_size: Images at a time, at most.
     """
     wall, cpu = time.perf_counter(), time.process_time()
     network.eval()
@@ -138,8 +139,9 @@ def _batches(
     split: Split, task: Task, input_shape: tuple[int, int, int], batch_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     preprocessing = task.preprocessing.at(*input_shape[1:])
-    for start in range(0, len(split), batch_size):
-        images, targets = split.take(np.arange(start, min(start + batch_size, len(split))))
+    # Batches of equal size: a last one of one image would have no variance to normalise with.
+    for rows in np.array_split(np.arange(len(split)), math.ceil(len(split) / batch_size)):
+        images, targets = split.take(rows)
         yield preprocessing(images), torch.from_numpy(targets)
 
 
@@ -150,16 +152,17 @@ def recalibrate(
     input_shape: tuple[int, int, int],
     batch_size: int = 256,
 ) -> None:
-    """Set the statistics of batch normalisation to the average over images (Yu and Huang, ICCV 2019).
+    """Set the statistics of batch normalisation to their average over images.
 
-    The average is cumulative: every batch has the same weight and what was there before has none.
+    The average is cumulative: every batch has the same weight and what was there before has none
+    (Yu and Huang, ICCV 2019).
 
     Args:
         network: A network, or a supernet for its active one; left in evaluation mode.
         task: Gives the preprocessing.
         split: Training images, taken as they are.
         input_shape: Channels, height and width that the network takes.
-        batch_size: Images at a time.
+        batch_size: Images at a time, at most.
     """
     network.eval()
     norms = batch_norms(network)
@@ -214,10 +217,10 @@ class SupernetEvaluator:
 
     @cached_property
     def key(self) -> str:
-        """Hash of the weights, the recalibration and the data."""
+        """Hash of the weights, the recalibration, the data and the task."""
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in self.weights.items()}
-        text = f"{weights_hash(tensors)}-{self.recalibration_images}-{self.data.fingerprint}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        parts = weights_hash(tensors), self.recalibration_images, self.data.fingerprint, self.task
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     @cached_property
     def _supernet(self) -> Supernet:
@@ -232,7 +235,7 @@ class SupernetEvaluator:
         torch.set_num_threads(self.threads)
         shape = self.space.input_shape(candidate.network)
         network = self._supernet.extract(candidate.network)
-        network.to(memory_format=torch.channels_last)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         recalibrate(network, self.task, self.data.train.first(self.recalibration_images), shape)
         return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
 
@@ -269,7 +272,8 @@ class TrainEvaluator:
         torch.set_num_threads(1)
         torch.manual_seed(self.seed)
         shape = self.space.input_shape(candidate.network)
-        network = self.space.build(candidate.network).to(memory_format=torch.channels_last)
+        network = self.space.build(candidate.network)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         fit(network, NetworkStep(network, self.task, shape), self.data.train, self.train, self.seed)
         return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from hwnas.search.cluster import unwrapped
 from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
@@ -12,6 +12,7 @@ from hwnas.search_spaces import Candidate
 __all__ = ["Executor", "InProcess", "RayActors"]
 
 
+@runtime_checkable
 class Executor(Protocol):
     """Maps an evaluator over candidates."""
 
@@ -46,10 +47,17 @@ class InProcess:
 
 
 class _Worker:
-    """The evaluator in an actor. Its arrays live in the object store, once for all actors."""
+    """The evaluator in an actor. Its arrays live in the object store, once for all actors.
 
-    def __init__(self, evaluator: Evaluator) -> None:
-        self._evaluator = evaluator
+    Args:
+        place: Where the evaluator is; in a list, because Ray copies an argument that is a bare
+            reference, and then warns that an actor with arguments is restarted.
+    """
+
+    def __init__(self, place: Sequence[Any]) -> None:
+        import ray
+
+        self._evaluator: Evaluator = ray.get(place[0])
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
         return self._evaluator.evaluate(candidate, fidelity)
@@ -68,9 +76,10 @@ class RayActors:
         import ray
 
         self.evaluator = evaluator
-        actor = ray.remote(_Worker).options(num_cpus=cpus, max_restarts=-1, max_task_retries=-1)
-        shared = ray.put(evaluator)
-        self._actors = [actor.remote(shared) for _ in range(workers)]
+        remote: Any = ray.remote(_Worker)
+        actor = remote.options(num_cpus=cpus, max_restarts=-1, max_task_retries=-1)
+        self._place = ray.put(evaluator)  # held for actors that are started again
+        self._actors = [actor.remote([self._place]) for _ in range(workers)]
 
     def map(
         self, candidates: Sequence[Candidate], fidelity: Fidelity

@@ -43,7 +43,7 @@ class Objective:
     Attributes:
         metric: A metric of the task (``"accuracy"``), ``"latency_ms"``, or one of `COUNTED`.
         direction: Which way is better.
-        target: For ``"latency_ms"``, what it is to be fast on, e.g. ``"cpu-onnxruntime-fp32-b1-t1"``.
+        target: For ``"latency_ms"``, what to be fast on, e.g. ``"cpu-onnxruntime-fp32-b1-t1"``.
         limit: The worst acceptable value, in the metric's unit; None for no limit.
     """
 
@@ -76,7 +76,8 @@ def check_objectives(
         task_metrics: Direction of each metric of the task.
 
     Raises:
-        ConfigError: There is none, one is unknown, without its target, twice there, or the wrong way.
+        ConfigError: There is none, or one is unknown, without its target, there twice or in the
+            wrong direction.
     """
     if not objectives:
         raise ConfigError("the recipe has no [[objective]]; give at least one")

@@ -58,7 +58,12 @@ class ScoreStore:
                 file.write(line)
 
     def _read(self, path: Path) -> None:
-        whole, _, rest = path.read_bytes().rpartition(b"\n")
+        try:
+            whole, _, rest = path.read_bytes().rpartition(b"\n")
+        except OSError as error:
+            raise RunError(
+                f"{path} cannot be read ({error.strerror}); mend or remove it"
+            ) from error
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 row = json.loads(line)

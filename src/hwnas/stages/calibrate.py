@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from hwnas.deploy.device import Target
@@ -13,7 +14,7 @@ from hwnas.errors import InfeasibleError
 from hwnas.predictors import LatencyRegression, networks_to_time
 from hwnas.progress import Advance
 from hwnas.search.cluster import map_tasks
-from hwnas.search.objective import LATENCY, Objective
+from hwnas.search.objective import COUNTED, LATENCY, Objective
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.job import Goal, Job
 from hwnas.stages.measurements import Timed, read_measurements, write_measurements
@@ -49,7 +50,7 @@ def calibrate(job: Job, target: str, path: Path) -> None:
                 "machine; close other programs for better predictions"
             )
 
-    job.perform(f"calibrate@{target}", inputs, work)
+    job.perform(f"calibrate@{target}", inputs, work, lambda: bool(_timed(target, path)))
 
 
 def _export(space: SearchSpace, architecture: Architecture, path: Path) -> None:
@@ -59,45 +60,45 @@ def _export(space: SearchSpace, architecture: Architecture, path: Path) -> None:
 
 def fitted_predictor(space: SearchSpace, target: str, path: Path) -> LatencyRegression:
     """The predictor that the calibration of a target gives."""
-    timed = [
-        row
-        for row in read_measurements(path)
-        if row.role == "calibration" and row.measurement.target == target
-    ]
+    timed = _timed(target, path)
     return LatencyRegression(Target.parse(target)).adapt(
         [space.workload(row.architecture) for row in timed],
         [row.measurement.latency_ms for row in timed],
     )
 
 
+def _timed(target: str, path: Path) -> list[Timed]:
+    rows = read_measurements(path)
+    return [r for r in rows if r.role == "calibration" and r.measurement.target == target]
+
+
 def check_limits(job: Job, goal: Goal, predictors: dict[str, LatencyRegression]) -> None:
-    """Stop before hours of training for a latency that no network of the space can have.
+    """Stop before hours of training for a cost that no network of the space can have.
 
     Raises:
         InfeasibleError: The smallest network and a random sample all miss a limit by more than two
-            standard deviations of their predictions.
+            standard deviations of their predictions; counted costs are exact.
     """
     space = job.ingredients.space
     rng = random.Random(job.recipe.seed)
     drawn = [space.smallest(), *(space.sample(rng) for _ in range(_NETWORKS_TO_CHECK))]
-    for objective in goal.objectives:
-        if objective.metric == LATENCY and objective.limit is not None:
-            _check_limit(objective, predictors[objective.target or ""], space, drawn)
+    costly = [o for o in goal.objectives if o.limit is not None and o.metric in (LATENCY, *COUNTED)]
+    workloads = [space.workload(architecture) for architecture in drawn] if costly else []
+    for objective in costly:
+        if objective.metric == LATENCY:
+            predictor = predictors[objective.target or ""]
+            estimates = predictor.cost(workloads, [predictor.target] * len(workloads))
+            _check_limit(objective, [(e.mean, e.std) for e in estimates])
+        else:
+            _check_limit(objective, [(COUNTED[objective.metric](w), 0.0) for w in workloads])
 
 
-def _check_limit(
-    objective: Objective,
-    predictor: LatencyRegression,
-    space: SearchSpace,
-    drawn: list[Architecture],
-) -> None:
-    workloads = [space.workload(architecture) for architecture in drawn]
-    estimates = predictor.cost(workloads, [predictor.target] * len(workloads))
+def _check_limit(objective: Objective, costs: Sequence[tuple[float, float]]) -> None:
+    """Args: the objective, and mean and standard deviation of the cost of each network."""
     assert objective.limit is not None
-    if all(e.mean - 2 * e.std > objective.limit for e in estimates):
-        nearest = min(e.mean for e in estimates)
+    if all(mean - 2 * std > objective.limit for mean, std in costs):
         raise InfeasibleError(
-            f"no network of the space keeps {objective.label} at most {objective.limit:g} ms: the "
-            f"nearest found is predicted to take {nearest:.3g} ms. Raise the limit, or allow "
-            "smaller networks in [space]"
+            f"no network of the space keeps {objective.label} at most {objective.limit:g}: the "
+            f"nearest that was found has {min(costs)[0]:.4g}. Raise the limit, or allow smaller "
+            "networks in [space]"
         )

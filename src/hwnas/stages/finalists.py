@@ -20,6 +20,7 @@ from hwnas.deploy.export import Export, export_onnx
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.packing import write_bundle
 from hwnas.deploy.timing import measure
+from hwnas.errors import ArtifactError
 from hwnas.progress import Advance
 from hwnas.search import Evaluation, Metric, Scored, SearchResult
 from hwnas.search.cluster import map_tasks
@@ -29,7 +30,7 @@ from hwnas.search.objective import losses
 from hwnas.search.training import NetworkStep, TrainConfig, fit, load_weights, save_weights
 from hwnas.search_spaces import Architecture
 from hwnas.stages.job import Goal, Ingredients, Job
-from hwnas.stages.measurements import Timed, write_measurements
+from hwnas.stages.measurements import Timed, read_measurements, write_measurements
 
 __all__ = ["choose", "finish", "make_bundles", "picks", "read_bundles", "score_of"]
 
@@ -74,15 +75,29 @@ def finish(
 ) -> None:
     """Make a verified bundle of each finalist, unless that is done."""
     recipe, out = job.recipe, job.folder.output(goal.target)
+    table = out / "measurements.parquet"
     finalists = choose(result, recipe.deploy.top)
     ids = [trial.candidate.id for trial in finalists]
     inputs = [job.training_hash, recipe.deploy, ids, goal.targets]
 
     def work(advance: Advance) -> None:
         with replacing_folder(out / "bundles") as folder:
-            make_bundles(job, goal, finalists, weights, folder, advance)
+            measured = make_bundles(job, goal, finalists, weights, folder, advance)
+            write_measurements(
+                table,
+                [
+                    Timed(t.candidate.network, "finalist", m)
+                    for t in finalists
+                    for m in measured[t.candidate.id]
+                ],
+            )
 
-    job.perform(goal.stage("finalists"), inputs, work)
+    def made() -> bool:
+        timed = {row.architecture.id for row in read_measurements(table) if row.role == "finalist"}
+        packed = read_bundles(out / "bundles").keys()
+        return packed >= set(ids) and (timed >= set(ids) or not goal.targets)
+
+    job.perform(goal.stage("finalists"), inputs, work, made)
 
 
 def make_bundles(
@@ -92,10 +107,13 @@ def make_bundles(
     weights: Mapping[str, Tensor] | None,
     folder: Path,
     advance: Advance,
-) -> None:
-    """Fine-tune, test, export, measure and pack some candidates, each into a folder of its id."""
-    out = job.folder.output(goal.target)
-    tuned = _fine_tune(job, trials, weights, out.absolute() / "finalists", advance)
+) -> dict[str, list[Measurement]]:
+    """Fine-tune, test, export, measure and pack some candidates, each into a folder of its id.
+
+    Returns:
+        For each id how long the network took on every target of the goal.
+    """
+    tuned = _fine_tune(job, trials, weights, job.folder.path.absolute() / "finalists", advance)
     with tempfile.TemporaryDirectory() as temporary:
         exports = {}
         for done, trial in enumerate(trials):
@@ -108,12 +126,7 @@ def make_bundles(
         for trial in trials:
             name = trial.candidate.id
             _pack(job, goal, trial, tuned[name], exports[name], measured[name], folder)
-    rows = [
-        Timed(trial.candidate.network, "finalist", measurement)
-        for trial in trials
-        for measurement in measured[trial.candidate.id]
-    ]
-    write_measurements(out / "measurements.parquet", rows)
+    return measured
 
 
 @dataclass(frozen=True)
@@ -165,13 +178,12 @@ def _tune(
     """
     evaluations = path.with_suffix(".json")
     if path.exists() and evaluations.exists():
-        found = json.loads(evaluations.read_text(encoding="utf-8"))
-        splits = [Evaluation.from_json(found[name]) for name in ("validation", "test")]
-        return Tuned(path, *splits)
+        return Tuned(path, *_read_evaluations(evaluations))
     recipe, space, task = ingredients.recipe, ingredients.space, ingredients.task
     data, shape = ingredients.data, space.input_shape(architecture)
     torch.manual_seed(recipe.seed)
-    network = space.build(architecture).to(memory_format=torch.channels_last)
+    network = space.build(architecture)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     config: TrainConfig | None = recipe.train
     if inherited is not None:
         network.load_state_dict(inherited)
@@ -184,6 +196,16 @@ def _tune(
     save_weights(path, network.state_dict())
     write_json(evaluations, {"validation": validation.to_json(), "test": test.to_json()})
     return Tuned(path, validation, test)
+
+
+def _read_evaluations(path: Path) -> list[Evaluation]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return [Evaluation.from_json(found[name]) for name in ("validation", "test")]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"{path} is damaged ({error}); remove it to train that network again"
+        ) from error
 
 
 def _export(ingredients: Ingredients, trial: Scored, weights: Path, path: Path) -> Export:

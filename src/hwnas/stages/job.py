@@ -13,15 +13,17 @@ from typing import Any
 
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
-from hwnas.plugin import build, resolve
-from hwnas.progress import Reporter
+from hwnas.plugin import build, closest, resolve
+from hwnas.progress import Advance, Reporter
 from hwnas.recipe import Recipe
 from hwnas.run_folder import RunFolder
 from hwnas.search import EVALUATORS, TASKS
 from hwnas.search.data import ImageData, load_data
 from hwnas.search.evaluate import Evaluator, Fidelity
 from hwnas.search.objective import LATENCY, Objective, check_objectives
+from hwnas.search.study import make_sampler
 from hwnas.search.task import Task
+from hwnas.search.training.sampling import SAMPLING
 from hwnas.search_spaces import SPACES, SearchSpace
 
 __all__ = ["Goal", "Ingredients", "Job", "content_hash"]
@@ -59,8 +61,15 @@ class Ingredients:
 
         Raises:
             ConfigError: A name, an option or an objective of the recipe is wrong.
-            DataError: The images are missing or damaged.
+            DataError: The images are missing or damaged, or too few.
         """
+        make_sampler(recipe.search.sampler, recipe.seed, recipe.search.options)
+        resolve("evaluator", recipe.search.evaluator, EVALUATORS)
+        if recipe.train.sampling not in SAMPLING:
+            raise ConfigError(
+                f"unknown train.sampling {recipe.train.sampling!r}; "
+                f"{closest(recipe.train.sampling, SAMPLING)}"
+            )
         data = load_data(recipe.data, recipe_folder, recipe.seed, cache)
         task = build(
             "task", resolve("task", recipe.task.name, TASKS), recipe.task.options, data=data
@@ -76,6 +85,11 @@ class Ingredients:
         for objective in recipe.objective:
             if objective.target is not None:
                 Target.parse(objective.target)
+        if len(data.train) < recipe.train.batch_size:
+            raise ConfigError(
+                f"train.batch_size is {recipe.train.batch_size}, but there are only "
+                f"{len(data.train)} training images; lower it"
+            )
         return cls(recipe, data, task, space)
 
     @property
@@ -171,10 +185,23 @@ class Job:
         wanted = inspect.signature(self._evaluator_factory).parameters
         return self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
 
-    def perform(self, stage: str, inputs: Sequence[Any], work: Callable[..., None]) -> None:
-        """Do a stage unless it is done already; the work is told how to say how far it is."""
+    def perform(
+        self,
+        stage: str,
+        inputs: Sequence[Any],
+        work: Callable[[Advance], None],
+        made: Callable[[], bool],
+    ) -> None:
+        """Do a stage, unless it is done and what it made is still there.
+
+        Args:
+            stage: Its name in the run's record.
+            inputs: All that it depends on.
+            work: Does it; is told how to say how far it is.
+            made: Whether its results are there; users remove what is damaged.
+        """
         key = content_hash(*inputs)
-        if self.folder.is_done(stage, key):
+        if self.folder.is_done(stage, key) and made():
             return
         with self.reporter.stage(stage) as advance:
             self.folder.perform(stage, key, lambda: work(advance))

@@ -54,8 +54,11 @@ def read_measurements(path: Path) -> list[Timed]:
             )
             for row in rows
         ]
-    except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
-        raise RunError(f"{path} is damaged ({error}); remove it and resume the run") from error
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            f"{path} is damaged ({error}); remove it and `hwnas resume` the run, which times its "
+            "networks again"
+        ) from error
 
 
 def write_measurements(path: Path, new: Sequence[Timed]) -> None:

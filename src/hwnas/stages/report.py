@@ -24,6 +24,7 @@ from hwnas.report import (
     TrainingRow,
     TrialRow,
 )
+from hwnas.report.data import Kind, Role
 from hwnas.search import Objective, Scored, SearchResult
 from hwnas.search.front import hypervolume_history, reference_point
 from hwnas.search.objective import COUNTED, LATENCY, losses
@@ -103,7 +104,9 @@ def _losses(result: SearchResult, baseline: SearchResult | None) -> np.ndarray:
 def _objective(job: Job, objective: Objective) -> ObjectiveInfo:
     units = {m.name: m.unit for m in job.ingredients.task.metrics} | _UNITS
     counted = objective.metric in COUNTED
-    kind = "predicted" if objective.metric == LATENCY else "counted" if counted else "evaluated"
+    kind: Kind = (
+        "predicted" if objective.metric == LATENCY else "counted" if counted else "evaluated"
+    )
     return ObjectiveInfo(
         objective.label,
         objective.metric,
@@ -193,7 +196,7 @@ def _calibration(job: Job, goal: Goal) -> tuple[CalibrationRow, ...]:
 
 
 def _interval(
-    architecture: Architecture, estimate: Estimate, measured_ms: float, role: report.Role
+    architecture: Architecture, estimate: Estimate, measured_ms: float, role: Role
 ) -> CalibrationRow:
     margin = _INTERVAL * estimate.std
     lower = max(estimate.mean - margin, 0.0)

@@ -43,7 +43,7 @@ def search(
         with _executor(evaluator, config.workers) as executor:
             _search(job, goal, executor, costs, goal.study_name, config.sampler, advance)
 
-    job.perform(goal.stage("search"), inputs, work)
+    job.perform(goal.stage("search"), inputs, work, lambda: _is_there(job, goal))
     if not config.random_baseline or goal.target is not None:
         return
 
@@ -51,7 +51,12 @@ def search(
         with _executor(evaluator, config.workers) as executor, contextlib.suppress(InfeasibleError):
             _search(job, goal, executor, costs, BASELINE, "random", advance)
 
-    job.perform("random-baseline", inputs, baseline)
+    job.perform("random-baseline", inputs, baseline, lambda: _is_there(job, goal, BASELINE))
+
+
+def _is_there(job: Job, goal: Goal, study_name: str | None = None) -> bool:
+    folder = job.folder.path
+    return (folder / "study.db").exists() and bool(found(folder, goal, study_name).trials)
 
 
 def _search(

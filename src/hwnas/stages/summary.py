@@ -20,6 +20,9 @@ from hwnas.stages.search import found
 __all__ = ["FrontRow", "Summary", "summarise", "write_front"]
 
 
+_COUNTS = ("macs", "params", "weight_bytes")
+
+
 @dataclass(frozen=True)
 class FrontRow:
     """One network of the front, or a finalist from the next one.
@@ -162,14 +165,12 @@ def write_front(summary: Summary, path: Path) -> None:
     labels = [objective.label for objective in summary.objectives]
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(
-        ["id", "picks", *labels, f"test_{summary.metric}", "measured_latency_ms", "macs", "params"]
-        + ["weight_bytes", "bundle", *choices]
-    )
+    measured = [f"test_{summary.metric}", "measured_latency_ms"]
+    writer.writerow(["id", "picks", *labels, *measured, *_COUNTS, "bundle", *choices])
     for row in summary.front:
         writer.writerow(
             [row.id, " ".join(row.picks), *(row.values[label] for label in labels), row.test]
-            + [row.measured_latency_ms, row.macs, row.params, row.weight_bytes, row.bundle]
+            + [row.measured_latency_ms, *(getattr(row, count) for count in _COUNTS), row.bundle]
             + [row.architecture.get(name) for name in choices]
         )
     write_text(path, text.getvalue())

@@ -32,3 +32,4 @@ def uniform(space: SearchSpace, rng: random.Random, random_subnets: int) -> list
 
 
 SAMPLING: Mapping[str, Sampling] = {"sandwich": sandwich, "uniform": uniform}
+"""The rules by name. A user's own is ``"package.module:function"``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hwnas.atomic import storage_errors
 from hwnas.errors import HwnasError, WorkerError
 from hwnas.search.data import ImageData
 from hwnas.search.task import Task
@@ -63,8 +65,10 @@ def train_supernet(
     Raises:
         DivergedError: A loss is not finite.
         WorkerError: Workers died again and again.
+        StorageError: The folder cannot be written.
     """
-    training.folder.mkdir(parents=True, exist_ok=True)
+    with storage_errors(training.folder):
+        training.folder.mkdir(parents=True, exist_ok=True)
     if training.config.workers == 0:
         _train(training, 0, 1, torch.device("cpu"), on_row)
     else:
@@ -97,9 +101,12 @@ def _train(
     torch.manual_seed(training.seed)
     config = training.config
     supernet = training.space.supernet().to(device)
-    supernet.to(memory_format=torch.channels_last)
-    step = SupernetStep(supernet, training.task, config.sampling, config.random_subnets)
-    with (training.folder / ROWS).open("a", encoding="utf-8") as file:
+    supernet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    step = SupernetStep(
+        supernet, training.task, config.sampling, config.random_subnets, config.distillation
+    )
+    rows = training.folder / ROWS
+    with storage_errors(rows), rows.open("a", encoding="utf-8") as file:
         last = -_ROW_SECONDS
 
         def keep(row: TrainingRow) -> None:
@@ -132,9 +139,11 @@ def _train_on_ray(training: SupernetTraining) -> None:
     from ray.train.torch import TorchTrainer
 
     workers = training.config.workers
-    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)) // workers)
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    cpus = max(1, int(resources.get("CPU", 1)) // workers)
+    worker: Any = _ray_worker  # Ray's types do not know that its result comes back
     trainer = TorchTrainer(
-        _ray_worker,
+        worker,
         train_loop_config={"training": ray.put(training), "threads": cpus},
         scaling_config=ScalingConfig(
             num_workers=workers,
@@ -148,14 +157,17 @@ def _train_on_ray(training: SupernetTraining) -> None:
         ),
     )
     try:
-        trainer.fit()
-    except HwnasError:
-        raise
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="ray")  # Ray's about Ray
+            result: Any = trainer.fit()
     except Exception as error:
         raise _cause(error) from error
+    if result.return_value is not None:
+        raise result.return_value
 
 
-def _ray_worker(config: dict[str, Any]) -> None:
+def _ray_worker(config: dict[str, Any]) -> HwnasError | None:
+    """Train; an error of ours is returned, because Ray would only start the same again."""
     import ray
     import ray.train
     import ray.train.torch
@@ -164,7 +176,12 @@ def _ray_worker(config: dict[str, Any]) -> None:
     torch.set_num_threads(config["threads"])
     training: SupernetTraining = ray.get(config["training"])
     device = ray.train.torch.get_device()
-    _train(training, context.get_world_rank(), context.get_world_size(), device, lambda row: None)
+    rank, world = context.get_world_rank(), context.get_world_size()
+    try:
+        _train(training, rank, world, device, lambda row: None)
+    except HwnasError as error:
+        return error
+    return None
 
 
 def _cause(error: BaseException) -> HwnasError:
@@ -177,6 +194,7 @@ def _cause(error: BaseException) -> HwnasError:
         wrapped = [getattr(inner, "cause", None), *failures.values(), inner.__cause__]
         inner = next((e for e in wrapped if isinstance(e, BaseException) and e is not inner), None)
     reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    reason = reason.removesuffix(".")
     return WorkerError(f"the training workers failed: {reason}. `hwnas resume` goes on from there")
 
 

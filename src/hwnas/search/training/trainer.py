@@ -21,6 +21,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 from hwnas.errors import ConfigError, DivergedError
+from hwnas.plugin import resolve
 from hwnas.search.data import Split
 from hwnas.search.task import Task
 from hwnas.search.training.augment import augment
@@ -38,8 +39,10 @@ class TrainConfig:
     Attributes:
         epochs: Passes over the training images; either this or ``budget_minutes``.
         budget_minutes: Training time, without start-up.
-        sampling: ``"sandwich"`` or ``"uniform"``.
+        sampling: ``"sandwich"``, ``"uniform"`` or ``"package.module:function"``, a `Sampling`.
         random_subnets: Random networks in a sandwich step, beside the largest and the smallest.
+        distillation: Weight of the teacher against the labels for all networks of a step but the
+            first, in [0, 1].
         batch_size: Images of a step, over all workers.
         learning_rate: At its peak.
         weight_decay: Of AdamW; normalisation and biases are spared.
@@ -54,6 +57,7 @@ class TrainConfig:
     budget_minutes: float | None = None
     sampling: str = "sandwich"
     random_subnets: int = 1
+    distillation: float = 0.5
     batch_size: int = 64
     learning_rate: float = 3e-3
     weight_decay: float = 0.02
@@ -82,8 +86,12 @@ class TrainConfig:
         for name in ("weight_decay", "shift_pixels", "workers", "random_subnets"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"train.{name} is {getattr(self, name)}; expected at least 0")
+        if not 0 <= self.distillation <= 1:
+            raise ConfigError(f"train.distillation is {self.distillation}; expected 0 to 1")
         if not 0 <= self.warmup < 1:
             raise ConfigError(f"train.warmup is {self.warmup}; expected a share in [0, 1)")
+        if ":" not in self.sampling:
+            resolve("train.sampling", self.sampling, SAMPLING)
 
 
 @dataclass(frozen=True)
@@ -126,19 +134,22 @@ class Step(Protocol):
 class SupernetStep:
     """Trains several networks of a supernet on the same images.
 
-    The first learns from the labels; the others learn from its outputs (in-place distillation, Yu
-    and Huang, ICCV 2019), or from the labels where there is only one.
+    The first learns from the labels, the others from its outputs too (in-place distillation, Yu and
+    Huang, ICCV 2019). There the teacher is all that they learn from, which is ``distillation`` 1; a
+    training of minutes has no good teacher for most of its time, so labels count by half here.
     """
 
     supernet: Supernet
     task: Task
     sampling: str = "sandwich"
     random_subnets: int = 1
+    distillation: float = 0.5
 
     def __call__(self, images: Tensor, targets: Tensor, rng: random.Random) -> tuple[float, float]:
         """Forward and backward through each network of the step."""
         space = self.supernet.space
-        networks = SAMPLING[self.sampling](space, rng, self.random_subnets)
+        sampling = resolve("train.sampling", self.sampling, SAMPLING)
+        networks = sampling(space, rng, self.random_subnets)
         teacher: Tensor | None = None
         values = []
         for network in networks:
@@ -146,11 +157,12 @@ class SupernetStep:
             shape = space.input_shape(network)
             with _autocast(images):
                 outputs = self.supernet(self.task.preprocessing.at(*shape[1:])(images)).float()
+            loss = self.task.loss(outputs, targets)
             if teacher is None:
-                loss = self.task.loss(outputs, targets)
                 teacher = outputs.detach()
             else:
-                loss = self.task.distillation_loss(outputs, teacher)
+                taught = self.task.distillation_loss(outputs, teacher)
+                loss = self.distillation * taught + (1 - self.distillation) * loss
             loss.backward()  # type: ignore[no-untyped-call]
             values.append(loss.item())
         return values[0], values[-1]
@@ -228,7 +240,13 @@ def fit(
     """
     if len(split) < config.batch_size:
         raise ConfigError(
-            f"train.batch_size is {config.batch_size}, but there are only {len(split)} training images"
+            f"train.batch_size is {config.batch_size}, but there are only {len(split)} training "
+            "images; lower it"
+        )
+    if config.batch_size < 2 * world:
+        raise ConfigError(
+            f"train.batch_size is {config.batch_size}; expected at least 2 images for each of "
+            f"{world} workers, because normalisation needs two"
         )
     optimizer = _optimizer(network, config)
     position = Position(0, 0.0, run)
@@ -245,11 +263,13 @@ def fit(
             group["lr"] = rate
         images, targets = _batch(split, config, seed, index, rank, world)
         optimizer.zero_grad(set_to_none=True)
-        losses = step(images.to(device), targets.to(device), random.Random(f"{seed}-{index}"))
+        rng = random.Random(f"{seed}-{index}")
+        torch.manual_seed(rng.getrandbits(32) + rank)  # of dropout
+        losses = step(images.to(device), targets.to(device), rng)
+        if world > 1:
+            losses = _average_gradients(network, losses)
         if not all(map(math.isfinite, losses)):
             raise DivergedError(index, rate)
-        if world > 1:
-            _average_gradients(network)
         optimizer.step()
         seconds = clock.seconds
         on_row(TrainingRow(index, index / steps_per_epoch, seconds, *losses, rate, share))
@@ -313,15 +333,21 @@ def _batch(
     return torch.from_numpy(images), torch.from_numpy(targets)
 
 
-def _average_gradients(network: nn.Module) -> None:
-    """Average over the workers the gradients of the parameters that took part in this step.
+def _average_gradients(network: nn.Module, losses: tuple[float, float]) -> tuple[float, float]:
+    """Average over the workers: gradients of all that took part in this step, and the losses.
 
     All workers draw the same architectures, so all have gradients for the same parameters: blocks
-    that were skipped are skipped everywhere, and nobody waits for them.
+    that were skipped are skipped everywhere, and nobody waits for them. Because all see the same
+    losses, all stop where one diverges.
     """
     gradients = [p.grad for p in network.parameters() if p.grad is not None]
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    values = torch.tensor(losses, dtype=gradients[0].dtype, device=gradients[0].device)
+    flat = torch.cat([values, *(gradient.reshape(-1) for gradient in gradients)])
     torch.distributed.all_reduce(flat)
     flat /= torch.distributed.get_world_size()
-    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+    sizes = [2, *(gradient.numel() for gradient in gradients)]
+    values, *parts = torch.split(flat, sizes)
+    for gradient, part in zip(gradients, parts, strict=True):
         gradient.copy_(part.view_as(gradient))
+    first, last = values.tolist()
+    return first, last

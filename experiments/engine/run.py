@@ -1,0 +1,139 @@
+"""What does the search engine cost beside evaluation, and how much memory does a whole job take?
+
+The engine is timed on an evaluation that takes no time, each benchmark in a process of its own. The
+job is the Fashion-MNIST recipe with a short training, at its real sizes and with its Ray workers;
+the memory of all its processes is added up once a second (proportional set size, Linux only).
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import psutil
+from experiments.record import Row
+from experiments.setting import Setting, main
+
+from hwnas.errors import ConfigError, RunError
+from hwnas.search.benchmark import WINDOW, EngineRow, bench_engine
+
+_SECONDS_BETWEEN_SAMPLES = 1.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", type=int, default=2000, help="a multiple of 100, at least 200")
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        default=["nsga2-12", "nsga2-45", "tpe-12", "random-12"],
+        metavar="SAMPLER-CHOICES",
+    )
+    parser.add_argument("--job", action=argparse.BooleanOptionalAction, default=True)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    trials: int = arguments.trials
+    if trials < 2 * WINDOW or trials % WINDOW:
+        raise ConfigError(f"--trials is {trials}; expected a multiple of {WINDOW}, two at least")
+    job_overrides = ["train.budget_minutes=1", "search.trials=40", "search.random_baseline=false"]
+    setting = Setting(arguments, {"trials": trials}, job_overrides)
+    for seed in setting.seeds:
+        for case in arguments.cases:
+            if setting.answers.find("ms_per_trial", case, seed) is None:
+                windows = bench(case, trials, seed)
+                setting.observations.put(observed(case, windows, seed))
+                setting.answer(summary(case, windows, seed))
+        if arguments.job and setting.answers.find("peak_pss", "job", seed) is None:
+            setting.answer([job_memory(arguments, [*job_overrides, *arguments.set], seed)])
+    setting.show()
+
+
+def bench(case: str, trials: int, seed: int) -> list[EngineRow]:
+    """A benchmark in a fresh process, so that one's memory is not another's."""
+    sampler, _, choices = case.partition("-")
+    if not choices.isdigit():
+        raise ConfigError(f"--cases {case!r}: expected a sampler and a number, such as nsga2-12")
+    print(f"seed {seed}: {trials} trials of {sampler} with {choices} choices", flush=True)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        windows = process.submit(bench_engine, trials, int(choices), sampler, seed).result()
+    if not windows or windows[-1].trials < trials:
+        raise ConfigError(f"--cases {case!r}: the space ran out of networks before trial {trials}")
+    return windows
+
+
+def observed(case: str, windows: list[EngineRow], seed: int) -> list[Row]:
+    """The benchmark's rows, a hundred trials each."""
+    return [
+        Row(
+            "ms_per_trial",
+            f"{case} at {row.trials}",
+            seed,
+            row.ms_per_trial,
+            "ms",
+            WINDOW,
+            details={"cpu_ms_per_trial": row.cpu_ms_per_trial, "pss_mb": row.pss_mb},
+        )
+        for row in windows
+    ]
+
+
+def summary(case: str, windows: list[EngineRow], seed: int) -> list[Row]:
+    """What the goals are about: mean cost, cost and memory at the end against the beginning."""
+    first, last, n = windows[0], windows[-1], windows[-1].trials
+    wall = sum(row.ms_per_trial for row in windows) / len(windows)
+    cpu = sum(row.cpu_ms_per_trial for row in windows) / len(windows)
+    growth = last.ms_per_trial / first.ms_per_trial
+    cpu_growth = last.cpu_ms_per_trial / first.cpu_ms_per_trial
+    spread = {
+        "least": min(row.ms_per_trial for row in windows),
+        "most": max(row.ms_per_trial for row in windows),
+    }
+    return [
+        Row("ms_per_trial", case, seed, wall, "ms", n, spread),
+        Row("cpu_ms_per_trial", case, seed, cpu, "ms", n),
+        Row("last_over_first_window", case, seed, growth, "ratio", WINDOW),
+        Row("cpu_last_over_first_window", case, seed, cpu_growth, "ratio", WINDOW),
+        Row("memory_growth", case, seed, last.pss_mb - first.pss_mb, "MB", n - WINDOW),
+    ]
+
+
+def job_memory(arguments: argparse.Namespace, overrides: list[str], seed: int) -> Row:
+    """The largest sum of PSS over the processes of a job."""
+    run = arguments.work / f"job-{seed}"
+    command = [Path(sys.executable).with_name("hwnas"), "search", arguments.recipe, "--run", run]
+    for override in [*overrides, f"seed={seed}"]:
+        command += ["--set", override]
+    print(f"seed {seed}: the whole job, its memory watched", flush=True)
+    samples = []
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as job:
+        while job.poll() is None:
+            samples.append(tree_pss_mb(job.pid))
+            time.sleep(_SECONDS_BETWEEN_SAMPLES)
+    if job.returncode:
+        raise RunError(f"the job in {run} failed (status {job.returncode}); it says why above")
+    return Row("peak_pss", "job", seed, max(samples), "MB", len(samples))
+
+
+def tree_pss_mb(pid: int) -> float:
+    """Memory of a process and all its descendants, shared pages divided among their users."""
+    try:
+        root = psutil.Process(pid)
+        processes = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0.0
+    total = 0
+    for process in processes:
+        try:
+            total += process.memory_full_info().pss
+        except psutil.Error:
+            continue  # it has just ended
+    return total / 1e6
+
+
+if __name__ == "__main__":
+    main(Path(__file__).parent, __doc__, work, add_options)

@@ -1,0 +1,200 @@
+"""Is the family that hwnas finds better than one made by hand, or by a random search?
+
+Per seed: the whole job of the recipe; hand-scaled MobileNetV3 widths that get the seconds which the
+job took for calibration, training and search; and random search on the same supernet with as many
+trials. Every side has as many networks, fine-tuned, tested and exported in the same way, and all of
+them are timed against each other in one session.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from experiments.fashion_mnist.hand_scaled import Network, train_hand_scaled
+from experiments.record import Row
+from experiments.setting import Setting, main
+
+from hwnas.deploy import Bundle, Measurement, Target, measure
+from hwnas.deploy.bundle import MODEL
+from hwnas.errors import ConfigError
+from hwnas.progress import Silent
+from hwnas.run_folder import RunFolder
+from hwnas.search.cluster import local_ray
+from hwnas.search.front import hypervolume, reference_point
+from hwnas.search.training import load_weights
+from hwnas.stages.finalists import choose, make_bundles, read_bundles, score_of
+from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.search import BASELINE, found
+
+HWNAS, RANDOM, HAND = "hwnas", "random", "hand-scaled"
+_QUANTILES = (0.25, 0.5, 0.75)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--widths", type=float, nargs="+", default=[0.25, 0.5, 0.75, 1.0])
+
+
+def work(arguments: argparse.Namespace) -> None:
+    widths: list[float] = arguments.widths
+    setting = Setting(arguments, {"widths": widths})
+    recipe = setting.recipe(0)
+    if recipe.deploy.top != len(widths) or not recipe.search.random_baseline:
+        raise ConfigError(
+            f"deploy.top is {recipe.deploy.top}, there are {len(widths)} --widths and "
+            f"search.random_baseline is {recipe.search.random_baseline}; the sides are compared by "
+            "as many networks each, and random search is one of them"
+        )
+    for seed in setting.seeds:
+        rows = [row for row in setting.observations.rows if row.seed == seed]
+        if not rows:
+            rows = observe(setting, widths, seed)
+            setting.observations.put(rows)
+        setting.answer(judge(rows, seed))
+    setting.show()
+
+
+def observe(setting: Setting, widths: Sequence[float], seed: int) -> list[Row]:
+    """Make the networks of all sides, going on where that was stopped, and time them together."""
+    folder = setting.work / f"seed-{seed}"
+    run = folder / "run"
+    setting.experiment(seed).run(run)
+    ingredients = setting.ingredients(seed)
+    goal = Goal(ingredients.recipe.objective)
+    (target,) = goal.targets
+    with RunFolder.open(run) as opened:
+        random_bundles = bundles_of_random_search(opened, ingredients, goal, folder / RANDOM)
+    spent = {
+        side: sum(opened.stages[s].wall_s for s in (f"calibrate@{target}", "train", search))
+        for side, search in ((HWNAS, "search"), (RANDOM, "random-baseline"))
+    }
+    hand, spent[HAND] = train_hand_scaled(ingredients, widths, spent[HWNAS], folder / HAND)
+    networks = [
+        *(
+            _of_bundle(HWNAS, bundle, ingredients)
+            for bundle in read_bundles(run / "bundles").values()
+        ),
+        *(_of_bundle(RANDOM, bundle, ingredients) for bundle in random_bundles),
+        *hand,
+    ]
+    models = {f"{network.side} {network.id}": network.onnx for network in networks}
+    measured = measure(models, Target.parse(target))
+    n = len(ingredients.data.test)
+    return [
+        *(row for x in networks for row in rows_of(x, measured[f"{x.side} {x.id}"], n, seed)),
+        *(Row("training_seconds", side, seed, s, "s", 1) for side, s in spent.items()),
+    ]
+
+
+def bundles_of_random_search(
+    run: RunFolder, ingredients: Ingredients, goal: Goal, folder: Path
+) -> list[Bundle]:
+    """Finalists of the random search, chosen and made as those of the search itself."""
+    job = Job(ingredients, run, Silent())
+    trials = choose(found(run.path, goal, BASELINE), ingredients.recipe.deploy.top)
+    if set(read_bundles(folder)) != {trial.candidate.id for trial in trials}:
+        print("finalists of the random search", flush=True)
+        weights = load_weights(run.path / "supernet" / "weights.safetensors")
+        with _workers(ingredients):
+            make_bundles(job, goal, trials, weights, folder, lambda share, detail="": None)
+    return list(read_bundles(folder).values())
+
+
+@contextmanager
+def _workers(ingredients: Ingredients) -> Iterator[None]:
+    """Ray where the recipe's own finalists had it."""
+    if ingredients.recipe.search.workers == 0:
+        yield
+        return
+    with local_ray(os.cpu_count() or 1):
+        yield
+
+
+def _of_bundle(side: str, bundle: Bundle, ingredients: Ingredients) -> Network:
+    metric = ingredients.task.metrics[0].name
+    workload = ingredients.space.workload(bundle.architecture)
+    return Network(
+        side,
+        bundle.architecture.id,
+        bundle.folder / MODEL,
+        score_of(bundle, metric, "validation")["value"],
+        score_of(bundle, metric, "test")["value"],
+        workload.macs,
+        workload.params,
+        bundle.architecture.to_json(),
+    )
+
+
+def rows_of(network: Network, measured: Measurement, n: int, seed: int) -> list[Row]:
+    """Test error and latency of one network."""
+    subject, error = f"{network.side} {network.id}", 1 - network.test
+    details = {
+        "side": network.side,
+        "latency_ms": measured.latency_ms,
+        "validation_accuracy": network.validation,
+        "macs": network.macs,
+        "params": network.params,
+        "architecture": network.architecture,
+    }
+    deviation = {"standard_error": (error * (1 - error) / n) ** 0.5}
+    quantiles = {"p20": measured.headline.p20, "p80": measured.headline.p80}
+    about = {"target": measured.target, "clock": measured.clock, "contended": measured.contended}
+    return [
+        Row("test_error", subject, seed, error, "fraction", n, deviation, details),
+        Row("latency", subject, seed, measured.latency_ms, "ms", measured.n, quantiles, about),
+    ]
+
+
+def judge(rows: Sequence[Row], seed: int) -> list[Row]:
+    """Compare the sides of one seed.
+
+    Hypervolumes share one reference point. Under a latency budget each side plays the network with
+    its best validation accuracy, and is judged by the test.
+    """
+    errors = [row for row in rows if row.metric == "test_error"]
+    points = np.array([[row.value, row.details["latency_ms"]] for row in errors], dtype=float)
+    side_of = np.array([row.details["side"] for row in errors])
+    reference = reference_point(points)
+    volumes = {
+        side: hypervolume(points[side_of == side], reference) for side in (HWNAS, HAND, RANDOM)
+    }
+    counts = {side: int((side_of == side).sum()) for side in volumes}
+    named = dict(zip(("test_error", "latency_ms"), reference.tolist(), strict=True))
+    answers = [
+        Row("hypervolume", side, seed, volume, "ms", counts[side], details={"reference": named})
+        for side, volume in volumes.items()
+    ]
+    for rival in (HAND, RANDOM):
+        ratio = volumes[HWNAS] / volumes[rival]
+        answers.append(
+            Row("hypervolume_ratio", f"{HWNAS} / {rival}", seed, ratio, "ratio", len(errors))
+        )
+    for quantile in _QUANTILES:
+        budget = float(np.quantile(points[:, 1], quantile))
+        for side in volumes:
+            best = _best_within([r for r in errors if r.details["side"] == side], budget)
+            answers.append(
+                Row(
+                    f"test_accuracy_at_latency_q{100 * quantile:.0f}",
+                    side,
+                    seed,
+                    None if best is None or best.value is None else 1 - best.value,
+                    "fraction",
+                    errors[0].n,
+                    details={"budget_ms": budget},
+                )
+            )
+    return [*answers, *(row for row in rows if row.metric == "training_seconds")]
+
+
+def _best_within(rows: Sequence[Row], budget_ms: float) -> Row | None:
+    fast = [row for row in rows if row.details["latency_ms"] <= budget_ms]
+    return max(fast, key=lambda row: float(row.details["validation_accuracy"]), default=None)
+
+
+if __name__ == "__main__":
+    main(Path(__file__).parent, __doc__, work, add_options)

@@ -1,0 +1,172 @@
+"""Does the supernet rank networks as training each of them alone does?
+
+Networks that are spread evenly over MACs are trained alone, each with two or more seeds, and scored
+with the weights of a supernet that was trained on the same images. All are scored on the same
+validation images. How well two stand-alone trainings agree is the ceiling for any supernet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from experiments.record import Row
+from experiments.setting import Setting, main
+from scipy.stats import kendalltau
+
+from hwnas.errors import ConfigError
+from hwnas.search import Fidelity, SupernetEvaluator, SupernetTraining, train_supernet
+from hwnas.search.evaluate import Evaluation, recalibrate, score
+from hwnas.search.training import NetworkStep, fit, load_weights
+from hwnas.search_spaces import Architecture, Candidate, SearchSpace
+from hwnas.stages.job import Ingredients, content_hash
+
+ALONE, SHARED = "alone", "supernet"
+_DIVISION_SEED = 0  # all trainings see the same images, whatever their seed
+# 10,000 images to train on and 6,000 to score on, so that the score's own noise stays small.
+_OVERRIDES = ["data.train_limit=16000", "data.validation_fraction=0.375", "train.workers=0"]
+_RECALIBRATION_IMAGES = 2048
+_TOP = 3
+Numbers = npt.NDArray[np.float64]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--networks", type=int, default=16)
+    parser.add_argument("--pool", type=int, default=300, help="random networks to choose them from")
+    parser.add_argument("--minutes", type=float, default=1.5, help="training of each network alone")
+    parser.add_argument("--supernet-seeds", type=int, nargs="+", default=[0], metavar="N")
+
+
+def work(arguments: argparse.Namespace) -> None:
+    if len(arguments.seeds) < 2:
+        raise ConfigError("--seeds has one seed; the ceiling needs two stand-alone trainings")
+    config = {name: getattr(arguments, name) for name in ("networks", "pool", "minutes")}
+    setting = Setting(arguments, config, _OVERRIDES)
+    ingredients = setting.ingredients(_DIVISION_SEED)
+    networks = spread_over_macs(ingredients.space, arguments.networks, arguments.pool)
+    for seed, network in itertools.product(setting.seeds, networks):
+        if setting.observations.find(ALONE, network.id, seed) is None:
+            print(f"seed {seed}: training {network.id} alone", flush=True)
+            checkpoint = setting.work / f"{network.id}-{seed}.safetensors"
+            found = train_alone(ingredients, network, arguments.minutes, seed, checkpoint)
+            setting.observations.put([row(ALONE, ingredients.space, network, found, seed)])
+            checkpoint.unlink(missing_ok=True)
+    for seed in arguments.supernet_seeds:
+        missing = [n for n in networks if setting.observations.find(SHARED, n.id, seed) is None]
+        if missing:
+            print(f"seed {seed}: the supernet", flush=True)
+            evaluator = supernet_evaluator(ingredients, seed, setting.work / f"supernet-{seed}")
+        for network in missing:
+            found = evaluator.evaluate(Candidate.of(network), Fidelity())
+            setting.observations.put([row(SHARED, ingredients.space, network, found, seed)])
+        setting.answer(compare(setting.observations.rows, networks, setting.seeds, seed))
+    setting.show()
+
+
+def spread_over_macs(space: SearchSpace, count: int, drawn: int) -> list[Architecture]:
+    """Networks of a random pool that are nearest to evenly spaced MACs, smallest first."""
+    rng = random.Random(0)
+    pool = {space.sample(rng) for _ in range(drawn)}
+    if len(pool) < count:
+        raise ConfigError(f"--pool {drawn} holds {len(pool)} networks; --networks wants {count}")
+    macs = {network: space.workload(network).macs for network in pool}
+    chosen: list[Architecture] = []
+    for wanted in np.linspace(min(macs.values()), max(macs.values()), count):
+        chosen.append(min(macs, key=lambda network: (abs(macs[network] - wanted), network)))
+        del macs[chosen[-1]]
+    return chosen
+
+
+def train_alone(
+    ingredients: Ingredients, network: Architecture, minutes: float, seed: int, checkpoint: Path
+) -> Evaluation:
+    """Accuracy on the validation images after training from scratch."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    torch.manual_seed(seed)
+    space, task, data = ingredients.space, ingredients.task, ingredients.data
+    shape = space.input_shape(network)
+    module = space.build(network).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    config = replace(ingredients.recipe.train, epochs=None, budget_minutes=minutes)
+    run = content_hash(ingredients.hash, config, seed, network.id)
+    step = NetworkStep(module, task, shape)
+    fit(module, step, data.train, config, seed, checkpoint=checkpoint, run=run)
+    recalibrate(module, task, data.train.first(_RECALIBRATION_IMAGES), shape)
+    return score(module, task, data.validation, shape, "validation")
+
+
+def supernet_evaluator(ingredients: Ingredients, seed: int, folder: Path) -> SupernetEvaluator:
+    """Train the supernet, or go on with it, and make an evaluator of its weights."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    space, task, data = ingredients.space, ingredients.task, ingredients.data
+    config = ingredients.recipe.train
+    run = content_hash(ingredients.hash, config, seed)
+    weights = load_weights(
+        train_supernet(SupernetTraining(space, task, data, config, seed, run, folder))
+    )
+    arrays = {name: tensor.numpy() for name, tensor in weights.items()}
+    return SupernetEvaluator(space, task, data, arrays)
+
+
+def row(
+    metric: str, space: SearchSpace, network: Architecture, found: Evaluation, seed: int
+) -> Row:
+    (name,) = found.values
+    return Row(
+        metric,
+        network.id,
+        seed,
+        found.values[name],
+        "fraction",
+        found.n,
+        {"standard_error": found.standard_errors[name]},
+        {"macs": space.workload(network).macs, "architecture": network.to_json()},
+    )
+
+
+def compare(
+    rows: Sequence[Row], networks: Sequence[Architecture], seeds: Sequence[int], supernet_seed: int
+) -> list[Row]:
+    """Rank correlation with each stand-alone training, its ceiling, and the cost of trusting it."""
+    values = {row.key: row.value for row in rows}
+
+    def scores(metric: str, seed: int) -> Numbers:
+        return np.array([values[metric, network.id, seed] for network in networks], dtype=float)
+
+    alone = [scores(ALONE, seed) for seed in seeds]
+    mean = np.mean(alone, axis=0)
+    shared = scores(SHARED, supernet_seed)
+    ceiling = float(np.mean([_tau(a, b) for a, b in itertools.combinations(alone, 2)]))
+    taus = [_tau(shared, one) for one in alone]
+    tau, n = float(np.mean(taus)), len(networks)
+    top = np.argsort(-shared)[:_TOP]
+    regret = float(mean.max() - mean[top].max())
+    reach = {"least": float(mean.min()), "most": float(mean.max())}
+    spread = {"least": min(taus), "most": max(taus)}
+
+    def answer(metric: str, subject: str, value: float, unit: str = "tau") -> Row:
+        return Row(metric, subject, supernet_seed, value, unit, n)
+
+    return [
+        replace(answer("tau", SHARED, tau), spread=spread),
+        answer("tau_to_mean_of_seeds", SHARED, _tau(shared, mean)),
+        answer("tau_between_seeds", ALONE, ceiling),
+        answer("tau_quotient", SHARED, tau / ceiling, "ratio"),
+        answer(f"regret_top{_TOP}", SHARED, regret, "fraction"),
+        replace(answer("range_of_accuracy", ALONE, float(np.ptp(mean)), "fraction"), spread=reach),
+    ]
+
+
+def _tau(a: Numbers, b: Numbers) -> float:
+    return float(kendalltau(a, b).statistic)
+
+
+if __name__ == "__main__":
+    main(Path(__file__).parent, __doc__, work, add_options, seeds=(0, 1))

@@ -1,0 +1,51 @@
+from pathlib import Path
+
+from experiments.readme_table import MISSING, filled, headline_table, latest, markdown
+from experiments.record import Results, Row, read_rows
+
+PAGE = "# Title\n\n<!-- results -->\nold\n<!-- /results -->\n\nThe end.\n"
+
+
+def row(seed: int, value: float | None, unit: str = "rho", metric: str = "spearman") -> Row:
+    return Row(metric, "regression", seed, value, unit, 30)
+
+
+def recorded(folder: Path, rows: list[Row], config: int = 0) -> list[Row]:
+    path = folder / "predictor" / "results.jsonl"
+    Results(path, {"config": config}).put(rows)
+    return read_rows(path)
+
+
+def test_the_table_replaces_what_is_between_the_markers_and_nothing_else() -> None:
+    page = filled(PAGE, "| new |")
+    assert page == PAGE.replace("old", "| new |")
+    assert filled(page, "| new |") == page
+    assert filled("no markers", "| new |") == "no markers"
+
+
+def test_seeds_become_a_median_with_its_range(tmp_path: Path) -> None:
+    table = markdown(recorded(tmp_path, [row(0, 0.9), row(1, 0.97), row(2, 0.95)]))
+    assert "| spearman | regression | 0.95 | 0.9 to 0.97 | 3 | 30 |" in table
+    assert "torch" in table
+
+
+def test_fractions_are_shown_in_percent_and_missing_values_as_none(tmp_path: Path) -> None:
+    rows = [row(0, 0.0512, "fraction"), row(0, None, "fraction", "accuracy")]
+    table = markdown(recorded(tmp_path, rows))
+    assert "5.12 %" in table
+    assert "| accuracy | regression | none | - |" in table
+
+
+def test_only_the_configuration_that_was_recorded_last_is_shown(tmp_path: Path) -> None:
+    recorded(tmp_path, [row(0, 0.1)], config=0)
+    rows = recorded(tmp_path, [row(0, 0.2)], config=1)
+    assert len(rows) == 2
+    assert [r.value for r in latest(rows)] == [0.2]
+
+
+def test_the_headlines_say_what_is_not_recorded(tmp_path: Path) -> None:
+    assert headline_table(tmp_path).count(MISSING) == 10
+    recorded(tmp_path, [row(0, 0.96)])
+    table = headline_table(tmp_path)
+    assert table.count(MISSING) == 9
+    assert "0.96 (1 seed)" in table

@@ -1,0 +1,109 @@
+import json
+import multiprocessing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from experiments.record import Results, Row, read_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hwnas.errors import RunError, StorageError
+
+CONFIG = {"networks": 20}
+
+
+def row(seed: int = 0, value: float = 0.5, subject: str = "regression") -> Row:
+    return Row("spearman", subject, seed, value, "rho", 30, {"p20": 0.4}, {"role": "unseen"})
+
+
+def test_a_row_says_where_it_comes_from(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.jsonl", CONFIG)
+    results.put([row()])
+    line = json.loads((tmp_path / "results.jsonl").read_text())
+    assert line["metric"] == "spearman"
+    assert line["unit"] == "rho"
+    assert line["n"] == 30
+    assert line["seed"] == 0
+    provenance = line["provenance"]
+    assert provenance["config"] == results.config
+    assert "cores" in provenance["device"] or "logical" in provenance["device"]
+    assert {"hwnas", "torch", "onnxruntime"} <= set(provenance["versions"])
+    assert provenance["commit"]
+    assert provenance["date"].startswith("20")
+
+
+def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "results.jsonl"
+    Results(path, CONFIG).put([row(), row(1, subject="macs")])
+    found = Results(path, CONFIG).rows
+    assert [replace(r, provenance=None) for r in found] == [row(), row(1, subject="macs")]
+
+
+def test_a_second_process_finds_what_the_first_recorded(tmp_path: Path) -> None:
+    Results(tmp_path / "results.jsonl", CONFIG).put([row(seed=3)])
+    again = Results(tmp_path / "results.jsonl", CONFIG)
+    assert again.find("spearman", "regression", 3) is not None
+    assert again.find("spearman", "regression", 4) is None
+    assert again.find("spearman", "macs", 3) is None
+
+
+def test_the_same_row_again_replaces_the_older_one(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.jsonl", CONFIG)
+    results.put([row(value=0.1), row(seed=1)])
+    results.put([row(value=0.9)])
+    assert [(r.seed, r.value) for r in results.rows] == [(0, 0.9), (1, 0.5)]
+
+
+def test_another_configuration_is_another_result(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    Results(path, CONFIG).put([row(value=0.1)])
+    other = Results(path, {"networks": 8})
+    assert other.rows == []
+    other.put([row(value=0.2)])
+    assert [r.value for r in Results(path, CONFIG).rows] == [0.1]
+    assert [r.value for r in read_rows(path)] == [0.1, 0.2]
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1)), max_size=6))
+def test_the_last_value_of_each_seed_stays(
+    tmp_path_factory: pytest.TempPathFactory, puts: list[tuple[int, float]]
+) -> None:
+    results = Results(tmp_path_factory.mktemp("law") / "results.jsonl", CONFIG)
+    for seed, value in puts:
+        results.put([row(seed, value)])
+    assert {r.seed: r.value for r in results.rows} == dict(puts)
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    Results(path, CONFIG).put([row()])
+    path.write_text(path.read_text() + '{"metric": "spear')
+    with pytest.raises(RunError, match="line 2"):
+        read_rows(path)
+    with pytest.raises(RunError, match="line 2"):
+        Results(path, CONFIG).put([row(1)])
+
+
+def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="file"):
+        Results(tmp_path / "file" / "results.jsonl", CONFIG).put([row()])
+
+
+def put_ten(path: Path, seed: int) -> None:
+    results = Results(path, CONFIG)
+    for number in range(10):
+        results.put([row(seed, subject=str(number))])
+
+
+def test_two_processes_lose_no_row_of_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=put_ten, args=(path, seed)) for seed in (0, 1)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert len(read_rows(path)) == 20

@@ -1,0 +1,75 @@
+"""Every script at toy size on the digits: it records its answers, and does nothing twice."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from experiments.record import read_rows
+
+ROOT = Path(__file__).parents[2]
+TOY = [
+    "data.source=digits",
+    "space.preset=tiny",
+    "space.stem_stride=1",
+    "train.budget_minutes=0.02",
+    "train.workers=0",
+    "predictor.networks=4",
+    "search.trials=8",
+    "search.workers=0",
+    "deploy.finetune_epochs=0.1",
+]
+SCRIPTS = {
+    "predictor": ["--seeds", "0", "--timed", "4", "--unseen", "3"],
+    "engine": ["--seeds", "0", "--trials", "200", "--cases", "random-12"],
+    "training_step": ["--seeds", "0", "--networks", "1", "--rounds", "1", "--batch", "8"],
+    "ranking": ["--seeds", "0", "1", "--networks", "4", "--pool", "12", "--minutes", "0.01"],
+    "fashion_mnist": ["--seeds", "0", "--widths", "0.5", "1.0", "--set", "deploy.top=2"],
+}
+EXPECTED = {
+    "predictor": {("spearman", "regression"), ("median_error", "macs")},
+    "engine": {("ms_per_trial", "random-12"), ("memory_growth", "random-12"), ("peak_pss", "job")},
+    "training_step": {("step_ratio", "cpu-t1"), ("first_activation", "cpu")},
+    "ranking": {("tau_quotient", "supernet"), ("regret_top3", "supernet")},
+    "fashion_mnist": {
+        ("hypervolume_ratio", "hwnas / hand-scaled"),
+        ("hypervolume_ratio", "hwnas / random"),
+        ("test_accuracy_at_latency_q50", "hwnas"),
+        ("training_seconds", "hand-scaled"),
+    },
+}
+
+
+def run(script: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"experiments.{script}.run", "--out", str(folder / "out")]
+    command += ["--work", str(folder / "work"), *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_records_its_answers_and_does_nothing_twice(script: str, tmp_path: Path) -> None:
+    options = [*SCRIPTS[script], *(part for setting in TOY for part in ("--set", setting))]
+    first = run(script, tmp_path, *options)
+    assert first.returncode == 0, first.stderr
+    observed = tmp_path / "out" / "observations.jsonl"
+    before = observed.read_text()
+    answers = {(row.metric, row.subject): row for row in read_rows(tmp_path / "out/results.jsonl")}
+    assert set(answers) >= EXPECTED[script]
+    for metric, subject in EXPECTED[script]:
+        assert f"| {metric} | {subject} |" in first.stdout
+
+    second = run(script, tmp_path, *options)
+    assert second.returncode == 0, second.stderr
+    assert observed.read_text() == before
+    assert "seed 0: " not in second.stdout  # what a script prints before it works
+
+
+def test_bad_input_is_one_line_and_status_2(tmp_path: Path) -> None:
+    done = run("ranking", tmp_path, "--set", "train.bugdet_minutes=1")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "did you mean 'budget_minutes'" in done.stderr
+    assert not (tmp_path / "out").exists()

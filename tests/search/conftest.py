@@ -1,0 +1,51 @@
+"""A few real digits, and a space of small networks for them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from hwnas.search.data import DataConfig, ImageData, load_data
+from hwnas.search.task import Classification, classification
+from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage
+
+
+@pytest.fixture(scope="session")
+def few_digits(tmp_path_factory: pytest.TempPathFactory) -> ImageData:
+    """Digits to train on (150), to choose by (50) and to test with (100)."""
+    cache = tmp_path_factory.mktemp("cache")
+    config = DataConfig("digits", validation_fraction=0.25, train_limit=200, test_limit=100)
+    return load_data(config, cache, 0, cache)
+
+
+@pytest.fixture(scope="session")
+def digits_task(few_digits: ImageData) -> Classification:
+    return classification(few_digits)
+
+
+@pytest.fixture(scope="session")
+def small_space() -> MobileNetSpace:
+    """Every kind of choice, in networks that take milliseconds."""
+    return MobileNetSpace(
+        MobileNetConfig(
+            stages=(
+                Stage(8, 1, depth=(1, 2), kernel_size=(3, 5), expand_ratio=(2, 3)),
+                Stage(12, 2, depth=(1, 2), kernel_size=(3, 5), expand_ratio=(2, 3)),
+            ),
+            resolution=(8,),
+            width=(0.5, 1.0),
+            in_channels=1,
+            outputs=10,
+            stem_channels=8,
+            stem_stride=1,
+            head_channels=24,
+            feature_channels=32,
+        )
+    )
+
+
+@pytest.fixture(scope="session")
+def dropout_space(small_space: MobileNetSpace) -> MobileNetSpace:
+    """The same, with something random in the forward pass."""
+    return MobileNetSpace(dataclasses.replace(small_space.config, dropout=0.3))

@@ -1,0 +1,179 @@
+"""What a user would write to bring a space, evaluators, costs and a sampler of their own."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+from torch import Tensor, nn
+
+from hwnas.deploy.device import Target
+from hwnas.errors import DivergedError
+from hwnas.predictors import Estimate
+from hwnas.search.evaluate import Evaluation, Fidelity
+from hwnas.search_spaces import Architecture, Candidate, Choice, SearchSpace, When, Workload
+
+
+class Dials(SearchSpace):
+    """Dials of three positions each; the last one is there only if the first is turned up."""
+
+    name = "dials"
+
+    def __init__(self, dials: int = 6) -> None:
+        names = [f"dial{i}" for i in range(dials)]
+        self._choices = (
+            *(Choice(name, (0, 1, 2)) for name in names[:-1]),
+            Choice(names[-1], (0, 1, 2), When(names[0], (2,))),
+        )
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return self._choices
+
+    def build(self, architecture: Architecture) -> nn.Module:
+        return nn.Flatten()
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
+        return 1, 1, 1
+
+    def workload(self, architecture: Architecture, batch: int = 1) -> Workload:
+        return Workload((), (), (), params=total(architecture))
+
+
+def total(architecture: Architecture) -> int:
+    return sum(int(position) for _, position in architecture.values)
+
+
+@dataclass
+class EvenDials:
+    """Likes the even dials turned up and the odd ones down; counts how often it was asked."""
+
+    key: str = "even-dials"
+    asked: int = 0
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        self.asked += 1
+        positions = [int(position) for _, position in candidate.network.values]
+        merit = (sum(positions[::2]) - 0.5 * sum(positions[1::2])) / 10
+        return Evaluation({"accuracy": merit}, {"accuracy": 0.01}, 100, "validation")
+
+
+@dataclass
+class Fatal(EvenDials):
+    """Kills the process that it is in, once."""
+
+    marker: str = ""
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        if total(candidate.network) == 4 and not Path(self.marker).exists():
+            Path(self.marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().evaluate(candidate, fidelity)
+
+
+@dataclass
+class Slow(EvenDials):
+    """Takes a moment, so that a test can kill the search in the middle."""
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        time.sleep(0.02)
+        return super().evaluate(candidate, fidelity)
+
+
+@dataclass
+class Diverging(EvenDials):
+    """Fails the way that training fails."""
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        raise DivergedError(7, 0.5)
+
+
+@dataclass
+class Broken(EvenDials):
+    """Finds a number that is none."""
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        return Evaluation({"accuracy": float("nan")}, {"accuracy": 0.0}, 1, "validation")
+
+
+class Priced:
+    """A latency of one millisecond and half of one for each step of a dial."""
+
+    def cost(self, workloads: Sequence[Workload], targets: Sequence[Target]) -> list[Estimate]:
+        return [
+            Estimate("latency_ms", 1 + 0.5 * workload.params, 0.1, "table", target.name)
+            for workload, target in zip(workloads, targets, strict=True)
+        ]
+
+
+class Stubborn(BaseSampler):
+    """Always proposes the same."""
+
+    def __init__(self, option: int) -> None:
+        self._option = option
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
+    ) -> Any:
+        assert isinstance(distribution, CategoricalDistribution)
+        return distribution.choices[self._option]
+
+
+def stubborn(seed: int, option: int = 0) -> Stubborn:
+    return Stubborn(option)
+
+
+class Layered(nn.Module):
+    """Linear layers with a residual, and no normalisation: a batch's gradient is a plain mean."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.stem = nn.Linear(64, 16)
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(depth))
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images.flatten(1))
+        for block in self.blocks:
+            x = x + block(x).tanh()
+        outputs: Tensor = self.head(x)
+        return outputs
+
+
+class Layers(SearchSpace):
+    """How many blocks are there? The others are skipped, and get no gradient."""
+
+    name = "layers"
+    choices = (Choice("depth", (1, 2, 3)),)
+
+    def build(self, architecture: Architecture) -> nn.Module:
+        return Layered(int(architecture.as_dict()["depth"]))
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
+        return 1, 8, 8
+
+
+def two_extremes(
+    space: SearchSpace, rng: random.Random, random_subnets: int
+) -> list[Architecture]:
+    return [space.largest(), space.smallest()]

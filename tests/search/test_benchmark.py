@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from hwnas.errors import ConfigError
+from hwnas.search.benchmark import EngineRow, bench_engine, pss_mb
+
+
+def test_each_hundred_trials_and_the_rest_give_a_row() -> None:
+    seen: list[EngineRow] = []
+    rows = bench_engine(130, 4, "random", on_row=seen.append)
+    assert rows == seen
+    assert [row.trials for row in rows] == [100, 130]
+    for row in rows:
+        assert (row.sampler, row.choices) == ("random", 4)
+        assert 0 < row.cpu_ms_per_trial < 1000
+        assert 0 < row.ms_per_trial < 1000
+        assert row.pss_mb > 50
+
+
+def test_an_unknown_sampler_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown sampler 'nsga9'"):
+        bench_engine(10, 4, "nsga9")
+
+
+def test_memory_of_this_process_grows_with_what_it_holds() -> None:
+    before = pss_mb()
+    held = bytearray(b"x") * 60_000_000
+    assert 50 < pss_mb() - before < 75
+    assert len(held) == 60_000_000

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hwnas.errors import DivergedError
+from hwnas.search.cluster import map_tasks
+
+
+def scaled(factor: int, value: int) -> int:
+    return factor * value
+
+
+def refusing(factor: int, value: int) -> int:
+    raise DivergedError(value, 0.1)
+
+
+def where(shared: None) -> int:
+    return os.getpid()
+
+
+def test_without_ray_tasks_run_here() -> None:
+    assert list(map_tasks(scaled, 3, [(1,), (2,)])) == [3, 6]
+
+
+@pytest.mark.ray
+def test_with_ray_tasks_run_elsewhere_and_come_in_order(ray_session: None) -> None:
+    assert list(map_tasks(scaled, 3, [(i,) for i in range(5)])) == [0, 3, 6, 9, 12]
+    assert os.getpid() not in set(map_tasks(where, None, [()] * 2))
+
+
+@pytest.mark.ray
+def test_an_error_of_ours_comes_back_from_a_task(ray_session: None) -> None:
+    with pytest.raises(DivergedError, match="at step 4 ") as caught:
+        list(map_tasks(refusing, 3, [(4,)]))
+    assert type(caught.value) is DivergedError
+
+
+STARTS_AND_ENDS = """
+import os
+before = dict(os.environ)
+from hwnas.search.cluster import local_ray, map_tasks
+import ray
+from pathlib import Path
+
+def imports(shared):
+    import only_there
+    return only_there.answer
+
+with local_ray(1, [Path({folder!r})]):
+    assert ray.is_initialized()
+    with local_ray(7):
+        assert ray.cluster_resources()["CPU"] == 1
+    assert ray.is_initialized()
+    assert list(map_tasks(imports, None, [()])) == [42]
+assert not ray.is_initialized()
+changed = {{k for k in before | os.environ if before.get(k) != os.environ.get(k)}}
+print("changed:", sorted(k for k in changed if k.startswith(("RAY_", "PYTHON"))))
+"""
+
+
+@pytest.mark.ray
+def test_ray_starts_quietly_and_leaves_the_environment_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "only_there.py").write_text("answer = 42\n")
+    script = STARTS_AND_ENDS.format(folder=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-c", script], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "changed: []\n"
+    assert done.stderr == ""

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from hwnas.search.data import ImageData
+from hwnas.search.evaluate import (
+    EVALUATORS,
+    Evaluation,
+    Fidelity,
+    SupernetEvaluator,
+    TrainEvaluator,
+    recalibrate,
+    score,
+    weights_hash,
+)
+from hwnas.search.task import Classification
+from hwnas.search.training import TrainConfig
+from hwnas.search_spaces import Candidate, MobileNetSpace, batch_norms
+
+SHAPE = (1, 8, 8)
+
+
+class Always(nn.Module):
+    """Says the same of every image."""
+
+    def __init__(self, said: int) -> None:
+        super().__init__()
+        self.said = said
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.eye(10)[self.said].repeat(len(images), 1)
+
+
+def trained_a_little(space: MobileNetSpace) -> dict[str, np.ndarray]:
+    torch.manual_seed(0)
+    supernet = space.supernet()
+    return {name: tensor.numpy().copy() for name, tensor in supernet.shared.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def evaluator(
+    small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+) -> SupernetEvaluator:
+    weights = trained_a_little(small_space)
+    return SupernetEvaluator(small_space, digits_task, few_digits, weights, 100)
+
+
+def candidate(space: MobileNetSpace, seed: int = 0) -> Candidate:
+    return Candidate.of(space.sample(random.Random(seed)))
+
+
+class TestScore:
+    def test_is_the_share_of_right_answers_and_its_standard_error(
+        self, digits_task: Classification, few_digits: ImageData
+    ) -> None:
+        right = few_digits.validation.targets == 3
+        found = score(Always(3), digits_task, few_digits.validation, SHAPE, "validation")
+        assert found.values == {"accuracy": pytest.approx(right.mean())}
+        expected = np.sqrt(right.mean() * (1 - right.mean()) / (len(right) - 1))
+        assert found.standard_errors == {"accuracy": pytest.approx(expected)}
+        assert (found.n, found.split) == (len(right), "validation")
+        assert found.wall_s > 0
+
+    @pytest.mark.parametrize("batch_size", [7, 49, 1000])
+    def test_does_not_depend_on_the_batches(
+        self,
+        small_space: MobileNetSpace,
+        digits_task: Classification,
+        few_digits: ImageData,
+        batch_size: int,
+    ) -> None:
+        torch.manual_seed(1)
+        network = small_space.build(small_space.smallest())
+        whole = score(network, digits_task, few_digits.test, SHAPE, "test")
+        parts = score(network, digits_task, few_digits.test, SHAPE, "test", batch_size)
+        assert parts.values == pytest.approx(dict(whole.values))
+        assert not network.training
+
+    def test_an_evaluation_comes_back_from_json(self) -> None:
+        made = Evaluation({"accuracy": 0.5}, {"accuracy": 0.1}, 25, "validation", 1.5, 1.0)
+        assert Evaluation.from_json(made.to_json()) == made
+
+
+class TestRecalibration:
+    @settings(max_examples=20)
+    @given(seed=st.integers(0, 100), batch_size=st.integers(20, 200))
+    def test_statistics_are_the_averages_over_the_batches(
+        self,
+        small_space: MobileNetSpace,
+        digits_task: Classification,
+        few_digits: ImageData,
+        seed: int,
+        batch_size: int,
+    ) -> None:
+        """By its definition: run all batches with one's own mean and variance, and average."""
+        torch.manual_seed(seed)
+        network = small_space.build(small_space.sample(random.Random(seed)))
+        seen: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
+
+        def watch(norm: nn.Module, inputs: tuple[Tensor]) -> None:
+            x = inputs[0].transpose(0, 1).flatten(1)
+            seen.setdefault(norm, []).append((x.mean(1), x.var(1)))
+
+        handles = [norm.register_forward_pre_hook(watch) for norm in batch_norms(network)]
+        recalibrate(network, digits_task, few_digits.train, SHAPE, batch_size)
+        for handle in handles:
+            handle.remove()
+        batches = -(-len(few_digits.train) // batch_size)
+        for norm in batch_norms(network):
+            assert len(seen[norm]) == batches
+            for kept, values in (
+                (norm.running_mean, [mean for mean, _ in seen[norm]]),
+                (norm.running_var, [variance for _, variance in seen[norm]]),
+            ):
+                expected = torch.stack(values).mean(0)
+                torch.testing.assert_close(kept, expected, rtol=1e-4, atol=1e-5)
+
+    def test_changes_the_statistics_and_nothing_else(
+        self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+    ) -> None:
+        network = small_space.build(small_space.largest())
+        batch_norms(network)[1].momentum = 0.03
+        momenta = [norm.momentum for norm in batch_norms(network)]
+        before = {n: p.clone() for n, p in network.named_parameters()}
+        random_state = torch.random.get_rng_state()
+        recalibrate(network, digits_task, few_digits.train, SHAPE)
+        assert all(torch.equal(p, before[n]) for n, p in network.named_parameters())
+        assert [norm.momentum for norm in batch_norms(network)] == momenta
+        assert not any(module.training for module in network.modules())
+        assert torch.equal(torch.random.get_rng_state(), random_state)
+        assert not any(p.grad is not None for p in network.parameters())
+
+    def test_forgets_what_was_there_before(
+        self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+    ) -> None:
+        network = small_space.build(small_space.smallest())
+        states = []
+        for start in (0.0, 100.0):
+            for norm in batch_norms(network):
+                nn.init.constant_(norm.running_mean, start)
+            recalibrate(network, digits_task, few_digits.train, SHAPE)
+            states.append([norm.running_mean.clone() for norm in batch_norms(network)])
+        for one, other in zip(*states, strict=True):
+            torch.testing.assert_close(one, other)
+
+    def test_one_image_more_than_a_batch_is_no_batch_of_one(
+        self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+    ) -> None:
+        network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(1), nn.Flatten())
+        recalibrate(network, digits_task, few_digits.train.first(65), SHAPE, batch_size=64)
+        assert network[1].running_mean.isfinite().all()
+
+    def test_a_network_without_normalisation_is_left_alone(
+        self, digits_task: Classification, few_digits: ImageData
+    ) -> None:
+        network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        recalibrate(network, digits_task, few_digits.train, SHAPE)
+        assert not network.training
+
+
+SPAWNED = """
+import pickle, sys
+from pathlib import Path
+evaluator, candidates, fidelity = pickle.loads(Path(sys.argv[1]).read_bytes())
+found = [evaluator.evaluate(c, fidelity).values["accuracy"] for c in candidates]
+print(evaluator.key, found)
+"""
+
+
+class TestSupernetEvaluator:
+    def test_scores_the_same_in_another_process(
+        self, evaluator: SupernetEvaluator, small_space: MobileNetSpace, tmp_path: Path
+    ) -> None:
+        candidates = [candidate(small_space, seed) for seed in range(3)]
+        here = [evaluator.evaluate(c, Fidelity()).values["accuracy"] for c in candidates]
+        (tmp_path / "work").write_bytes(pickle.dumps((evaluator, candidates, Fidelity())))
+        done = subprocess.run(
+            [sys.executable, "-c", SPAWNED, str(tmp_path / "work")], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == f"{evaluator.key} {here}"
+
+    def test_does_not_depend_on_what_was_scored_before(
+        self, evaluator: SupernetEvaluator, small_space: MobileNetSpace
+    ) -> None:
+        first = evaluator.evaluate(candidate(small_space), Fidelity()).values
+        evaluator.evaluate(candidate(small_space, 5), Fidelity())
+        assert evaluator.evaluate(candidate(small_space), Fidelity()).values == first
+
+    def test_scores_validation_images_only(
+        self, evaluator: SupernetEvaluator, small_space: MobileNetSpace, few_digits: ImageData
+    ) -> None:
+        found = evaluator.evaluate(candidate(small_space), Fidelity())
+        assert (found.split, found.n) == ("validation", len(few_digits.validation))
+        network = small_space.supernet()
+        network.shared.load_state_dict(
+            {name: torch.from_numpy(array) for name, array in evaluator.weights.items()}
+        )
+        alone = network.extract(candidate(small_space).network)
+        recalibrate(alone, evaluator.task, few_digits.train.first(100), SHAPE)
+        expected = score(alone, evaluator.task, few_digits.validation, SHAPE, "validation")
+        assert found.values == expected.values
+
+    def test_fidelity_says_how_many_images_count(
+        self, evaluator: SupernetEvaluator, small_space: MobileNetSpace
+    ) -> None:
+        assert evaluator.evaluate(candidate(small_space), Fidelity(images=20)).n == 20
+        assert Fidelity(images=20).key != Fidelity(images=30).key != Fidelity().key
+
+    def test_the_key_changes_with_all_that_the_score_depends_on(
+        self, evaluator: SupernetEvaluator
+    ) -> None:
+        space, task, data = evaluator.space, evaluator.task, evaluator.data
+        name = next(iter(evaluator.weights))
+        other = {**evaluator.weights, name: evaluator.weights[name] + 1}
+        keys = {
+            evaluator.key,
+            SupernetEvaluator(space, task, data, other, 100).key,
+            SupernetEvaluator(space, task, data, evaluator.weights, 99).key,
+        }
+        assert len(keys) == 3
+        assert SupernetEvaluator(space, task, data, evaluator.weights, 100).key in keys
+
+
+def test_the_hash_of_weights_sees_names_shapes_types_and_values() -> None:
+    one = {"a": torch.zeros(2, 3), "b": torch.ones(1)}
+    others = [
+        {"a": torch.zeros(3, 2), "b": torch.ones(1)},
+        {"a": torch.zeros(2, 3), "c": torch.ones(1)},
+        {"a": torch.zeros(2, 3), "b": torch.zeros(1)},
+        {"a": torch.zeros(2, 3), "b": torch.ones(1, dtype=torch.int32)},
+    ]
+    assert len({weights_hash(weights) for weights in [one, *others]}) == 5
+    assert weights_hash(dict(reversed(one.items()))) == weights_hash(one)
+
+
+def test_training_a_candidate_alone_scores_what_it_learnt(
+    small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+) -> None:
+    config = TrainConfig(epochs=12, batch_size=32, learning_rate=0.01, workers=0)
+    alone = TrainEvaluator(small_space, digits_task, few_digits, config)
+    found = alone.evaluate(candidate(small_space), Fidelity())
+    assert found.values["accuracy"] > 0.5
+    assert found.split == "validation"
+    assert alone.evaluate(candidate(small_space), Fidelity()).values == found.values
+    other = TrainEvaluator(small_space, digits_task, few_digits, config, seed=1)
+    assert other.key != alone.key
+    assert set(EVALUATORS) == {"supernet", "train"}

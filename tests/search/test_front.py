@@ -1,0 +1,118 @@
+"""Pareto fronts; losses, so smaller is better."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from hwnas.search.front import (
+    hypervolume,
+    hypervolume_history,
+    knee,
+    non_dominated,
+    pick_spread,
+    reference_point,
+)
+
+Losses = NDArray[np.float64]
+
+
+def tables(least: int = 1) -> st.SearchStrategy[Losses]:
+    """Small whole numbers, so that equal values and equal points are common."""
+    shape = st.tuples(st.integers(least, 12), st.integers(1, 3))
+    return shape.flatmap(lambda s: arrays(np.float64, s, elements=st.integers(0, 6).map(float)))
+
+
+def dominates(a: Losses, b: Losses) -> bool:
+    return bool((a <= b).all() and (a < b).any())
+
+
+@given(tables(least=0))
+def test_the_front_is_an_antichain_that_dominates_the_rest(losses: Losses) -> None:
+    on_front = non_dominated(losses)
+    front = losses[on_front]
+    assert on_front.shape == (len(losses),)
+    assert not any(dominates(a, b) for a in front for b in front)
+    assert all(any(dominates(a, b) for a in front) for b in losses[~on_front])
+
+
+def test_equal_points_are_all_on_the_front_or_all_off_it() -> None:
+    losses = np.array([[1.0, 2.0], [2.0, 2.0], [1.0, 2.0], [2.0, 2.0], [0.0, 3.0]])
+    assert non_dominated(losses).tolist() == [True, False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("points", "reference", "expected"),
+    [
+        ([[1, 1]], [3, 3], 4),
+        ([[1, 2], [2, 1]], [3, 3], 3),  # two rectangles of 2, that share 1
+        ([[1, 2], [2, 1], [2, 2]], [3, 3], 3),  # a dominated point adds nothing
+        ([[1, 1, 1]], [2, 3, 4], 6),
+        ([[0, 0, 1], [1, 1, 0]], [2, 2, 2], 5),  # 4 x 1 and 1 x 2, that share 1
+        ([[3, 0]], [3, 3], 0),  # not better than the reference in the first objective
+        ([[5, 5]], [3, 3], 0),
+    ],
+)
+def test_hypervolume_worked_out_by_hand(
+    points: list[list[float]], reference: list[float], expected: float
+) -> None:
+    assert hypervolume(np.array(points, float), np.array(reference, float)) == pytest.approx(
+        expected
+    )
+
+
+@given(tables(least=2))
+def test_another_point_never_lowers_the_hypervolume(losses: Losses) -> None:
+    reference = reference_point(losses)
+    assert hypervolume(losses[:-1], reference) <= hypervolume(losses, reference) + 1e-9
+
+
+@given(tables())
+def test_all_points_are_better_than_the_reference_point(losses: Losses) -> None:
+    assert (losses < reference_point(losses)).all()
+
+
+@given(tables(), st.booleans())
+def test_the_history_is_what_computing_it_anew_gives(losses: Losses, cut: bool) -> None:
+    reference = losses.max(0) - 1 if cut else reference_point(losses)
+    anew = [hypervolume(losses[: i + 1], reference) for i in range(len(losses))]
+    assert hypervolume_history(losses, reference) == pytest.approx(anew)
+
+
+def test_no_points_have_no_history() -> None:
+    assert hypervolume_history(np.empty((0, 2)), np.ones(2)) == []
+
+
+@given(tables(), st.integers(0, 15))
+def test_a_spread_is_distinct_and_takes_better_fronts_first(losses: Losses, count: int) -> None:
+    picked = pick_spread(losses, count)
+    assert len(picked) == len(set(picked)) == min(count, len(losses))
+    left = np.ones(len(losses), bool)
+    for index in picked:
+        rows = np.flatnonzero(left)
+        assert index in rows[non_dominated(losses[rows])]
+        left[index] = False
+
+
+def test_a_spread_shows_both_ends_and_the_knee_and_then_fills_the_gaps() -> None:
+    losses = np.array([[0, 10], [1, 9], [2, 3], [6, 2], [10, 0]], float)
+    assert set(pick_spread(losses, 3)) == {0, 4, 2}
+    assert set(pick_spread(losses, 4)) == {0, 4, 2, 3}
+
+
+def test_a_spread_goes_on_in_the_next_front() -> None:
+    losses = np.array([[5, 5], [0, 0], [1, 2], [2, 1]], float)
+    assert pick_spread(losses, 1) == [1]
+    assert set(pick_spread(losses, 3)) == {1, 2, 3}
+    assert set(pick_spread(losses, 9)) == {0, 1, 2, 3}
+
+
+def test_the_knee_is_nearest_to_the_ideal_whatever_the_units() -> None:
+    losses = np.array([[0, 10], [2, 3], [10, 0]], float)
+    assert knee(losses) == 1
+    assert knee(losses * [1000, 0.001]) == 1
+    assert knee(np.array([[4.0, 4.0]])) == 0

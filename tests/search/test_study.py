@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from wsgiref.util import setup_testing_defaults
+
+import optuna
+import pytest
+from optuna.trial import FrozenTrial, TrialState
+
+from hwnas.errors import ConfigError, RunError, StorageError
+from hwnas.search.objective import Objective
+from hwnas.search.study import SAMPLERS, SearchStudy, make_sampler
+
+OBJECTIVES = [Objective("accuracy", "maximize"), Objective("params", "minimize", limit=3)]
+HERE = Path(__file__).parent
+
+
+def opened(path: Path | None, name: str = "search", sampler: str = "random") -> SearchStudy:
+    return SearchStudy(name, OBJECTIVES, lambda known: make_sampler(sampler, known, {}), path)
+
+
+def filled(path: Path | None, trials: int = 6, name: str = "search") -> SearchStudy:
+    """A study in which trials overlap and every third one is pruned as soon as it is asked."""
+    study = opened(path, name)
+    waiting = []
+    for i in range(trials):
+        trial = study.ask()
+        width = trial.suggest_categorical("width", (1, 2, 3))
+        gate = trial.suggest_categorical("gate", ("yes", "no"))
+        trial.set_user_attr("about", {"width": width, "gate": gate})
+        if i % 3 == 1:
+            study.tell(trial, None)
+        else:
+            trial.set_constraint("params", width - 2.0)
+            waiting.append((trial, width))
+    for trial, width in waiting:
+        study.tell(trial, [width / 10, width])
+    return study
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def visible(trial: FrozenTrial) -> dict[str, object]:
+    """What a user sees of a trial."""
+    names = ("number", "state", "values", "params", "distributions", "user_attrs", "constraints")
+    return {name: getattr(trial, name) for name in (*names, "datetime_complete", "system_attrs")}
+
+
+class TestOnDisk:
+    def test_is_an_ordinary_optuna_study(self, tmp_path: Path) -> None:
+        study = filled(tmp_path / "study.db")
+        plain = optuna.load_study(study_name="search", storage=url(tmp_path / "study.db"))
+        assert [visible(t) for t in plain.trials] == [visible(t) for t in study.trials]
+        assert [t.number for t in plain.trials] == list(range(6))
+        assert [d.name.lower() for d in plain.directions] == ["maximize", "minimize"]
+        assert [t.params["width"] for t in plain.best_trials]
+        study.close()
+
+    def test_can_be_gone_on_with_by_plain_optuna(self, tmp_path: Path) -> None:
+        filled(tmp_path / "study.db").close()
+        plain = optuna.load_study(study_name="search", storage=url(tmp_path / "study.db"))
+        trial = plain.ask()
+        trial.suggest_categorical("width", (1, 2, 3))
+        plain.tell(trial, [0.5, 1])
+        again = opened(tmp_path / "study.db")
+        assert [t.number for t in again.trials] == list(range(7))
+        again.close()
+
+    def test_is_there_again_in_the_next_session(self, tmp_path: Path) -> None:
+        first = filled(tmp_path / "study.db")
+        first.close()
+        second = filled(tmp_path / "study.db")
+        assert [visible(t) for t in second.trials[:6]] == [visible(t) for t in first.trials]
+        assert [t.number for t in second.trials] == list(range(12))
+        assert len(second.complete) == 8
+        second.close()
+
+    def test_keeps_a_write_ahead_log(self, tmp_path: Path) -> None:
+        study = filled(tmp_path / "study.db")
+        with sqlite3.connect(tmp_path / "study.db") as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        connection.close()
+        study.close()
+
+    def test_a_finished_trial_is_there_at_once(self, tmp_path: Path) -> None:
+        study = opened(tmp_path / "study.db")
+        for i in range(3):
+            trial = study.ask({"width": 2})
+            trial.suggest_categorical("width", (1, 2, 3))
+            study.tell(trial, [0.1, 2])
+            reader = optuna.load_study(study_name="search", storage=url(tmp_path / "study.db"))
+            assert [t.params for t in reader.trials] == [{"width": 2}] * (i + 1)
+        study.close()
+
+    def test_two_studies_share_a_file(self, tmp_path: Path) -> None:
+        one, two = filled(tmp_path / "study.db"), filled(tmp_path / "study.db", 3, "random")
+        one.tell(one.ask(), [0.1, 1])
+        one.close()
+        two.close()
+        again = [opened(tmp_path / "study.db", name) for name in ("search", "random")]
+        assert [[t.number for t in s.trials] for s in again] == [[*range(7)], [*range(3)]]
+        assert [t.params for t in again[1].trials] == [t.params for t in two.trials]
+        for study in again:
+            study.close()
+
+    def test_is_shown_by_optuna_dashboard(self, tmp_path: Path) -> None:
+        import optuna_dashboard
+
+        study = filled(tmp_path / "study.db")
+        study.close()
+        app = optuna_dashboard.wsgi(optuna.storages.RDBStorage(url(tmp_path / "study.db")))
+        [summary] = fetch(app, "/api/studies")["study_summaries"]
+        assert summary["study_name"] == "search"
+        assert summary["directions"] == ["maximize", "minimize"]
+        trials = fetch(app, f"/api/studies/{summary['study_id']}", "after=0")["trials"]
+        assert [t["number"] for t in trials] == list(range(6))
+        assert [t["state"] for t in trials] == ["Complete", "Pruned", "Complete"] * 2
+        shown = {p["name"]: p["param_external_value"] for p in trials[0]["params"]}
+        assert shown == {name: str(value) for name, value in study.trials[0].params.items()}
+
+
+def fetch(app: Callable[..., list[bytes]], path: str, query: str = "") -> dict[str, list[dict]]:
+    environment: dict[str, object] = {"PATH_INFO": path, "QUERY_STRING": query}
+    setup_testing_defaults(environment)
+    status = []
+    body = io.BytesIO()
+    for part in app(environment, lambda line, headers, error=None: status.append(line)):
+        body.write(part)
+    assert status[0].startswith("200"), (status, body.getvalue())
+    return json.loads(body.getvalue())
+
+
+def test_in_memory_it_does_the_same(tmp_path: Path) -> None:
+    on_disk, in_memory = filled(tmp_path / "study.db"), filled(None)
+    on_disk.close()
+    in_memory.close()
+    assert [t.params for t in in_memory.trials] == [t.params for t in on_disk.trials]
+    assert [t.state for t in in_memory.complete] == [TrialState.COMPLETE] * 4
+
+
+class TestDamage:
+    @pytest.mark.parametrize("content", [b"not a database", b"SQLite format 3\0 and no more"])
+    def test_a_file_of_something_else_is_refused(self, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "study.db"
+        path.write_bytes(content * 40)
+        self.assert_refused(path)
+        assert path.read_bytes() == content * 40
+
+    @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+    def test_a_file_that_was_cut_is_refused(self, tmp_path: Path, share: float) -> None:
+        path = tmp_path / "study.db"
+        filled(path, 30).close()
+        path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+        self.assert_refused(path)
+
+    def test_a_file_with_zeros_in_it_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "study.db"
+        filled(path, 30).close()
+        content = bytearray(path.read_bytes())
+        content[4096:-4096] = bytes(len(content) - 8192)
+        path.write_bytes(content)
+        self.assert_refused(path)
+
+    def test_damaged_json_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "study.db"
+        filled(path).close()
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE trial_params SET distribution_json = '{]'")
+        connection.close()
+        self.assert_refused(path)
+
+    def test_a_database_of_a_newer_optuna_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "study.db"
+        filled(path).close()
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = 'v99.0.0'")
+        connection.close()
+        self.assert_refused(path)
+
+    def test_a_study_of_other_objectives_is_refused(self, tmp_path: Path) -> None:
+        filled(tmp_path / "study.db").close()
+        with pytest.raises(RunError, match="study 'search' has other objectives; use another run"):
+            SearchStudy(
+                "search",
+                OBJECTIVES[::-1],
+                lambda known: make_sampler("random", 0, {}),
+                tmp_path / "study.db",
+            )
+
+    def assert_refused(self, path: Path) -> None:
+        with pytest.raises(RunError, match=r"study\.db is not a readable Optuna study \(.+\)") as e:
+            opened(path)
+        assert "\n" not in str(e.value)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"cannot write .*study\.db"):
+        opened(tmp_path / "file" / "study.db")
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from test_study import filled
+from hwnas.errors import StorageError
+path = Path({path!r})
+if {before}:
+    study = filled(path, {before})
+size = max(each.stat().st_size for each in path.parent.iterdir()) if {before} else 0
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 4096, size + 4096))
+try:
+    if {before}:
+        for _ in range(1000):
+            trial = study.ask()
+            trial.set_user_attr("big", "x" * 1000)
+            study.tell(trial, [1, 1])
+    else:
+        filled(path)
+except StorageError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_full_disk_is_named_and_loses_no_trial(tmp_path: Path, before: int) -> None:
+    path = tmp_path / "run" / "study.db"
+    script = FULL_DISK.format(here=str(HERE), path=str(path), before=before)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"cannot write {path}: ")
+    assert done.stdout.count("\n") == 1
+    assert "Free some space, then `hwnas resume` the run" in done.stdout
+    again = filled(path)
+    assert len(again.complete) >= 4 + before // 2
+    assert [t.number for t in again.trials] == list(range(len(again.trials)))
+    again.close()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from own_parts import Dials, Slow
+from hwnas.search import Objective, ScoreStore, run_search
+run_search(
+    Dials(), [Objective("accuracy", "maximize"), Objective("params", "minimize")], Slow(),
+    trials=200, study=Path({path!r}),
+    on_trial=lambda trial, complete: print(trial.candidate.id, flush=True),
+)
+"""
+
+
+def test_a_kill_loses_no_finished_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(HERE)
+    from own_parts import Dials, EvenDials
+
+    from hwnas.search import run_search
+
+    path = tmp_path / "study.db"
+    script = KILLED.format(here=str(HERE), path=str(path))
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    finished = [process.stdout.readline().strip() for _ in range(30)]
+    os.kill(process.pid, signal.SIGKILL)
+    finished += process.stdout.read().split()
+    process.stdout.close()
+    assert process.wait() == -signal.SIGKILL
+    assert 30 <= len(finished) < 200
+    plain = optuna.load_study(study_name="search", storage=url(path))
+    complete = [t for t in plain.trials if t.state is TrialState.COMPLETE]
+    assert [t.user_attrs["candidate"] for t in complete][: len(finished)] == finished
+    evaluator = EvenDials()
+    objectives = [Objective("accuracy", "maximize"), Objective("params", "minimize")]
+    result = run_search(Dials(), objectives, evaluator, trials=60, study=path)
+    assert [t.candidate.id for t in result.trials][: len(complete)] == [
+        t.user_attrs["candidate"] for t in complete
+    ]
+    assert evaluator.asked == 60 - len(complete)
+
+
+class TestSamplers:
+    @pytest.mark.parametrize("name", sorted(SAMPLERS))
+    def test_every_name_makes_an_optuna_sampler(self, name: str) -> None:
+        assert isinstance(make_sampler(name, 0, {}), optuna.samplers.BaseSampler)
+
+    def test_options_reach_the_sampler(self) -> None:
+        with pytest.raises(ConfigError, match="no key 'population'; did you mean 'population_size'"):
+            make_sampler("nsga2", 0, {"population": 10})
+        with pytest.raises(ConfigError, match="population_size"):
+            make_sampler("nsga2", 0, {"population_size": "many"})
+
+    def test_an_unknown_name_lists_the_known_ones(self) -> None:
+        with pytest.raises(ConfigError, match="unknown sampler 'tpee'; did you mean 'tpe'"):
+            make_sampler("tpee", 0, {})
+
+    def test_ones_own_is_called_with_the_options(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.syspath_prepend(HERE)
+        study = SearchStudy(
+            "search", OBJECTIVES, lambda known: make_sampler("own_parts:stubborn", 0, {"option": 2})
+        )
+        assert study.ask().suggest_categorical("width", (1, 2, 3)) == 3

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from hwnas.errors import ArtifactError, RunError, StorageError
+from hwnas.search.training.checkpoint import (
+    Position,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+    save_weights,
+)
+
+HERE = Position(step=3, seconds=1.5, run="run-a")
+
+
+def made(seed: int, steps: int, width: int = 8) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+    optimizer = torch.optim.AdamW(network.parameters())
+    for _ in range(steps):
+        step(network, optimizer)
+    return network, optimizer
+
+
+def step(network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    network(torch.linspace(0, 1, 20).view(5, 4)).square().mean().backward()
+    optimizer.step()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    save_checkpoint(tmp_path / "checkpoint.safetensors", *made(0, 3), HERE)
+    return tmp_path / "checkpoint.safetensors"
+
+
+def test_what_is_loaded_goes_on_as_what_was_saved(path: Path) -> None:
+    network, optimizer = made(0, 3)
+    other, other_optimizer = made(1, 1)
+    assert load_checkpoint(path, other, other_optimizer, "run-a") == HERE
+    for _ in range(2):
+        step(network, optimizer)
+        step(other, other_optimizer)
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(other.state_dict()[name], tensor)
+    for one, two in zip(
+        optimizer.state_dict()["state"].values(),
+        other_optimizer.state_dict()["state"].values(),
+        strict=True,
+    ):
+        assert all(torch.equal(torch.as_tensor(one[k]), torch.as_tensor(two[k])) for k in one)
+
+
+def test_the_learning_rate_of_the_optimiser_stays(path: Path) -> None:
+    network, optimizer = made(0, 0)
+    optimizer.param_groups[0]["lr"] = 0.125
+    load_checkpoint(path, network, optimizer, "run-a")
+    assert optimizer.param_groups[0]["lr"] == 0.125
+
+
+def test_a_checkpoint_of_another_run_is_refused(path: Path) -> None:
+    with pytest.raises(RunError, match=r"is the checkpoint of another training; .* remove the file"):
+        load_checkpoint(path, *made(0, 0), "run-b")
+
+
+def test_weights_are_no_checkpoint(tmp_path: Path) -> None:
+    save_file(made(0, 0)[0].state_dict(), tmp_path / "weights.safetensors")
+    with pytest.raises(RunError, match="another training"):
+        load_checkpoint(tmp_path / "weights.safetensors", *made(0, 0), "run-a")
+
+
+@pytest.mark.parametrize("kept", [0, 7, 200, -1])
+def test_a_checkpoint_that_was_cut_is_damaged(path: Path, kept: int) -> None:
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ArtifactError, match=r"is damaged \(.+\); remove it to train anew") as caught:
+        load_checkpoint(path, *made(0, 0), "run-a")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_whose_tensors_do_not_fit_is_damaged(path: Path) -> None:
+    with pytest.raises(ArtifactError, match="is damaged") as caught:
+        load_checkpoint(path, *made(0, 0, width=9), "run-a")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_failed_save_leaves_the_older_checkpoint(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = path.read_bytes()
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(StorageError, match=r"cannot write .*checkpoint\.safetensors: No space"):
+        save_checkpoint(path, *made(1, 5), HERE)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_weights_come_back_as_they_were(tmp_path: Path) -> None:
+    weights = made(0, 2)[0].state_dict()
+    weights["0.weight"] = weights["0.weight"].t()  # not contiguous
+    save_weights(tmp_path / "weights.safetensors", weights)
+    loaded = load_weights(tmp_path / "weights.safetensors")
+    assert loaded.keys() == weights.keys()
+    assert all(torch.equal(loaded[name], weights[name]) for name in weights)
+
+
+def test_missing_weights_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"weights\.safetensors is missing"):
+        load_weights(tmp_path / "weights.safetensors")

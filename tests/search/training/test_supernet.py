@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from hwnas.errors import ConfigError, DivergedError, RunError, StorageError
+from hwnas.search.data import ImageData
+from hwnas.search.evaluate import recalibrate, score
+from hwnas.search.task import Classification
+from hwnas.search.training import (
+    SupernetTraining,
+    TrainConfig,
+    TrainingRow,
+    load_weights,
+    read_rows,
+    train_supernet,
+)
+from hwnas.search_spaces import MobileNetSpace
+
+CONFIG = TrainConfig(epochs=2, batch_size=30, learning_rate=0.01, workers=0)
+
+
+@pytest.fixture(autouse=True)
+def own_parts_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent)
+
+
+@pytest.fixture
+def training(
+    small_space: MobileNetSpace,
+    digits_task: Classification,
+    few_digits: ImageData,
+    tmp_path: Path,
+) -> SupernetTraining:
+    return SupernetTraining(
+        small_space, digits_task, few_digits, CONFIG, 0, "run", tmp_path / "supernet"
+    )
+
+
+def changed(training: SupernetTraining, **config: object) -> SupernetTraining:
+    return dataclasses.replace(training, config=dataclasses.replace(CONFIG, **config))
+
+
+def same(one: Path, other: Path, tolerance: float = 0.0) -> bool:
+    a, b = load_weights(one), load_weights(other)
+    return a.keys() == b.keys() and all(
+        torch.allclose(a[n], b[n], rtol=tolerance, atol=tolerance) for n in a
+    )
+
+
+def test_a_trained_supernet_knows_the_digits(training: SupernetTraining) -> None:
+    rows: list[TrainingRow] = []
+    weights = train_supernet(changed(training, epochs=15), rows.append)
+    supernet = training.space.supernet()
+    supernet.shared.load_state_dict(load_weights(weights))
+    assert rows[-1].loss < rows[0].loss
+    for architecture in (training.space.largest(), training.space.smallest()):
+        network = supernet.extract(architecture)
+        recalibrate(network, training.task, training.data.train, (1, 8, 8))
+        found = score(network, training.task, training.data.test, (1, 8, 8), "test")
+        assert found.values["accuracy"] > 0.6
+    kept = {file.name for file in training.folder.iterdir()}
+    assert kept == {"weights.safetensors", "checkpoint.safetensors", "training.jsonl"}
+
+
+def test_the_seed_makes_the_weights(training: SupernetTraining, tmp_path: Path) -> None:
+    made = [
+        train_supernet(dataclasses.replace(training, seed=seed, folder=tmp_path / name))
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    ]
+    assert same(made[0], made[1])
+    assert not same(made[0], made[2])
+
+
+def test_a_finished_training_is_left_as_it_is(training: SupernetTraining) -> None:
+    weights = train_supernet(training)
+    rows = read_rows(training.folder)
+    before = weights.read_bytes()
+    assert train_supernet(training, lambda row: pytest.fail("a step was made")) == weights
+    assert weights.read_bytes() == before
+    assert read_rows(training.folder) == rows
+
+
+def test_the_checkpoint_of_another_training_is_refused(training: SupernetTraining) -> None:
+    train_supernet(training)
+    with pytest.raises(RunError, match="is the checkpoint of another training"):
+        train_supernet(dataclasses.replace(training, run="other"))
+
+
+def test_a_sampling_rule_of_ones_own_is_used(training: SupernetTraining, tmp_path: Path) -> None:
+    own = train_supernet(changed(training, sampling="own_parts:two_extremes"))
+    other = dataclasses.replace(changed(training, random_subnets=0), folder=tmp_path / "other")
+    assert same(own, train_supernet(other))  # a sandwich with nothing in between
+
+
+def test_an_unknown_sampling_rule_of_ones_own_is_named(training: SupernetTraining) -> None:
+    with pytest.raises(ConfigError, match=r"train\.sampling 'own_parts:nothing'.* no 'nothing'"):
+        train_supernet(changed(training, sampling="own_parts:nothing"))
+
+
+def test_a_loss_that_is_no_number_stops_it(training: SupernetTraining) -> None:
+    with pytest.raises(DivergedError, match="the training loss is not a number at step"):
+        train_supernet(changed(training, learning_rate=1e30, warmup=0.0))
+    assert not (training.folder / "weights.safetensors").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(training: SupernetTraining) -> None:
+    training.folder.parent.joinpath("file").touch()
+    with pytest.raises(StorageError, match=r"cannot write .*supernet"):
+        train_supernet(
+            dataclasses.replace(training, folder=training.folder.parent / "file" / "supernet")
+        )
+
+
+class TestTrainingCurve:
+    def line(self, step: int, loss: float = 1.0) -> str:
+        return (
+            f'{{"step": {step}, "epoch": 0.0, "seconds": {step}.0, "loss": {loss}, '
+            f'"loss_smallest": 0.0, "learning_rate": 0.1, "share": 0.5}}\n'
+        )
+
+    def test_steps_that_were_made_again_count_once(self, tmp_path: Path) -> None:
+        lines = [self.line(0), self.line(5), self.line(9), self.line(4, 2.0), self.line(8)]
+        (tmp_path / "training.jsonl").write_text("".join(lines))
+        rows = read_rows(tmp_path)
+        assert [row.step for row in rows] == [0, 4, 8]
+        assert rows[1].loss == 2.0
+
+    def test_a_line_that_was_cut_off_is_left_out(self, tmp_path: Path) -> None:
+        (tmp_path / "training.jsonl").write_text(self.line(0) + self.line(5)[:40])
+        assert [row.step for row in read_rows(tmp_path)] == [0]
+
+    def test_there_is_none_before_the_training(self, tmp_path: Path) -> None:
+        assert read_rows(tmp_path) == []
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+class TestOnRay:
+    def test_one_worker_learns_what_this_process_learns(
+        self, ray_session: None, training: SupernetTraining, tmp_path: Path
+    ) -> None:
+        rows: list[TrainingRow] = []
+        weights = train_supernet(changed(training, workers=1), rows.append)
+        here = train_supernet(dataclasses.replace(training, folder=tmp_path / "here"))
+        assert same(weights, here, 2e-3)
+        assert read_rows(training.folder)
+
+    @pytest.mark.parametrize("sampling", ["sandwich", "uniform"])
+    def test_two_workers_learn_what_one_process_learns(
+        self, ray_session: None, training: SupernetTraining, tmp_path: Path, sampling: str
+    ) -> None:
+        """Without normalisation and augmentation the average of two halves is the whole."""
+        from own_parts import Layers
+
+        space = Layers()
+        drawn = [space.sample(random.Random(f"0-{i}")).as_dict()["depth"] for i in range(10)]
+        assert len(set(drawn)) == 3  # blocks are skipped in some steps and not in others
+        training = dataclasses.replace(
+            changed(training, workers=2, shift_pixels=0, sampling=sampling), space=space
+        )
+        weights = train_supernet(training)
+        alone = dataclasses.replace(training.config, workers=0)
+        here = train_supernet(
+            dataclasses.replace(training, config=alone, folder=tmp_path / "here")
+        )
+        assert same(weights, here, 1e-4)
+
+    def test_two_workers_stop_together_where_one_diverges(
+        self, ray_session: None, training: SupernetTraining
+    ) -> None:
+        with pytest.raises(DivergedError, match="not a number at step") as caught:
+            train_supernet(changed(training, workers=2, learning_rate=1e30, warmup=0.0))
+        assert type(caught.value) is DivergedError
+        assert caught.value.learning_rate == pytest.approx(1e30, rel=0.2)

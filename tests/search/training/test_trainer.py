@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hwnas.errors import ArtifactError, ConfigError, DivergedError, RunError
+from hwnas.search.data import ImageData
+from hwnas.search.task import Classification
+from hwnas.search.training import NetworkStep, SupernetStep, TrainConfig, TrainingRow, fit
+from hwnas.search.training.checkpoint import load_weights
+from hwnas.search_spaces import MobileNetSpace
+
+SHAPE = (1, 8, 8)
+CONFIG = TrainConfig(epochs=2, batch_size=25, workers=0, checkpoint_seconds=1e-9, flip=True)
+
+
+class Killed(Exception):
+    """The process ended here."""
+
+
+def killed_at(step: int) -> Callable[[TrainingRow], None]:
+    def on_row(row: TrainingRow) -> None:
+        if row.step == step:
+            raise Killed
+
+    return on_row
+
+
+def ignored(row: TrainingRow) -> None:
+    pass
+
+
+class Recorded:
+    """A step that only writes down what it was given."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def __call__(self, images: Tensor, targets: Tensor, rng: random.Random) -> tuple[float, float]:
+        self.batches.append([hash(image.numpy().tobytes()) for image in images])
+        return 0.0, 0.0
+
+
+class TestExactResume:
+    def network(self, space: MobileNetSpace, task: Classification) -> tuple[nn.Module, NetworkStep]:
+        torch.manual_seed(0)
+        network = space.build(space.largest())
+        return network, NetworkStep(network, task, SHAPE)
+
+    def supernet(
+        self, space: MobileNetSpace, task: Classification
+    ) -> tuple[nn.Module, SupernetStep]:
+        torch.manual_seed(0)
+        supernet = space.supernet()
+        return supernet, SupernetStep(supernet, task)
+
+    @pytest.mark.parametrize("kind", ["network", "supernet"])
+    def test_cut_short_and_gone_on_is_the_same_as_in_one_go(
+        self,
+        kind: str,
+        dropout_space: MobileNetSpace,
+        digits_task: Classification,
+        few_digits: ImageData,
+        tmp_path: Path,
+    ) -> None:
+        made = getattr(self, kind)
+        files = tmp_path / "whole.safetensors", tmp_path / "parts.safetensors"
+        rows: list[TrainingRow] = []
+        network, step = made(dropout_space, digits_task)
+        end = fit(
+            network, step, few_digits.train, CONFIG, 0, checkpoint=files[0], on_row=rows.append
+        )
+        assert end.step == len(rows) == 12
+        for last in (3, 8):
+            network, step = made(dropout_space, digits_task)
+            with pytest.raises(Killed):
+                fit(
+                    network,
+                    step,
+                    few_digits.train,
+                    CONFIG,
+                    0,
+                    checkpoint=files[1],
+                    on_row=killed_at(last),
+                )
+        again: list[TrainingRow] = []
+        network, step = made(dropout_space, digits_task)
+        fit(network, step, few_digits.train, CONFIG, 0, checkpoint=files[1], on_row=again.append)
+        assert [row.step for row in again] == [8, 9, 10, 11]
+        assert [row.loss for row in again] == [row.loss for row in rows[8:]]
+        whole, parts = (load_weights(file) for file in files)  # with the optimiser's state
+        assert any(name.startswith("optimizer.") for name in whole)
+        assert whole.keys() == parts.keys()
+        assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+    def test_a_finished_training_is_not_gone_on_with(
+        self,
+        small_space: MobileNetSpace,
+        digits_task: Classification,
+        few_digits: ImageData,
+        tmp_path: Path,
+    ) -> None:
+        file = tmp_path / "checkpoint.safetensors"
+        first = fit(*self.network(small_space, digits_task), few_digits.train, CONFIG, 0,
+                    checkpoint=file)  # fmt: skip
+        content = file.read_bytes()
+        again = fit(*self.network(small_space, digits_task), few_digits.train, CONFIG, 0,
+                    checkpoint=file, on_row=killed_at(12))  # fmt: skip
+        assert again.step == first.step
+        assert file.read_bytes() == content
+
+    def test_another_run_or_a_damaged_file_is_refused(
+        self,
+        small_space: MobileNetSpace,
+        digits_task: Classification,
+        few_digits: ImageData,
+        tmp_path: Path,
+    ) -> None:
+        file = tmp_path / "checkpoint.safetensors"
+        network, step = self.network(small_space, digits_task)
+        fit(network, step, few_digits.train, CONFIG, 0, checkpoint=file, run="a")
+        with pytest.raises(RunError, match="checkpoint of another training"):
+            fit(network, step, few_digits.train, CONFIG, 0, checkpoint=file, run="b")
+        file.write_bytes(file.read_bytes()[:-100])
+        with pytest.raises(ArtifactError, match="is damaged"):
+            fit(network, step, few_digits.train, CONFIG, 0, checkpoint=file, run="a")
+
+
+class TestBudget:
+    def test_an_epoch_shows_every_image_once(self, few_digits: ImageData) -> None:
+        step = Recorded()
+        config = TrainConfig(epochs=3, batch_size=25, shift_pixels=0, workers=0)
+        fit(nn.Linear(1, 1), step, few_digits.train, config, 0)
+        images, _ = few_digits.train.take(range(len(few_digits.train)))
+        everything = sorted(hash(image.tobytes()) for image in images)
+        epochs = [sum(step.batches[i : i + 6], []) for i in (0, 6, 12)]
+        assert len(step.batches) == 18
+        assert [sorted(epoch) for epoch in epochs] == [everything] * 3
+        assert epochs[0] != epochs[1]
+
+    def test_workers_share_each_batch(self, few_digits: ImageData) -> None:
+        config = TrainConfig(epochs=1, batch_size=25, shift_pixels=0)
+        parts = [Recorded(), Recorded(), Recorded()]
+        fit(nn.Linear(1, 1), parts[2], few_digits.train, config, 0)
+        from hwnas.search.training import trainer
+
+        for rank in (0, 1):
+            for index in range(6):
+                images, _ = trainer._batch(few_digits.train, config, 0, index, rank, 2)
+                parts[rank](images, images, random.Random())
+        for zero, one, whole in zip(*(part.batches for part in parts), strict=True):
+            assert sorted(zero + one) == sorted(whole)
+
+    @pytest.mark.parametrize("epochs", [0.5, 1, 0.01])
+    def test_a_part_of_an_epoch_is_at_least_a_step(
+        self, few_digits: ImageData, epochs: float
+    ) -> None:
+        step = Recorded()
+        fit(nn.Linear(1, 1), step, few_digits.train, TrainConfig(epochs=epochs, batch_size=25), 0)
+        assert len(step.batches) == max(1, round(6 * epochs))
+
+    def test_minutes_end_in_time_also_over_sessions(
+        self,
+        small_space: MobileNetSpace,
+        digits_task: Classification,
+        few_digits: ImageData,
+        tmp_path: Path,
+    ) -> None:
+        config = TrainConfig(budget_minutes=1 / 60, batch_size=25, workers=0)
+        network = small_space.build(small_space.smallest())
+        step = NetworkStep(network, digits_task, SHAPE)
+        file, rows = tmp_path / "checkpoint.safetensors", []
+        started = time.perf_counter()
+        end = fit(network, step, few_digits.train, config, 0, checkpoint=file, on_row=rows.append)
+        took = time.perf_counter() - started
+        longest = max(b.seconds - a.seconds for a, b in zip(rows, rows[1:], strict=False))
+        assert 1 <= end.seconds < 1 + 2 * longest + 0.1
+        assert took < end.seconds + 1
+        assert len(rows) > 5
+        again = fit(network, step, few_digits.train, config, 0, checkpoint=file)
+        assert again.step == end.step
+
+
+class TestLearningRate:
+    def test_rises_to_its_peak_and_falls_along_a_cosine(self, few_digits: ImageData) -> None:
+        config = TrainConfig(epochs=100, batch_size=75, warmup=0.1, learning_rate=0.5)
+        rows: list[TrainingRow] = []
+        fit(nn.Linear(1, 1), Recorded(), few_digits.train, config, 0, on_row=rows.append)
+        rates = [row.learning_rate for row in rows]
+        assert rates[0] == pytest.approx(0.05)
+        assert rates[20] == max(rates) == 0.5
+        assert rates[:21] == sorted(rates[:21])
+        assert rates[20:] == sorted(rates[20:], reverse=True)
+        assert rates[110] == pytest.approx(0.25)  # in the middle of the fall
+        assert rates[-1] < 0.5 * (math.pi / 2 / 180) ** 2 * 1.01
+
+    def test_without_warm_up_it_starts_at_the_peak(self, few_digits: ImageData) -> None:
+        config = TrainConfig(epochs=1, batch_size=75, warmup=0.0, learning_rate=0.5)
+        rows: list[TrainingRow] = []
+        fit(nn.Linear(1, 1), Recorded(), few_digits.train, config, 0, on_row=rows.append)
+        assert rows[0].learning_rate == 0.5
+
+
+def test_a_loss_that_is_no_number_stops_with_step_rate_and_the_last_checkpoint(
+    few_digits: ImageData, tmp_path: Path
+) -> None:
+    class Exploding(Recorded):
+        def __call__(
+            self, images: Tensor, targets: Tensor, rng: random.Random
+        ) -> tuple[float, float]:
+            super().__call__(images, targets, rng)
+            return 0.0, math.inf if len(self.batches) == 6 else 0.0
+
+    file, rows = tmp_path / "checkpoint.safetensors", []
+    config = TrainConfig(epochs=2, batch_size=25, workers=0, checkpoint_seconds=1e-9)
+    with pytest.raises(DivergedError, match=r"not a number at step 5 \(learning rate 0\.00") as e:
+        fit(nn.Linear(2, 2), Exploding(), few_digits.train, config, 0, checkpoint=file,
+            on_row=rows.append)  # fmt: skip
+    assert e.value.step == 5
+    assert 0 < e.value.learning_rate < rows[-1].learning_rate
+    rows.clear()
+    fit(nn.Linear(2, 2), Recorded(), few_digits.train, config, 0, checkpoint=file,
+        on_row=rows.append)  # fmt: skip
+    assert rows[0].step == 5
+
+
+def test_a_learning_rate_out_of_all_bounds_diverges(
+    small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+) -> None:
+    config = TrainConfig(epochs=5, batch_size=25, learning_rate=1e30, warmup=0.0)
+    network = small_space.build(small_space.smallest())
+    with pytest.raises(DivergedError, match=r"Lower train\.learning_rate"):
+        fit(network, NetworkStep(network, digits_task, SHAPE), few_digits.train, config, 0)
+
+
+def test_normalisation_and_biases_do_not_decay(few_digits: ImageData) -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
+
+    def flat(images: Tensor, targets: Tensor, rng: random.Random) -> tuple[float, float]:
+        for parameter in network.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        return 0.0, 0.0
+
+    fit(network, flat, few_digits.train, TrainConfig(epochs=1, batch_size=25), 0)
+    for name, parameter in network.named_parameters():
+        changed = not torch.equal(parameter, before[name])
+        assert changed == (parameter.dim() > 1), name
+
+
+class TestSteps:
+    def test_a_sandwich_step_reaches_every_weight(
+        self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+    ) -> None:
+        supernet = small_space.supernet()
+        images, targets = (torch.from_numpy(a) for a in few_digits.train.take(range(25)))
+        first, last = SupernetStep(supernet, digits_task)(images, targets, random.Random(0))
+        assert first > 0
+        assert last >= 0
+        assert all(p.grad is not None for p in supernet.parameters())
+
+    def test_a_uniform_step_leaves_skipped_blocks_without_gradient(
+        self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+    ) -> None:
+        supernet = small_space.supernet()
+        images, targets = (torch.from_numpy(a) for a in few_digits.train.take(range(25)))
+        step = SupernetStep(supernet, digits_task, "uniform")
+        rng = next(
+            random.Random(seed)
+            for seed in range(100)
+            if 1 in [v for n, v in small_space.sample(random.Random(seed)).values if "depth" in n]
+        )
+        first, last = step(images, targets, rng)
+        assert first == last
+        assert any(p.grad is None for p in supernet.parameters())
+
+    def test_the_gradient_of_a_network_step_is_that_of_the_task(
+        self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+    ) -> None:
+        network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        images, targets = few_digits.train.take(range(25))
+        step = NetworkStep(network, digits_task, SHAPE)
+        loss, _ = step(torch.from_numpy(images), torch.from_numpy(targets), random.Random(0))
+        outputs = network(digits_task.preprocessing(images))
+        expected = digits_task.loss(outputs, torch.from_numpy(targets))
+        assert loss == pytest.approx(expected.item())
+        [gradient] = torch.autograd.grad(expected, [network[1].weight])
+        torch.testing.assert_close(network[1].weight.grad, gradient)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"\[train\] needs one of epochs and budget_minutes, not none"),
+        ({"epochs": 1, "budget_minutes": 1}, "needs one of .*, not both"),
+        ({"epochs": 0}, r"train\.epochs is 0; expected a number above 0"),
+        ({"epochs": math.nan}, r"train\.epochs is nan"),
+        ({"epochs": 1, "learning_rate": -1.0}, r"train\.learning_rate is -1\.0"),
+        ({"epochs": 1, "batch_size": 0}, r"train\.batch_size is 0"),
+        ({"epochs": 1, "workers": -1}, r"train\.workers is -1; expected at least 0"),
+        ({"epochs": 1, "warmup": 1.0}, r"train\.warmup is 1\.0; expected a share in \[0, 1\)"),
+        ({"epochs": 1, "sampling": "sandwitch"}, "did you mean 'sandwich'"),
+    ],
+)
+def test_a_wrong_setting_is_refused(given: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "world", "message"),
+    [
+        (200, 1, "batch_size is 200, but there are only 150 training images; lower it"),
+        (1, 1, "batch_size is 1; expected at least 2 images for each of 1 workers"),
+        (5, 3, "batch_size is 5; expected at least 2 images for each of 3 workers"),
+    ],
+)
+def test_a_batch_that_cannot_be_made_is_refused(
+    few_digits: ImageData, batch_size: int, world: int, message: str
+) -> None:
+    config = TrainConfig(epochs=1, batch_size=batch_size)
+    with pytest.raises(ConfigError, match=message):
+        fit(nn.Linear(1, 1), Recorded(), few_digits.train, config, 0, world=world)

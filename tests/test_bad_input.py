@@ -1,0 +1,422 @@
+"""What bad input gets: one clear line, exit status 2, nothing half-written."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwnas.deploy import Bundle
+from hwnas.run_folder import RunFolder
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def refused(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> Callable[..., str]:
+    """Search with some overrides must end in an error that holds all parts, and leave nothing."""
+
+    def check(overrides: list[str], *parts: str) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        sets = [word for override in overrides for word in ("--set", override)]
+        answer = hwnas("search", quick_recipe, "--run", tmp_path / "runs" / "a", *sets)
+        line: str = answer.refused(*parts)
+        assert sorted(tmp_path.rglob("*")) == before, "nothing is left behind"
+        return line
+
+    return check
+
+
+# The recipe
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("search.trails=3", ["search.trails", "did you mean 'trials'?"]),
+        ("search.trials=0", ["search.trials is 0", "at least 1"]),
+        ("search.workers=-1", ["search.workers is -1", "at least 0"]),
+        ("nonsense", ["'nonsense'", "expected table.key=value"]),
+        ("task.name=clasification", ["unknown task", "did you mean 'classification'?"]),
+        ("space.name=mobilnet", ["unknown space", "did you mean 'mobilenet'?"]),
+        ("search.sampler=nsga", ["unknown sampler", "did you mean 'nsga2'?"]),
+        ("search.options.populaton_size=3", ["'populaton_size'", "did you mean 'population_size'?"]),
+        ("search.evaluator=supernett", ["unknown evaluator", "did you mean 'supernet'?"]),
+        ("train.sampling=sandwitch", ["unknown train.sampling", "did you mean 'sandwich'?"]),
+        ("objective.0.metric=acuracy", ["objective.metric 'acuracy'", "'accuracy'"]),
+        ("objective.0.direction=minimize", ["more of it is better", 'direction = "maximize"']),
+        ("objective.1.metric=latency_ms", ["'latency_ms' needs a target", "hwnas devices"]),
+        ("objective.0.target=x", ["'accuracy' takes no target"]),
+        ("task.label_smothing=0.1", ["[task] has no key", "did you mean 'label_smoothing'?"]),
+        ("task.label_smoothing=2", ["label_smoothing is 2", "below 1"]),
+        ("task.label_smoothing=much", ["[task] label_smoothing", "given: 'much'"]),
+        ("space.widht=[1]", ["[space] has no key", "did you mean 'width'?"]),
+        ("space.resolution=[4, 8, 8]", ["resolution"]),
+        ("space.stages=3", ["[space] stages"]),
+        ("train.batch_size=1000", ["train.batch_size is 1000", "only 300 training images"]),
+        ("data.source=digit", ["unknown data.source", "did you mean 'digits'?"]),
+        ("data.source=npz:none.npz", ["there is no file", "relative paths start at"]),
+        ("data.source=npz:", ["expected a path after the colon"]),
+        ("data.source=folder:none", ["there is no folder"]),
+        ("data.source=npz:$NO_SUCH_PLACE/a.npz", ["$NO_SUCH_PLACE is not set"]),
+        ("data.source=no_such_module:digits", ["'no_such_module' does not import"]),
+        ("task.name=json:nothing", ["'json' has no 'nothing'"]),
+    ],
+)
+def test_a_recipe_that_cannot_work(
+    refused: Callable[..., str], override: str, parts: list[str]
+) -> None:
+    refused([override], *parts)
+
+
+@pytest.mark.parametrize(
+    ("target", "part"),
+    [
+        ("gpu-onnxruntime-fp32-b1-t1", "unknown hardware 'gpu'"),
+        ("cpu-onnxruntim-fp32-b1-t1", "did you mean 'onnxruntime'?"),
+        ("cpu-onnxruntime-fp31-b1-t1", "did you mean 'fp32'?"),
+        ("cpu-onnxruntime-fp32-b1-t0", "threads 0"),
+        ("cpu", "expected hardware-runtime-format-bBATCH-tTHREADS"),
+    ],
+)
+def test_an_unknown_target(refused: Callable[..., str], target: str, part: str) -> None:
+    change = ["objective.1.metric=latency_ms", f"objective.1.target={target}"]
+    refused(change, repr(target), part, "the closest target is 'cpu-onnxruntime-fp32-")
+
+
+def test_a_module_that_fails_to_import(refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "broken_by_user.py").write_text("1 / 0\n")
+    refused(
+        ["space.name=broken_by_user:Space"],
+        "'broken_by_user' does not import (ZeroDivisionError: division by zero)",
+    )
+
+
+def test_recipes_that_are_none(hwnas: Command, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("name = ")
+    hwnas("search", tmp_path / "a.toml").refused("is not TOML", "line 1")
+    hwnas("search", tmp_path / "b.toml").refused("cannot read the recipe")
+
+
+# The data
+
+
+def arrays(n: int = 100, side: int = 8, classes: int = 3) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (n, side, side), np.uint8)
+    labels = np.arange(n) % classes
+    return {"x_train": images, "y_train": labels, "x_test": images[:20], "y_test": labels[:20]}
+
+
+def test_a_damaged_file(refused: Callable[..., str], tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, **arrays())
+    path.write_bytes(path.read_bytes()[:3000])
+    refused(["data.source=npz:a.npz"], "a.npz")
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"x_train": None}, ["no x_train"]),
+        ({"x_train": np.zeros((100, 8), np.uint8)}, ["x_train", "(100, 8)", "(N, H, W)"]),
+        ({"x_train": np.zeros((100, 8, 8))}, ["x_train is float64; expected uint8"]),
+        ({"y_train": np.zeros(99, int)}, ["100 images", "99 targets"]),
+        ({"y_train": np.full(100, -1)}, ["is -1; classes count from 0"]),
+        ({"y_test": np.full(20, 7)}, ["labels go from 7 to 7"]),
+        ({"class_names": np.array(["a", "b"])}, ["the 2 classes from 0 to 1"]),
+        ({"x_test": np.zeros((20, 9, 8), np.uint8)}, ["(8, 8, 1)", "(9, 8, 1)"]),
+    ],
+)
+def test_arrays_that_do_not_fit(
+    refused: Callable[..., str], tmp_path: Path, change: dict[str, Any], parts: list[str]
+) -> None:
+    given = {name: array for name, array in {**arrays(), **change}.items() if array is not None}
+    np.savez(tmp_path / "a.npz", **given)
+    refused(["data.source=npz:a.npz"], *parts)
+
+
+def test_images_that_are_too_small_for_the_space(
+    refused: Callable[..., str], quick_recipe: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "a.npz", **arrays(side=2))
+    text = quick_recipe.read_text()
+    start, end = text.index("resolution"), text.index("[train]")
+    quick_recipe.write_text(text[:start] + text[end:])
+    refused(["data.source=npz:a.npz"], "pixels")
+
+
+def test_a_failed_start_takes_its_cache_back(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"total": 4}))
+    np.savez(tmp_path / "a.npz", **arrays())
+    refused(["data.source=npz:a.npz", "data.size=16", "space.widht=[1]"], "'width'")
+
+
+# Limits
+
+
+def test_a_limit_on_a_count_is_refused_before_training(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    answer = hwnas("search", quick_recipe, "--run", run, "--set", "objective.1.limit=10")
+    line = answer.refused("no network of the space keeps params at most 10", "nearest")
+    nearest = float(line.partition("nearest that was found has ")[2].split(". ")[0])
+    assert 100 < nearest < 5000
+    assert not (run / "supernet").exists()
+
+
+def test_a_limit_that_no_candidate_met_names_the_nearest(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    answer = hwnas("search", quick_recipe, "--run", run, "--set", "objective.0.limit=0.9999")
+    first = answer.refused("none of 8 candidates keeps", "accuracy at least 0.9999", "nearest")
+    assert hwnas("resume", run).refused("none of 8 candidates keeps") == first
+    assert not (run / "bundles").exists()
+
+
+@pytest.mark.slow
+def test_a_latency_that_no_network_has_is_refused_before_training(
+    hwnas: Command, tiny_recipe: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    answer = hwnas("search", tiny_recipe, "--run", run, "--set", "objective.1.limit=0.0001")
+    answer.refused(f"latency_ms@{TARGET} at most 0.0001", "nearest")
+    assert not (run / "supernet").exists()
+
+
+# Where it is written
+
+
+@pytest.fixture
+def disk(request: pytest.FixtureRequest) -> Iterator[Callable[[int], None]]:
+    """Gives a function after which no file may grow beyond so many bytes; holds for root too."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, ignored)
+
+
+@pytest.mark.parametrize("kilobytes", [0.5, 2, 8, 30, 120])
+def test_a_full_disk_is_one_line_and_after_it_the_run_goes_on(
+    hwnas: Command,
+    disk: Callable[[int], None],
+    quick_recipe: Path,
+    tmp_path: Path,
+    kilobytes: float,
+) -> None:
+    run, unlimited = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    disk(int(1000 * kilobytes))
+    answer = hwnas("search", quick_recipe, "--run", run)
+    disk(unlimited)
+    answer.refused("cannot write")
+    assert not list(tmp_path.rglob("*.tmp"))
+    if kilobytes < 1:
+        assert not run.exists(), "it could not even begin"
+        return
+    assert hwnas("resume", run).status == 0
+    [bundle] = (run / "bundles").iterdir()
+    Bundle.load(bundle).verify()
+
+
+def test_a_file_where_the_folder_should_be(hwnas: Command, quick_recipe: Path) -> None:
+    for run in (quick_recipe, quick_recipe / "run"):
+        hwnas("search", quick_recipe, "--run", run).refused(str(run))
+
+
+def test_a_folder_of_something_else(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> None:
+    hwnas("search", quick_recipe, "--run", tmp_path).refused("no empty folder and holds no run")
+
+
+def test_an_export_to_where_nothing_can_be(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    hwnas("export", finished, "--out", tmp_path / "file").refused("exists already")
+    hwnas("export", finished, "--out", tmp_path / "file" / "a").refused("cannot write")
+
+
+def test_a_finished_run_whose_log_cannot_grow(
+    hwnas: Command, disk: Callable[[int], None], finished: Path
+) -> None:
+    disk((finished / "log.jsonl").stat().st_size + 10)
+    hwnas("resume", finished).refused("cannot write", "log.jsonl")
+
+
+# The run folder
+
+
+def test_a_run_of_another_recipe(
+    hwnas: Command, finished: Path, finished_recipe: Path
+) -> None:
+    command = ("search", finished_recipe, "--run", finished, "--set", "seed=1")
+    hwnas(*command).refused("holds a run of another recipe", "--run DIR")
+
+
+def test_two_at_once(hwnas: Command, finished: Path, finished_recipe: Path) -> None:
+    with RunFolder.open(finished):
+        for command in (
+            ("resume", finished),
+            ("search", finished_recipe, "--run", finished),
+            ("report", finished),
+        ):
+            hwnas(*command).refused("another process works on")
+    assert hwnas("resume", finished).status == 0
+
+
+def flip(path: Path, place: int | None = None) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if place is None else place] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("command", ["status", "resume", "report"])
+def test_no_run(hwnas: Command, tmp_path: Path, command: str) -> None:
+    hwnas(command, tmp_path).refused("holds no run", "hwnas search")
+    hwnas(command, tmp_path / "none").refused("holds no run")
+
+
+@pytest.mark.parametrize("command", ["status", "resume", "report"])
+@pytest.mark.parametrize("name", ["run.json", "recipe.toml", "study.db"])
+def test_a_damaged_record_is_named(
+    hwnas: Command, finished: Path, command: str, name: str
+) -> None:
+    if name == "study.db":
+        (finished / name).write_bytes(b"damaged" * 1000)
+    else:
+        cut(finished / name)
+    hwnas(command, finished).refused(str(finished / name))
+
+
+def test_damaged_measurements_are_named(hwnas: Command, finished: Path) -> None:
+    cut(finished / "measurements.parquet")
+    line = hwnas("report", finished).refused("measurements.parquet is damaged", "remove it")
+    assert "hwnas resume" in line
+
+
+def unfinish(run: Path, *stages: str) -> None:
+    """As if it had been killed in the first of these stages."""
+    about = json.loads((run / "run.json").read_text())
+    for stage in stages:
+        about["stages"][stage]["state"] = "running"
+    (run / "run.json").write_text(json.dumps(about))
+
+
+def test_a_damaged_checkpoint_and_how_to_go_on(hwnas: Command, finished: Path) -> None:
+    unfinish(finished, "train", "report")
+    checkpoint = finished / "supernet" / "checkpoint.safetensors"
+    cut(checkpoint)
+    hwnas("resume", finished).refused("checkpoint.safetensors is damaged", "remove it to train")
+    checkpoint.unlink()
+    assert hwnas("resume", finished).status == 0
+
+
+def test_damaged_weights_and_how_to_go_on(hwnas: Command, finished: Path) -> None:
+    unfinish(finished, "search", "report")
+    weights = finished / "supernet" / "weights.safetensors"
+    whole = weights.read_bytes()
+    cut(weights)
+    hwnas("resume", finished).refused("weights.safetensors is damaged", "remove it to train")
+    weights.unlink()
+    assert hwnas("resume", finished).status == 0
+    assert weights.read_bytes() == whole, "the checkpoint was whole, so nothing was trained"
+
+
+def test_damaged_scores_are_named_with_their_line(hwnas: Command, finished: Path) -> None:
+    unfinish(finished, "search", "report")
+    scores = finished / "scores.jsonl"
+    lines = scores.read_text().splitlines()
+    scores.write_text("\n".join([lines[0], lines[1][:30], *lines[2:]]) + "\n")
+    hwnas("resume", finished).refused("scores.jsonl is damaged at line 2")
+
+
+def test_a_damaged_finalist_is_named(hwnas: Command, finished: Path) -> None:
+    unfinish(finished, "finalists", "report")
+    shutil.rmtree(finished / "bundles")
+    first = min((finished / "finalists").glob("*.json"))
+    cut(first)
+    hwnas("resume", finished).refused(f"{first.name} is damaged", "remove it")
+
+
+# Bundles and models
+
+
+def test_one_flipped_bit_of_a_bundle(hwnas: Command, finished: Path) -> None:
+    bundle = min((finished / "bundles").iterdir())
+    for name in sorted(os.listdir(bundle)):
+        flip(bundle / name)
+        hwnas("verify", bundle).refused(str(bundle))
+        flip(bundle / name)
+    assert hwnas("verify", bundle).status == 0
+
+
+def test_a_run_does_not_hand_on_a_damaged_bundle(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
+    for bundle in (finished / "bundles").iterdir():
+        flip(bundle / "model.onnx")
+    hwnas("export", finished, "--out", tmp_path / "out").refused("model.onnx")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["verify", "run"])
+def test_a_folder_that_is_no_bundle(hwnas: Command, tmp_path: Path, command: str) -> None:
+    image = [tmp_path / "a.png"] if command == "run" else []
+    hwnas(command, tmp_path, *image).refused("is no bundle")
+    hwnas(command, tmp_path / "none", *image).refused("is no bundle")
+
+
+def test_what_is_no_image(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+    bundle = min((finished / "bundles").iterdir())
+    hwnas("run", bundle, tmp_path / "none.png").refused("there is no image")
+    (tmp_path / "text.png").write_text("text")
+    hwnas("run", bundle, tmp_path / "text.png").refused("cannot be read as an image")
+    hwnas("run", bundle, tmp_path).refused(str(tmp_path))
+
+
+def test_models_that_cannot_be_measured(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    shutil.copy(min((finished / "bundles").iterdir()) / "model.onnx", model)
+    hwnas("measure", model, "--target", "gpu").refused("target 'gpu'")
+    cut(model)
+    hwnas("measure", model, "--target", TARGET).refused("model.onnx")
+    hwnas("measure", tmp_path / "none.onnx", "--target", TARGET).refused("none.onnx")
+    hwnas("measure", tmp_path, "--target", TARGET).refused(str(tmp_path))
+
+
+def test_picks_and_targets_of_a_run_that_there_are_not(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
+    out = ("--out", tmp_path / "out")
+    hwnas("export", finished, *out, "--pick", "fastst").refused("did you mean 'fastest'?")
+    hwnas("export", finished, *out, "--max-latency-ms", "1e-9").refused("the fastest was measured")
+    hwnas("export", finished, *out, "--target", "cpu-onnxruntime-fp32-b2-t1").refused(
+        "has no results for", "hwnas specialise"
+    )
+    hwnas("specialise", finished, "--target", "tpu").refused("target 'tpu'")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unfinished_run_cannot_be_specialised_or_exported(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
+    unfinish(finished, "report")
+    for command in (
+        ("specialise", finished, "--target", "cpu-onnxruntime-fp32-b8-t1"),
+        ("export", finished, "--out", tmp_path / "out"),
+        ("report", finished),
+    ):
+        hwnas(*command).refused("is not finished", f"hwnas resume {finished}")

@@ -1,0 +1,267 @@
+"""Every command as a user types it: what it prints, and what a script reads."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from hwnas.deploy import Bundle
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
+Command = Callable[..., Any]
+
+
+def read(answer: Any) -> Any:
+    assert answer.status == 0, answer.err
+    return json.loads(answer.out)
+
+
+@pytest.fixture
+def bundle(finished: Path) -> Bundle:
+    return Bundle.load(min((finished / "bundles").iterdir()))
+
+
+def test_search_prints_the_front_and_what_to_do_next(
+    hwnas: Command, finished: Path, finished_recipe: Path
+) -> None:
+    answer = hwnas("search", finished_recipe, "--run", finished)
+    assert answer.status == 0
+    assert "nothing is left to do" in answer.err
+    lines = answer.out.splitlines()
+    assert lines[0].strip() == f"Pareto front of {finished} (12 candidates evaluated)"
+    assert sum(line.startswith("bundle   ") for line in lines) == 3
+    assert f"  hwnas export {finished} --pick knee --out my-model" in lines
+    for path in (line.split()[1] for line in lines if line.startswith(("bundle ", "report "))):
+        assert Path(path).exists()
+
+
+def test_the_next_commands_work(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+    [image] = pngs(tmp_path, 1)
+    answer = read(hwnas("resume", finished, "--json"))
+    export, verify, run, specialise = answer["next_commands"]
+    places = {"my-model": str(tmp_path / "my-model"), "image.png": str(image)}
+    for command in (export, verify, run):
+        arguments = [places.get(word, word) for word in command.split()[1:]]
+        assert hwnas(*arguments).status == 0
+    assert specialise == f"hwnas specialise {finished} --target cpu-onnxruntime-fp32-b8-t1"
+
+
+@pytest.mark.parametrize("command", ["search", "resume"])
+def test_a_summary_for_scripts(
+    hwnas: Command, finished: Path, finished_recipe: Path, command: str
+) -> None:
+    given = [finished] if command == "resume" else [finished_recipe, "--run", finished]
+    summary = read(hwnas(command, *given, "--json"))
+    assert summary["trials"] == 12
+    assert summary["metric"] == "accuracy"
+    assert sum(row["bundle"] is not None for row in summary["front"]) == 3
+    assert [o["label"] for o in summary["objectives"]] == ["accuracy", f"latency_ms@{TARGET}"]
+    assert Path(summary["report"]).is_file()
+
+
+def test_status(hwnas: Command, finished: Path) -> None:
+    text = hwnas("status", finished).out
+    assert "tiny: finished" in text
+    assert "12 of 12 candidates evaluated" in text
+    found = read(hwnas("status", finished, "--json"))
+    assert found["state"] == "finished"
+    assert found["targets"] == [TARGET]
+    assert found["stages"]["train"]["state"] == "done"
+
+
+def test_status_of_an_unfinished_run_says_how_to_go_on(hwnas: Command, finished: Path) -> None:
+    (finished / "report.html").unlink()
+    text = hwnas("status", finished).out
+    assert "tiny: unfinished" in text
+    assert f"next: hwnas resume {finished}" in text
+
+
+def test_report(hwnas: Command, finished: Path) -> None:
+    path = finished / "report.html"
+    path.unlink()
+    assert hwnas("report", finished).out.splitlines() == [str(path)]
+    assert path.stat().st_size > 100_000
+    assert read(hwnas("report", finished, "--json")) == [str(path)]
+
+
+def test_export(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    answer = hwnas("export", finished, "--pick", "fastest", "--out", out)
+    assert answer.status == 0
+    assert f"next: hwnas run {out} image.png" in answer.out
+    other = read(hwnas("export", finished, "--pick", "fastest", "--out", tmp_path / "b", "--json"))
+    assert other["id"] == Bundle.load(out).architecture.id
+
+
+def test_verify(hwnas: Command, bundle: Bundle) -> None:
+    answer = hwnas("verify", bundle.folder)
+    assert answer.status == 0
+    assert "✓ golden outputs" in answer.out
+    checks = read(hwnas("verify", bundle.folder, "--json"))
+    assert all(check["ok"] for check in checks)
+    assert len(answer.out.splitlines()) == len(checks)
+
+
+def pngs(folder: Path, count: int) -> list[Path]:
+    paths = []
+    for number, image in enumerate(load_digits().images[:count]):
+        paths.append(folder / f"digit{number}.png")
+        Image.fromarray(np.rint(image * (255 / 16)).astype(np.uint8)).save(paths[-1])
+    return paths
+
+
+def test_run(hwnas: Command, bundle: Bundle, tmp_path: Path) -> None:
+    images = pngs(tmp_path, 3)
+    lines = hwnas("run", bundle.folder, *images).out.splitlines()
+    answers = read(hwnas("run", bundle.folder, *images, "--json"))
+    assert [answer["image"] for answer in answers] == [str(image) for image in images]
+    for line, answer, image in zip(lines, answers, images, strict=True):
+        assert line == f"{image}  {answer['label']}  {answer['probability']:.1%}"
+        assert answer["label"] in "0123456789"
+
+
+def test_measure(hwnas: Command, bundle: Bundle) -> None:
+    model = bundle.onnx_file
+    measured = read(hwnas("measure", model, "--target", TARGET, "--json"))
+    assert measured["target"] == TARGET
+    assert 0 < measured["cpu_ms"]["p20"] <= measured["cpu_ms"]["p50"] <= measured["cpu_ms"]["p80"]
+    text = hwnas("measure", model, "--target", TARGET).out
+    assert "CPU time" in text
+    assert "wall time" in text
+
+
+def test_devices(hwnas: Command) -> None:
+    assert "cpu-onnxruntime-fp32-b{B}-t{T}  usable" in hwnas("devices").out
+    [device] = read(hwnas("devices", "--json"))
+    assert device["usable"]
+    assert device["details"]["processor"]
+
+
+def test_spaces(hwnas: Command) -> None:
+    text = hwnas("spaces").out
+    assert "mobilenet" in text
+    assert '[space] name = "package.module:object"' in text
+    assert "mobilenet" in {space["name"] for space in read(hwnas("spaces", "--json"))}
+
+
+def test_bench_engine(hwnas: Command, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.json"
+    answer = hwnas("bench", "engine", "--trials", 20, "--choices", 4, "--json", rows)
+    assert answer.status == 0
+    [*_, last] = json.loads(rows.read_text())
+    assert last["trials"] == 20
+    assert last.keys() >= {"sampler", "choices", "ms_per_trial", "cpu_ms_per_trial", "pss_mb"}
+
+
+@pytest.mark.slow
+def test_specialise(hwnas: Command, finished: Path) -> None:
+    target = "cpu-onnxruntime-fp32-b8-t1"
+    answer = hwnas("specialise", finished, "--target", target)
+    assert answer.status == 0
+    assert f"report   {finished}/targets/{target}/report.html" in answer.out
+    [summary] = read(hwnas("specialise", finished, "--target", target, "--json"))
+    assert sum(row["bundle"] is not None for row in summary["front"]) == 3
+
+
+# How commands are given
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["serach"], "No such command 'serach'"),
+        (["search"], "Missing"),
+        (["search", "a.toml", "--bogus"], "No such option: --bogus"),
+        (["specialise", "run"], "Missing"),
+        (["export", "run", "--out", "x", "--max-latency-ms", "fast"], "--max-latency-ms"),
+        (["bench", "engine", "--trials", "0"], "--trials"),
+        (["bench", "engin"], "No such command 'engin'"),
+    ],
+)
+def test_a_wrong_command_is_one_line_with_its_help(
+    hwnas: Command, arguments: list[str], message: str
+) -> None:
+    hwnas(*arguments).refused(message, "see `hwnas", "--help`")
+
+
+@pytest.mark.parametrize("arguments", [[], ["bench"]])
+def test_without_a_command_there_is_help(hwnas: Command, arguments: list[str]) -> None:
+    answer = hwnas(*arguments)
+    assert "Commands" in answer.out
+    assert answer.status == 2
+    assert answer.err.splitlines() == [
+        f"error: a command is missing; try `{' '.join(['hwnas', *arguments])} --help`"
+    ]
+
+
+def test_help_is_no_error(hwnas: Command) -> None:
+    answer = hwnas("search", "--help")
+    assert answer.status == 0
+    assert "A TOML recipe" in answer.out
+
+
+def test_a_reader_who_stops_early_sees_no_traceback() -> None:
+    script = "import sys; from hwnas.cli import main; sys.argv = ['hwnas', 'spaces']; main()"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", script], stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    assert "Traceback" not in done.stderr
+    assert "Error" not in done.stderr
+
+
+# Interruptions
+
+
+def start(recipe: Path, run: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "hwnas.cli", "search", str(recipe), "--run", str(run)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(happened: Callable[[], bool], child: subprocess.Popen[str]) -> None:
+    while not happened():
+        assert child.poll() is None, child.communicate()
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_an_interrupted_run_says_how_to_go_on(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    run = tmp_path / "run"
+    child = start(quick_recipe, run)
+    wait_until((run / "scores.jsonl").exists, child)
+    child.send_signal(number)
+    _, told = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert told.splitlines()[-1] == f"interrupted; `hwnas resume {run}` goes on from here"
+    assert "Traceback" not in told
+    assert not list(run.rglob("*.tmp"))
+    scored = (run / "scores.jsonl").read_text()
+    answer = hwnas("resume", run)
+    assert answer.status == 0
+    assert "train ..." not in answer.err, "what was done is not done again"
+    assert (run / "scores.jsonl").read_text().startswith(scored)
+
+
+def test_handlers_of_signals_are_given_back(
+    hwnas: Command, finished: Path, finished_recipe: Path
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    hwnas("search", finished_recipe, "--run", finished)
+    hwnas("resume", finished / "nowhere")
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,268 @@
+"""The documentation is true: its code runs, its recipes parse, its links lead somewhere."""
+
+import importlib
+import pickle
+import re
+import shlex
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import tomlkit
+import typer
+from PIL import Image
+
+from hwnas.cli import app
+from hwnas.experiment import Experiment
+from hwnas.plugin import build, resolve
+from hwnas.recipe import Recipe, read_recipe
+from hwnas.search.objective import check_objectives
+from hwnas.search.study import make_sampler
+from hwnas.search_spaces import SPACES
+from hwnas.stages import Ingredients
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "hwnas"
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+RUNNABLE = [ROOT / "README.md", *GUIDES]
+
+QUICKSTART = ROOT / "experiments" / "quickstart" / "recipe.toml"
+TINY = (
+    "data.train_limit=300",
+    "data.test_limit=100",
+    "train.epochs=0.1",
+    "train.workers=0",
+    "search.workers=0",
+    "search.trials=1",
+    "deploy.top=1",
+    "deploy.finetune_epochs=0",
+)
+BASE = """
+name = "base"
+data = { source = "digits" }
+train = { epochs = 1 }
+objective = [{ metric = "accuracy", direction = "maximize" }]
+"""
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    @property
+    def file(self) -> str | None:
+        """The file that the first line, a comment, says it is."""
+        found = re.match(r"# ([\w-]+\.(?:py|toml))\n", self.text)
+        return found[1] if found else None
+
+    def __str__(self) -> str:
+        return f"{relative(self.page)}:{self.line}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for found in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield Block(page, text[: found.start()].count("\n") + 1, found[1], found[2])
+
+
+TOML_BLOCKS = [block for page in PAGES for block in blocks(page) if block.language == "toml"]
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the guides start from: the quickstart's recipe, in tiny, and its finished run.
+
+    Latency makes way for MACs: timing networks takes longer than all the rest.
+    """
+    folder = tmp_path_factory.mktemp("quickstart")
+    recipe = folder / "experiments" / "quickstart" / "recipe.toml"
+    recipe.parent.mkdir(parents=True)
+    document = tomlkit.parse(QUICKSTART.read_text(encoding="utf-8"))
+    document["objective"] = [
+        {"metric": "accuracy", "direction": "maximize"},
+        {"metric": "macs", "direction": "minimize"},
+    ]
+    recipe.write_text(tomlkit.dumps(document), encoding="utf-8")
+    recipe.write_text(read_recipe(recipe, TINY)[1], encoding="utf-8")
+    Experiment.load(recipe).run(folder / "runs" / "quickstart")
+    Image.new("L", (20, 20), 128).save(folder / "image.png")
+    return folder
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=relative)
+def test_python_blocks_run(
+    page: Path, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(quickstart, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "guide"}
+    # `dataclass` looks its module up among those that are imported.
+    monkeypatch.setitem(sys.modules, "guide", type(sys)("guide"))
+    found = [block for block in blocks(page) if block.language in ("python", "toml")]
+    files = {block.file: block.text for block in found if block.file}
+    for name, text in files.items():
+        Path(name).write_text(text, encoding="utf-8")
+    importlib.invalidate_caches()
+    try:
+        for block in found:
+            if block.language == "python" and not block.file:
+                exec(compile("\n" * block.line + block.text, page, "exec"), namespace)
+        for name in files:
+            if name.endswith(".toml"):
+                check_plugins(Path(name))
+    finally:
+        for name in files:
+            sys.modules.pop(name.removesuffix(".py"), None)
+
+
+def check_plugins(recipe: Path) -> None:
+    """The user's own parts fit together, and can travel to workers."""
+    made = Ingredients.prepare(read_recipe(recipe)[0], Path(), Path("cache"))
+    assert pickle.loads(pickle.dumps(made.task)) == made.task
+    assert pickle.loads(pickle.dumps(made.space)).fingerprint == made.space.fingerprint
+
+
+@pytest.mark.parametrize("block", TOML_BLOCKS, ids=str)
+def test_recipes_parse(block: Block, tmp_path: Path) -> None:
+    """Whole recipes as they are; tables of one in place of those of a small recipe."""
+    table = tomllib.loads(block.text)
+    whole = table if "name" in table else {**tomllib.loads(BASE), **table}
+    path = tmp_path / "recipe.toml"
+    path.write_text(tomlkit.dumps(whole), encoding="utf-8")
+    recipe, _ = read_recipe(path)
+    check_names(recipe)
+
+
+def check_names(recipe: Recipe) -> None:
+    """What hwnas ships by name takes the options that are given."""
+    if ":" not in recipe.search.sampler:
+        make_sampler(recipe.search.sampler, 0, recipe.search.options)
+    if ":" not in recipe.space.name:
+        factory = resolve("space", recipe.space.name, SPACES)
+        build("space", factory, recipe.space.options, image_shape=(28, 28, 1), outputs=10)
+    if ":" not in recipe.task.name:
+        check_objectives(recipe.objective, {"accuracy": "maximize"})
+
+
+def options_by_command() -> dict[str, set[str]]:
+    """Of every command, e.g. ``"bench engine"``, the options that its help lists."""
+    found: dict[str, set[str]] = {}
+
+    def walk(command: Any, words: tuple[str, ...]) -> None:
+        for name, child in getattr(command, "commands", {}).items():
+            walk(child, (*words, name))
+        context = click.Context(command)
+        names = [option for p in command.get_params(context) for option in p.opts]
+        found[" ".join(words)] = {name for name in names if name.startswith("--")}
+
+    walk(typer.main.get_command(app), ())
+    return found
+
+
+OPTIONS = options_by_command()
+
+
+def commands_in(page: Path) -> Iterator[tuple[str, str]]:
+    """Each command line in code, but not in Python's: what follows ``hwnas``."""
+    text = page.read_text(encoding="utf-8")
+    code = [block.text for block in blocks(page) if block.language != "python"]
+    outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    code += re.findall(r"`([^`\n]+)`", outside)
+    for part in code:
+        for line in re.findall(r"(?:^|(?<=[\s/]))hwnas ([a-z-].*)$", part, re.MULTILINE):
+            yield line, f"{relative(page)}: hwnas {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_commands_have_the_options_that_are_shown(page: Path) -> None:
+    for line, where in commands_in(page):
+        words = shlex.split(line, comments=True)
+        command = " ".join(words[:2]) if words[0] == "bench" else words[0]
+        if command.startswith("--"):
+            continue  # `hwnas --help`
+        assert command in OPTIONS, f"{where}: there is no such command"
+        shown = {word.partition("=")[0] for word in words if word.startswith("--")}
+        unknown = shown - OPTIONS[command]
+        assert not unknown, f"{where}: no option {unknown}; there are {OPTIONS[command]}"
+
+
+def test_readme_lists_every_command() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    leaves = {name for name in OPTIONS if name not in ("", "bench")}
+    missing = {name for name in leaves if f"| `hwnas {name}" not in text}
+    assert not missing
+
+
+def test_readme_options_of_its_table_exist() -> None:
+    """Options that stand alone, in the row of their command."""
+    rows = re.findall(
+        r"^\| `hwnas (bench engine|[a-z]+)[^|]*\|(.*)\|$",
+        (ROOT / "README.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    for command, text in rows:
+        for option in re.findall(r"`(--[a-z-]+)", text):
+            assert option in OPTIONS[command], f"{command} {option}"
+
+
+def test_readme_is_short_and_has_a_place_for_results() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 200
+    assert re.search(r"^<!-- results -->\n.+\n<!-- /results -->$", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{relative(page)}: {link}"
+        assert target.is_relative_to(ROOT), f"{relative(page)}: {link} leaves the repository"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert anchor in anchors, f"{relative(page)}: {link}"
+
+
+def test_every_page_of_docs_is_in_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    text = index.read_text(encoding="utf-8")
+    pages = [p for p in (ROOT / "docs").rglob("*.md") if p != index]
+    missing = [p.name for p in pages if f"({p.relative_to(index.parent)})" not in text]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_modules_that_are_named_exist(page: Path) -> None:
+    for name in re.findall(r"`(?:src/hwnas/)?((?:\w+/)+\w+\.py)", page.read_text(encoding="utf-8")):
+        assert (PACKAGE / name).exists() or (ROOT / name).exists(), f"{relative(page)}: {name}"
+
+
+def test_architecture_shows_every_room() -> None:
+    page = ROOT / "docs" / "architecture.md"
+    tree = next(block.text for block in blocks(page) if block.language == "text")
+    rooms = [p.name for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
+    hidden = {room for room in rooms if room not in tree and not room.startswith("__")}
+    assert not hidden
+    shown = re.findall(r"^    (\w+(?:\.py|/)(?:  ?\w+\.py)*)", tree, re.MULTILINE)
+    names = [name for row in shown for name in row.split()]
+    assert names
+    assert all((PACKAGE / name).exists() for name in names), names

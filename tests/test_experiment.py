@@ -1,0 +1,423 @@
+"""The whole job, on real parts: what it leaves behind, and what can be done with it."""
+
+import csv
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import optuna
+import pytest
+
+from hwnas import experiment
+from hwnas.deploy import Bundle
+from hwnas.errors import ConfigError, InfeasibleError, RunError, StorageError
+from hwnas.experiment import Experiment, Summary
+from hwnas.progress import make_reporter
+from hwnas.search.training import read_rows
+from hwnas.stages.measurements import read_measurements
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
+OTHER_TARGET = "cpu-onnxruntime-fp32-b8-t1"
+QUIET = make_reporter(quiet=True)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """All files but those that say when something happened."""
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name not in ("lock", "log.jsonl"))
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "front.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def scores(folder: Path) -> list[list[str]]:
+    lines = (folder / "scores.jsonl").read_text().splitlines()
+    return [json.loads(line)["key"] for line in lines]
+
+
+def events(folder: Path) -> list[tuple[str, str]]:
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [(row["event"], row.get("stage", "")) for row in rows]
+
+
+def edit(path: Path, *changes: tuple[str, str]) -> Path:
+    text = path.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    return path
+
+
+# What it leaves behind
+
+
+def test_the_run_folder_holds_everything(finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
+    assert names >= {
+        "recipe.toml",
+        "run.json",
+        "study.db",
+        "scores.jsonl",
+        "supernet",
+        "measurements.parquet",
+        "front.csv",
+        "bundles",
+        "report.html",
+        "log.jsonl",
+    }
+    assert not [path for path in finished.rglob("*.tmp")]
+    stages = json.loads((finished / "run.json").read_text())["stages"]
+    assert list(stages) == [f"calibrate@{TARGET}", "train", "search", "finalists", "report"]
+    assert {stage["state"] for stage in stages.values()} == {"done"}
+    assert all(stage["cpu_s"] > 0 for stage in stages.values())
+    told = [pair for pair in events(finished) if pair[0] != "note"]
+    assert told == [(event, name) for name in stages for event in ("stage", "done")]
+
+
+def test_the_study_is_one_of_optuna(finished: Path) -> None:
+    study = optuna.load_study(study_name="search", storage=f"sqlite:///{finished / 'study.db'}")
+    done = [t for t in study.trials if t.state == optuna.trial.TrialState.COMPLETE]
+    assert len(done) == 12
+    assert len({t.user_attrs["candidate"] for t in done}) == 12
+    assert {key[0] for key in scores(finished)} == {t.user_attrs["candidate"] for t in done}
+
+
+def test_three_bundles_are_whole_and_right(finished: Path) -> None:
+    bundles = [Bundle.load(path) for path in sorted((finished / "bundles").iterdir())]
+    assert len(bundles) == 3
+    for bundle in bundles:
+        assert all(check.ok for check in bundle.verify())
+        onnx.checker.check_model(bundle.onnx_file, full_check=True)
+        described = bundle.description
+        assert described["provenance"]["seed"] == 0
+        assert described["labels"] == list("0123456789")
+        assert bundle.measurements[0].target == TARGET
+        splits = {row.get("split"): row for row in described["metrics"] if "split" in row}
+        assert splits["test"]["n"] == 200
+        low, high = splits["test"]["interval"]
+        assert low < splits["test"]["value"] < high
+        assert {row["kind"] for row in described["predictions"]} == {"predicted"}
+
+
+def test_the_front_is_a_table_with_the_numbers_of_study_and_bundles(finished: Path) -> None:
+    rows = rows_of(finished)
+    accuracy = [float(row["accuracy"]) for row in rows]
+    latency = [float(row[f"latency_ms@{TARGET}"]) for row in rows]
+    finalists = [row for row in rows if row["bundle"]]
+    assert len(finalists) == 3
+    for row in finalists:
+        bundle = Bundle.load(finished / row["bundle"])
+        assert float(row["measured_latency_ms"]) == bundle.measurements[0].latency_ms
+        assert row["id"] == bundle.architecture.id
+    assert all(row["measured_latency_ms"] == "" for row in rows if not row["bundle"])
+    assert {name for row in rows for name in row["picks"].split()} == {
+        "knee",
+        "fastest",
+        "most-accurate",
+    }
+    front = {i for i, row in enumerate(rows) if not row["bundle"]}
+    for i in front:  # nothing beats what is listed for its own sake
+        assert not any(
+            accuracy[j] >= accuracy[i]
+            and latency[j] <= latency[i]
+            and (accuracy[j], latency[j]) != (accuracy[i], latency[i])
+            for j in range(len(rows))
+        )
+
+
+def test_everything_timed_is_in_the_table(finished: Path) -> None:
+    roles = [row.role for row in read_measurements(finished / "measurements.parquet")]
+    assert sorted(roles) == ["calibration"] * 5 + ["finalist"] * 3
+
+
+# Going on
+
+
+def test_a_finished_run_is_left_as_it_is(
+    finished: Path, finished_recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content(finished)
+    resumed = experiment.resume(finished)
+    again = experiment.run(finished_recipe, finished)
+    assert capsys.readouterr().err.count("is finished; nothing is left to do") == 2
+    assert resumed == again
+    assert content(finished) == before
+
+
+def test_another_recipe_is_refused(finished: Path, finished_recipe: Path) -> None:
+    before = content(finished)
+    with pytest.raises(RunError, match="of another recipe"):
+        experiment.run(finished_recipe, finished, ["search.trials=13"])
+    assert content(finished) == before
+
+
+@pytest.mark.parametrize(
+    ("lost", "redone"),
+    [
+        ("report.html", ["report"]),
+        ("front.csv", ["report"]),
+        pytest.param("bundles", ["finalists", "report"], marks=pytest.mark.slow),
+        pytest.param(
+            "measurements.parquet",
+            [f"calibrate@{TARGET}", "search", "finalists", "report"],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_result_that_is_lost_is_made_again(
+    finished: Path, lost: str, redone: list[str]
+) -> None:
+    path, scored = finished / lost, scores(finished)
+    weights = (finished / "supernet" / "weights.safetensors").read_bytes()
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (finished / "log.jsonl").unlink()
+    summary = experiment.resume(finished, QUIET)
+    assert path.exists()
+    assert len(summary.finalists) == 3
+    done = [stage for event, stage in events(finished) if event == "done"]
+    assert done == redone
+    assert scores(finished) == scored
+    assert (finished / "supernet" / "weights.safetensors").read_bytes() == weights
+    roles = [row.role for row in read_measurements(finished / "measurements.parquet")]
+    assert sorted(roles) == ["calibration"] * 5 + ["finalist"] * 3
+
+
+def test_a_lost_study_is_searched_again_from_the_scores(finished: Path) -> None:
+    before, scored = rows_of(finished), scores(finished)
+    for file in finished.glob("study.db*"):
+        file.unlink()
+    experiment.resume(finished, QUIET)
+    assert scores(finished) == scored
+    assert rows_of(finished) == before
+
+
+# Further targets
+
+
+@pytest.mark.slow
+def test_a_further_target_needs_no_training_and_no_evaluation(finished: Path) -> None:
+    before = content(finished)
+    scored = scores(finished)
+    [summary] = experiment.specialise(finished, [OTHER_TARGET], QUIET)
+    after = content(finished)
+    for name in ("training.jsonl", "weights.safetensors", "checkpoint.safetensors"):
+        assert after[f"supernet/{name}"] == before[f"supernet/{name}"], "0 training steps"
+    new = scores(finished)
+    assert new[: len(scored)] == scored
+    assert len({tuple(key) for key in new}) == len(new), "0 repeated evaluations"
+    assert len(summary.finalists) == 3
+    out = finished / "targets" / OTHER_TARGET
+    assert {p.name for p in out.iterdir()} >= {"front.csv", "bundles", "report.html"}
+    for row in rows_of(out):
+        if row["bundle"]:
+            bundle = Bundle.load(finished / row["bundle"])
+            bundle.verify()
+            assert bundle.measurements[0].target == OTHER_TARGET
+    own = {name for name in before if not name.startswith(("study.db", "scores", "run.json", "fin"))}
+    assert all(after[name] == before[name] for name in own), "the run's own results stay"
+    assert experiment.status(finished)["targets"] == [TARGET, OTHER_TARGET]
+    reports = experiment.rewrite_reports(finished)
+    assert reports == [finished / "report.html", out / "report.html"]
+    exported = experiment.export(finished, finished.parent / "eight", target=OTHER_TARGET)
+    assert exported.measurements[0].target == OTHER_TARGET
+
+
+def test_targets_that_cannot_be_added(finished: Path) -> None:
+    with pytest.raises(ConfigError, match="was searched for .* to begin with"):
+        experiment.specialise(finished, [TARGET], QUIET)
+    with pytest.raises(ConfigError, match=f"closest target is {OTHER_TARGET!r}"):
+        experiment.specialise(finished, ["cpu-onnxruntime-fp31-b8-t1"], QUIET)
+    assert not (finished / "targets").exists()
+
+
+@pytest.mark.slow
+def test_a_target_on_which_nothing_keeps_the_limit_is_not_added(
+    tiny_recipe: Path, tmp_path: Path
+) -> None:
+    """The limit is kept by one image at a time, but not by 4,096."""
+    run = tmp_path / "run"
+    small = ["search.trials=4", "deploy.top=1", "deploy.finetune_epochs=0", "predictor.networks=4"]
+    experiment.run(tiny_recipe, run, ["objective.1.limit=2", *small], QUIET)
+    with pytest.raises(InfeasibleError, match="no network of the space keeps"):
+        experiment.specialise(run, ["cpu-onnxruntime-fp32-b4096-t1"], QUIET)
+    experiment.resume(run, QUIET)
+    assert experiment.status(run)["targets"] == [TARGET]
+
+
+# Exporting
+
+
+@pytest.mark.parametrize("pick", [None, "knee", "fastest", "most-accurate"])
+def test_a_pick_is_exported(finished: Path, tmp_path: Path, pick: str | None) -> None:
+    [row] = [row for row in rows_of(finished) if (pick or "knee") in row["picks"].split()]
+    bundle = experiment.export(finished, tmp_path / "out" / "model", pick)
+    assert bundle.architecture.id == row["id"]
+    assert content(bundle.folder) == content(finished / row["bundle"])
+
+
+def test_a_latency_limit_picks_the_most_accurate_that_keeps_it(
+    finished: Path, tmp_path: Path
+) -> None:
+    rows = [row for row in rows_of(finished) if row["bundle"]]
+    latencies = {row["id"]: float(row["measured_latency_ms"]) for row in rows}
+    fastest = min(latencies, key=lambda name: latencies[name])
+    bundle = experiment.export(finished, tmp_path / "a", max_latency_ms=latencies[fastest])
+    assert bundle.architecture.id == fastest
+    with pytest.raises(InfeasibleError, match=f"fastest was measured at {latencies[fastest]:.3g}"):
+        experiment.export(finished, tmp_path / "b", max_latency_ms=latencies[fastest] / 2)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_network_that_is_no_finalist_is_packed_and_the_run_stays(
+    finished: Path, tmp_path: Path
+) -> None:
+    finalists = {row["id"] for row in rows_of(finished) if row["bundle"]}
+    other = next(key[0] for key in scores(finished) if key[0] not in finalists)
+    before = content(finished)
+    bundle = experiment.export(finished, tmp_path / "other", pick=other)
+    bundle.verify()
+    assert bundle.architecture.id == other
+    assert bundle.measurements[0].target == TARGET
+    assert sorted(p.name for p in bundle.folder.iterdir()) == sorted(
+        p.name for p in (finished / "bundles" / min(finalists)).iterdir()
+    )
+    after = content(finished)
+    assert {name for name in after if after[name] != before.get(name)} <= {
+        f"finalists/{other}.json",
+        f"finalists/{other}.safetensors",
+        "study.db",
+        "study.db-shm",
+        "study.db-wal",
+    }
+
+
+@pytest.mark.parametrize("pick", ["000000000000", "fastst"])
+def test_an_unknown_pick_is_refused(finished: Path, tmp_path: Path, pick: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no network of this run; .*known: .*knee"):
+        experiment.export(finished, tmp_path / "a" / "out", pick)
+    assert not (tmp_path / "a").exists()
+
+
+def test_exporting_overwrites_nothing(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="exists already"):
+        experiment.export(finished, tmp_path)
+
+
+# One's own parts
+
+
+@pytest.fixture
+def own_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A recipe with modules beside it, as a user would have them."""
+    tests = Path(__file__).parent
+    for module in (tests / "own_parts.py", tests / "search" / "ink_centre.py"):
+        shutil.copy(module, tmp_path / f"own_{module.name}")
+    yield tmp_path
+
+
+@pytest.mark.slow
+def test_a_task_data_and_space_of_ones_own(own_parts: Path) -> None:
+    (own_parts / "recipe.toml").write_text(
+        f"""
+        name = "ink"
+        [data]
+        source = "own_ink_centre:blots"
+        validation_fraction = 0.3
+        [task]
+        name = "own_ink_centre:task"
+        radius = 0.25
+        [space]
+        name = "own_own_parts:Dense"
+        widest = 24
+        [train]
+        epochs = 40
+        batch_size = 16
+        learning_rate = 0.02
+        shift_pixels = 0
+        workers = 0
+        [[objective]]
+        metric = "distance"
+        direction = "minimize"
+        [[objective]]
+        metric = "latency_ms"
+        direction = "minimize"
+        target = "{TARGET}"
+        [predictor]
+        networks = 4
+        [search]
+        trials = 6
+        workers = 0
+        [deploy]
+        top = 2
+        """
+    )
+    summary = experiment.run(own_parts / "recipe.toml", own_parts / "run", reporter=QUIET)
+    assert summary.metric == "distance"
+    assert len(summary.finalists) == 2
+    bundle = Bundle.load(summary.run / str(summary.finalists[0].bundle))
+    described = bundle.description
+    assert described["outputs"]["kind"] == "values"
+    assert described["labels"] == ["column", "row"]
+    assert described["task"] == "ink-centre"
+    assert {m["name"] for m in described["metrics"]} >= {"distance", "hits", "macs"}
+    dot = np.zeros((1, 8, 8, 1), np.uint8)
+    dot[0, 2, 6] = 255
+    [answer] = bundle.run(dot)
+    assert answer["values"].keys() == {"column", "row"}
+    losses = [row.loss for row in read_rows(summary.run / "supernet")]
+    assert losses[-1] < losses[0] / 2
+
+
+def test_an_evaluator_of_ones_own_needs_no_supernet(own_parts: Path, quick_recipe: Path) -> None:
+    edit(
+        quick_recipe,
+        ('trials = 8', 'trials = 8\nevaluator = "own_own_parts:Wider"'),
+        ('name = "mobilenet"', 'name = "own_own_parts:Dense"'),
+    )
+    text = quick_recipe.read_text()
+    start, end = text.index("resolution"), text.index("[train]")
+    quick_recipe.write_text(text[:start] + text[end:])
+    summary = experiment.run(quick_recipe, own_parts / "run", reporter=QUIET)
+    best = max(summary.front, key=lambda row: row.values["accuracy"])
+    assert best.values["accuracy"] == best.architecture["width"] / 100
+    assert not (own_parts / "run" / "supernet").exists()
+
+
+def test_training_each_network_alone_needs_no_supernet(quick_recipe: Path, tmp_path: Path) -> None:
+    small = ['search.evaluator="train"', "search.trials=3"]
+    summary = experiment.run(quick_recipe, tmp_path / "run", small, QUIET)
+    assert summary.trials == 3
+    assert not (tmp_path / "run" / "supernet").exists()
+    assert summary.finalists[0].measured_latency_ms is None
+    bundle = experiment.export(tmp_path / "run", tmp_path / "model")
+    assert bundle.verify()
+    assert bundle.architecture.id == summary.finalists[0].id, "without latency, the most accurate"
+    with pytest.raises(ConfigError, match="no objective latency_ms"):
+        experiment.export(tmp_path / "run", tmp_path / "b", max_latency_ms=1)
+    with pytest.raises(ConfigError, match="no objective latency_ms"):
+        experiment.specialise(tmp_path / "run", [TARGET], QUIET)
+
+
+def test_random_search_runs_beside_where_it_is_wanted(quick_recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    experiment.run(quick_recipe, run, ["search.random_baseline=true"], QUIET)
+    names = optuna.get_all_study_names(f"sqlite:///{run / 'study.db'}")
+    assert sorted(names) == ["random", "search"]
+    assert "random" in (run / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_the_same_seed_finds_the_same(quick_recipe: Path, tmp_path: Path) -> None:
+    def found(name: str, seed: int) -> Summary:
+        overrides = [f"seed={seed}", "deploy.finetune_epochs=0"]
+        return Experiment.load(quick_recipe, overrides).run(tmp_path / name, QUIET)
+
+    first, second, other = found("a", 0), found("b", 0), found("c", 1)
+    assert [(r.id, r.values) for r in first.front] == [(r.id, r.values) for r in second.front]
+    assert [(r.id, r.values) for r in first.front] != [(r.id, r.values) for r in other.front]

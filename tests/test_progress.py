@@ -1,0 +1,121 @@
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hwnas import progress
+from hwnas.errors import StorageError
+from hwnas.progress import Reporter, make_reporter
+
+
+@pytest.fixture
+def told() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def reporter(told: io.StringIO) -> Reporter:
+    return Reporter(Console(file=told, width=60))
+
+
+def test_elsewhere_than_on_a_terminal_it_is_lines(reporter: Reporter, told: io.StringIO) -> None:
+    with reporter.stage("train") as advance:
+        for step in range(1000):
+            advance(step / 1000, "loss 1.0")
+    lines = told.getvalue().splitlines()
+    assert lines[0] == "  train ..."
+    assert lines[1].startswith("✓ train 0.")
+    assert len(lines) == 2, "quiet where it is quick"
+    assert "\x1b" not in told.getvalue()
+
+
+def test_now_and_then_it_says_how_far_it_is(
+    reporter: Reporter, told: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.01)
+    with reporter.stage("train") as advance:
+        time.sleep(0.02)
+        advance(0.25, "epoch 1.0, [loss] 0.5, and more that goes beyond the width of a line")
+    assert told.getvalue().splitlines()[1] == (
+        "  train  25% epoch 1.0, [loss] 0.5, and more that goes beyond the width of a line"
+    )
+
+
+def test_all_of_it_is_in_the_log(reporter: Reporter, tmp_path: Path) -> None:
+    reporter.log = tmp_path / "log.jsonl"
+    with reporter.stage("train"):
+        reporter.note("the machine is [busy]", share=0.5)
+    rows = [json.loads(line) for line in reporter.log.read_text().splitlines()]
+    assert [row["event"] for row in rows] == ["stage", "note", "done"]
+    assert rows[1]["text"] == "the machine is [busy]"
+    assert rows[1]["share"] == 0.5
+    assert rows[2]["seconds"] >= 0
+
+
+def fail_in_a_stage(reporter: Reporter) -> None:
+    with reporter.stage("train"):
+        raise ValueError
+
+
+def test_a_stage_that_fails_is_not_ticked_off(
+    reporter: Reporter, told: io.StringIO, tmp_path: Path
+) -> None:
+    reporter.log = tmp_path / "log.jsonl"
+    with pytest.raises(ValueError):
+        fail_in_a_stage(reporter)
+    assert "✓" not in told.getvalue()
+    assert "done" not in reporter.log.read_text()
+
+
+def test_a_log_that_cannot_be_written_is_a_storage_error(
+    reporter: Reporter, tmp_path: Path
+) -> None:
+    reporter.log = tmp_path / "nowhere" / "log.jsonl"
+    with pytest.raises(StorageError, match=r"cannot write .*log\.jsonl"):
+        reporter.note("something")
+
+
+def test_a_quiet_reporter_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with make_reporter(quiet=True).stage("train") as advance:
+        advance(0.5)
+    assert capfd.readouterr() == ("", "")
+
+
+SCRIPT = """
+import time
+from hwnas.progress import make_reporter
+with make_reporter().stage("train") as advance:
+    for step in range(5):
+        advance(step / 5, f"epoch {step}")
+        time.sleep(0.15)
+"""
+
+
+def test_on_a_terminal_it_is_a_bar() -> None:
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    child = subprocess.Popen([sys.executable, "-c", SCRIPT], stderr=follower, env=environment)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # the other end was closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(leader)
+    assert child.wait(timeout=10) == 0
+    text = shown.decode()
+    assert "━" in text
+    assert "epoch 3" in text
+    assert "0:00:0" in text
+    assert "✓" in text.splitlines()[-1]

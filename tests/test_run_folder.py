@@ -1,0 +1,180 @@
+import json
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hwnas.errors import RunError, StorageError
+from hwnas.recipe import read_recipe
+from hwnas.run_folder import RunFolder
+
+
+def create(folder: Path, recipe_file: Path, *overrides: str) -> RunFolder:
+    recipe, text = read_recipe(recipe_file, overrides)
+    return RunFolder.create(folder, recipe, text, recipe_file.parent)
+
+
+@pytest.fixture
+def run(tmp_path: Path, tiny_recipe: Path) -> RunFolder:
+    return create(tmp_path / "run", tiny_recipe)
+
+
+def test_it_keeps_the_recipe_and_where_it_came_from(run: RunFolder, tiny_recipe: Path) -> None:
+    assert (run.path / "recipe.toml").read_text() == tiny_recipe.read_text()
+    about = json.loads((run.path / "run.json").read_text())
+    assert (about["name"], about["seed"], about["stages"]) == ("tiny", 0, {})
+    assert about["versions"]["torch"]
+    assert about["machine"]["processor"]
+    opened = RunFolder.open(run.path)
+    assert opened.recipe == run.recipe
+    assert opened.recipe_folder == tiny_recipe.parent
+    assert opened.specialised == []
+
+
+def test_the_same_recipe_opens_it_and_another_is_refused(
+    run: RunFolder, tiny_recipe: Path
+) -> None:
+    created = run.about["created"]
+    assert create(run.path, tiny_recipe).about["created"] == created
+    with pytest.raises(RunError, match=r"of another recipe.*--run DIR"):
+        create(run.path, tiny_recipe, "search.trials=13")
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, tiny_recipe: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "recipe.toml").write_text("the user's own")
+    for path in (tmp_path / "thesis", tiny_recipe):
+        with pytest.raises(RunError, match="no empty folder and holds no run"):
+            create(path, tiny_recipe)
+    assert [p.name for p in (tmp_path / "thesis").iterdir()] == ["recipe.toml"]
+
+
+def test_what_a_killed_start_left_behind_is_gone_on_with(tmp_path: Path, tiny_recipe: Path) -> None:
+    folder = tmp_path / "run"
+    (folder / "cache").mkdir(parents=True)
+    (folder / ".run.json.17.tmp").write_text("{")
+    (folder / "recipe.toml").write_text(tiny_recipe.read_text())
+    assert create(folder, tiny_recipe).stages == {}
+
+
+def test_a_file_where_the_folder_should_be(tmp_path: Path, tiny_recipe: Path) -> None:
+    with pytest.raises(StorageError, match="cannot write"):
+        create(tiny_recipe / "run", tiny_recipe)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"schema": 2, "stages": {}}',
+        '{"schema": 1}',
+        '{"schema": 1, "stages": {}}',
+        "[" * 100_000,
+    ],
+)
+def test_a_damaged_run_json_is_one_line(run: RunFolder, text: str) -> None:
+    (run.path / "run.json").write_text(text)
+    with pytest.raises(RunError, match=r"run\.json cannot be read") as caught:
+        RunFolder.open(run.path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["recipe", "recipe_folder", "created", "versions", "stages"])
+@pytest.mark.parametrize("value", [None, 3, {"train": {"state": "tired", "inputs": "a"}}])
+def test_a_run_json_with_a_wrong_value_is_refused(run: RunFolder, key: str, value: object) -> None:
+    about = json.loads((run.path / "run.json").read_text())
+    if isinstance(value, dict) and key == "versions":
+        value = "1.0"
+    (run.path / "run.json").write_text(json.dumps({**about, key: value}))
+    with pytest.raises(RunError, match=r"run\.json cannot be read"):
+        RunFolder.open(run.path)
+
+
+def test_a_recipe_that_was_changed_in_the_folder_is_refused(run: RunFolder) -> None:
+    recipe = run.path / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("trials = 12", "trials = 13"))
+    with pytest.raises(RunError, match="not the recipe that this run began with"):
+        RunFolder.open(run.path)
+
+
+def test_no_run_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"holds no run; `hwnas search RECIPE --run"):
+        RunFolder.open(tmp_path / "nowhere")
+
+
+def test_only_one_process_works_on_it(run: RunFolder) -> None:
+    with run:
+        second = RunFolder.open(run.path)
+        with pytest.raises(RunError, match="another process works on"), second:
+            pytest.fail("two at once")
+    with second:
+        second.perform("train", "a", lambda: None)
+
+
+def test_who_waited_sees_what_the_other_did(run: RunFolder) -> None:
+    waiting = RunFolder.open(run.path)
+    with run:
+        run.perform("train", "a", lambda: None)
+    with waiting:
+        assert waiting.is_done("train", "a")
+
+
+def test_a_stage_is_done_once_for_its_inputs(run: RunFolder) -> None:
+    run.perform("train", "a", lambda: None)
+    assert RunFolder.open(run.path).is_done("train", "a")
+    assert not run.is_done("train", "b")
+    assert not run.is_done("search", "a")
+
+
+def test_a_stage_that_fails_is_not_done_and_its_time_counts(run: RunFolder) -> None:
+    def fail() -> None:
+        time.sleep(0.05)
+        raise ValueError
+
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            run.perform("train", "a", fail)
+    assert run.stages["train"].state == "running"
+    run.perform("train", "a", lambda: time.sleep(0.05))
+    assert run.stages["train"].state == "done"
+    assert run.stages["train"].wall_s == pytest.approx(0.15, abs=0.1)
+    assert run.stages["train"].wall_s >= 0.15
+
+
+def burn(seconds: float) -> None:
+    while time.process_time() < seconds:
+        pass
+
+
+def test_cpu_time_of_processes_that_have_ended_counts(run: RunFolder) -> None:
+    """As Ray's workers do, which are children of a child and leave no trace of their times."""
+    burner = "import time\nwhile time.process_time() < 1.8: pass"
+    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {burner!r}]).wait()"
+
+    def work() -> None:
+        child = subprocess.Popen([sys.executable, "-c", parent])
+        child.wait()
+
+    run.perform("train", "a", work)
+    assert 0.8 < run.stages["train"].cpu_s < 4
+
+
+def test_own_cpu_time_counts_once(run: RunFolder) -> None:
+    start = time.process_time()
+    run.perform("train", "a", lambda: burn(start + 0.3))
+    assert run.stages["train"].cpu_s == pytest.approx(time.process_time() - start, abs=0.1)
+
+
+def test_measuring_leaves_no_threads(run: RunFolder) -> None:
+    before = threading.active_count()
+    for number in range(3):
+        run.perform("train", str(number), lambda: None)
+    assert threading.active_count() == before
+    assert not multiprocessing.active_children()

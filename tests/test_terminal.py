@@ -1,0 +1,109 @@
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hwnas.deploy.measurement import Measurement, Quantiles
+from hwnas.search.objective import Objective
+from hwnas.stages.summary import FrontRow, Summary
+from hwnas.terminal import count_text, metric_text, print_measurement, print_summary, size_text
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
+ROW = FrontRow(
+    id="0123456789ab",
+    picks=("knee", "fastest"),
+    values={"accuracy": 0.9812, f"latency_ms@{TARGET}": 1.234},
+    standard_errors={"accuracy": 0.005},
+    test=0.975,
+    predicted_latency_ms=1.234,
+    measured_latency_ms=1.31,
+    macs=6_240_000,
+    params=207_000,
+    weight_bytes=849_000,
+    bundle="bundles/0123456789ab",
+    architecture={"width": 1.0},
+)
+OTHER = replace(
+    ROW, id="ba9876543210", picks=(), test=None, measured_latency_ms=None, bundle=None
+)
+
+
+def shown(summary: Summary, width: int = 120) -> str:
+    told = io.StringIO()
+    print_summary(Console(file=told, width=width, highlight=False), summary)
+    return told.getvalue()
+
+
+@pytest.fixture
+def summary() -> Summary:
+    objectives = (
+        Objective("accuracy", "maximize"),
+        Objective("latency_ms", "minimize", TARGET),
+    )
+    run = Path("runs/[odd]")
+    return Summary(run, run, "accuracy", objectives, 12, (ROW, OTHER), run / "report.html")
+
+
+def test_finalists_have_numbers_where_others_have_dashes(summary: Summary) -> None:
+    finalist, other = (
+        next(line.split() for line in shown(summary).splitlines() if row.id in line[:20])
+        for row in (ROW, OTHER)
+    )
+    assert finalist == (
+        "0123456789ab 0.9812 ± 0.0098 0.9750 1.23 1.31 6.24 M 207 k 849 kB".split()
+    )
+    assert other == "ba9876543210 0.9812 ± 0.0098 - 1.23 - 6.24 M 207 k 849 kB".split()
+
+
+def test_it_says_where_things_are_and_what_to_do_next(summary: Summary) -> None:
+    text = shown(summary)
+    assert "12 candidates evaluated" in text
+    assert "report   runs/[odd]/report.html" in text
+    assert "bundle   runs/[odd]/bundles/0123456789ab  (knee, fastest)" in text
+    assert "  hwnas export runs/[odd] --pick knee --out my-model" in text
+    assert "  hwnas run runs/[odd]/bundles/0123456789ab image.png" in text
+
+
+def test_a_narrow_terminal_cuts_nothing_off(summary: Summary) -> None:
+    text = shown(summary, width=60)
+    assert "…" not in text
+    assert "hwnas specialise runs/[odd] --target cpu-onnxruntime-fp32-b8-t1" in text
+
+
+def test_a_run_without_finalists_is_to_be_resumed(summary: Summary) -> None:
+    text = shown(replace(summary, front=(OTHER,), report=None))
+    assert "hwnas resume runs/[odd]" in text
+    assert "bundle " not in text
+
+
+@pytest.mark.parametrize("contended", [False, True])
+def test_a_measurement_shows_both_clocks(contended: bool) -> None:
+    measured = Measurement(
+        target=TARGET,
+        clock="cpu",
+        cpu_ms=Quantiles(1.1, 1.2, 1.3),
+        wall_ms=Quantiles(1.4, 1.5, 1.6),
+        n=50,
+        contended=contended,
+        anchor_ms=1.0,
+        hardware="a processor",
+        versions={},
+        settings={},
+        time="2026-01-01T00:00:00+00:00",
+    )
+    told = io.StringIO()
+    print_measurement(Console(file=told, width=100), "model.onnx", measured)
+    text = told.getvalue()
+    assert "CPU time" in text
+    assert "wall time" in text
+    assert "latency_ms 1.2 (p50 of cpu time); a processor" in text
+    assert ("measure again" in text) is contended
+
+
+def test_numbers_are_short() -> None:
+    assert [count_text(n) for n in (7, 1500, 5_480_000, 2e9)] == ["7", "1.5 k", "5.48 M", "2 G"]
+    assert [size_text(n) for n in (57_000, 1_234_567)] == ["57 kB", "1.23 MB"]
+    assert metric_text(None) == "-"
+    assert metric_text(0.5) == metric_text(0.5, 0.0) == "0.5000"
