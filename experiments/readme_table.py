@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import median
 
 from experiments.record import ROOT, Row, read_rows
-
 from hwnas.atomic import write_text
 
 __all__ = ["filled", "headline_table", "latest", "markdown"]

@@ -11,7 +11,6 @@ from typing import Any
 
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
-
 from hwnas.errors import HwnasError
 from hwnas.experiment import Experiment
 from hwnas.recipe import Recipe

@@ -61,14 +61,14 @@ def test_all_of_it_is_in_the_log(reporter: Reporter, tmp_path: Path) -> None:
 
 def fail_in_a_stage(reporter: Reporter) -> None:
     with reporter.stage("train"):
-        raise ValueError
+        raise ValueError("the stage failed")
 
 
 def test_a_stage_that_fails_is_not_ticked_off(
     reporter: Reporter, told: io.StringIO, tmp_path: Path
 ) -> None:
     reporter.log = tmp_path / "log.jsonl"
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="the stage failed"):
         fail_in_a_stage(reporter)
     assert "✓" not in told.getvalue()
     assert "done" not in reporter.log.read_text()

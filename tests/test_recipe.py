@@ -69,7 +69,9 @@ def test_a_recipe_as_documented_is_read(tmp_path: Path) -> None:
 
 def test_options_of_task_and_space_are_handed_on(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
-    path.write_text(ISSUE.replace('name = "mobilenet"', 'name = "a:b"\nwidth = [0.5, 1]\ndeep.er = 3'))
+    path.write_text(
+        ISSUE.replace('name = "mobilenet"', 'name = "a:b"\nwidth = [0.5, 1]\ndeep.er = 3')
+    )
     space = read_recipe(path)[0].space
     assert space.name == "a:b"
     assert space.options == {"width": [0.5, 1], "deep": {"er": 3}}

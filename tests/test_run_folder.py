@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -35,9 +36,7 @@ def test_it_keeps_the_recipe_and_where_it_came_from(run: RunFolder, tiny_recipe:
     assert opened.specialised == []
 
 
-def test_the_same_recipe_opens_it_and_another_is_refused(
-    run: RunFolder, tiny_recipe: Path
-) -> None:
+def test_the_same_recipe_opens_it_and_another_is_refused(run: RunFolder, tiny_recipe: Path) -> None:
     created = run.about["created"]
     assert create(run.path, tiny_recipe).about["created"] == created
     with pytest.raises(RunError, match=r"of another recipe.*--run DIR"):
@@ -126,6 +125,17 @@ def test_who_waited_sees_what_the_other_did(run: RunFolder) -> None:
         assert waiting.is_done("train", "a")
 
 
+def test_what_killed_processes_had_half_written_is_swept_away(run: RunFolder) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    dead, alive = f".a.{child.pid}.tmp", f".a.{os.getpid()}.tmp"
+    (run.path / "supernet" / dead).mkdir(parents=True)
+    for name in (dead, alive):
+        (run.path / name).touch()
+    with run:
+        assert [path.name for path in run.path.rglob("*.tmp")] == [alive]
+
+
 def test_a_stage_is_done_once_for_its_inputs(run: RunFolder) -> None:
     run.perform("train", "a", lambda: None)
     assert RunFolder.open(run.path).is_done("train", "a")
@@ -136,10 +146,10 @@ def test_a_stage_is_done_once_for_its_inputs(run: RunFolder) -> None:
 def test_a_stage_that_fails_is_not_done_and_its_time_counts(run: RunFolder) -> None:
     def fail() -> None:
         time.sleep(0.05)
-        raise ValueError
+        raise ValueError("tired")
 
     for _ in range(2):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="tired"):
             run.perform("train", "a", fail)
     assert run.stages["train"].state == "running"
     run.perform("train", "a", lambda: time.sleep(0.05))

@@ -25,9 +25,7 @@ ROW = FrontRow(
     bundle="bundles/0123456789ab",
     architecture={"width": 1.0},
 )
-OTHER = replace(
-    ROW, id="ba9876543210", picks=(), test=None, measured_latency_ms=None, bundle=None
-)
+OTHER = replace(ROW, id="ba9876543210", picks=(), test=None, measured_latency_ms=None, bundle=None)
 
 
 def shown(summary: Summary, width: int = 120) -> str:
@@ -47,14 +45,9 @@ def summary() -> Summary:
 
 
 def test_finalists_have_numbers_where_others_have_dashes(summary: Summary) -> None:
-    finalist, other = (
-        next(line.split() for line in shown(summary).splitlines() if row.id in line[:20])
-        for row in (ROW, OTHER)
-    )
-    assert finalist == (
-        "0123456789ab 0.9812 ± 0.0098 0.9750 1.23 1.31 6.24 M 207 k 849 kB".split()
-    )
-    assert other == "ba9876543210 0.9812 ± 0.0098 - 1.23 - 6.24 M 207 k 849 kB".split()
+    lines = [" ".join(line.split()) for line in shown(summary).splitlines()]
+    assert "0123456789ab 0.9812 ± 0.0098 0.9750 1.23 1.31 6.24 M 207 k 849 kB" in lines
+    assert "ba9876543210 0.9812 ± 0.0098 - 1.23 - 6.24 M 207 k 849 kB" in lines
 
 
 def test_it_says_where_things_are_and_what_to_do_next(summary: Summary) -> None:

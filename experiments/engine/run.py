@@ -16,9 +16,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import psutil
+
 from experiments.record import Row
 from experiments.setting import Setting, main
-
 from hwnas.errors import ConfigError, RunError
 from hwnas.search.benchmark import WINDOW, EngineRow, bench_engine
 

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+
 from experiments.fashion_mnist.hand_scaled import Network, train_hand_scaled
 from experiments.record import Row
 from experiments.setting import Setting, main
-
 from hwnas.deploy import Bundle, Measurement, Target, measure
 from hwnas.deploy.bundle import MODEL
 from hwnas.errors import ConfigError

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from experiments.record import Row
-from experiments.setting import Setting, main
 from scipy.stats import spearmanr
 
+from experiments.record import Row
+from experiments.setting import Setting, main
 from hwnas.deploy import Target, export_onnx, measure
 from hwnas.predictors import LatencyRegression, networks_to_time
 from hwnas.search.objective import LATENCY

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from experiments.record import Row
-from experiments.setting import Setting, main
 from scipy.stats import kendalltau
 
+from experiments.record import Row
+from experiments.setting import Setting, main
 from hwnas.errors import ConfigError
 from hwnas.search import Fidelity, SupernetEvaluator, SupernetTraining, train_supernet
 from hwnas.search.evaluate import Evaluation, recalibrate, score

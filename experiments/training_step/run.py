@@ -15,10 +15,10 @@ from statistics import median
 
 import numpy as np
 import torch
-from experiments.record import Row
-from experiments.setting import Setting, main
 from torch import nn
 
+from experiments.record import Row
+from experiments.setting import Setting, main
 from hwnas.deploy.timing import Stopwatch, TimingSettings, interleave
 from hwnas.search.training import NetworkStep, TrainConfig
 from hwnas.search_spaces import Architecture, SearchSpace, Supernet

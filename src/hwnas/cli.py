@@ -315,7 +315,8 @@ def _usage(error: Any) -> str:
     if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed already
         return f"error: a command is missing; try `{error.ctx.command_path} --help`"
     message = " ".join(error.format_message().split()).rstrip(".")
-    return f"error: {message}; see `{error.ctx.command_path} --help`"
+    end = "" if message.endswith("?") else ";"
+    return f"error: {message}{end} see `{error.ctx.command_path} --help`"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -137,6 +138,7 @@ class RunFolder:
                 f"`hwnas resume {self.path}`"
             ) from None
         self.about = _read_about(self.path / "run.json")  # nobody else writes it from now on
+        _sweep(self.path)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -213,6 +215,18 @@ def _is_fresh(path: Path, text: str) -> bool:
     names = {p.name for p in path.iterdir() if not p.name.endswith(".tmp")} - {"cache"}
     recipe = path / "recipe.toml"
     return not names or (names == {recipe.name} and recipe.read_text(encoding="utf-8") == text)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what processes that were killed had half written (`hwnas.atomic` names it so)."""
+    for path in folder.rglob(".*.tmp"):
+        pid = path.name.split(".")[-2]
+        if not pid.isdigit() or psutil.pid_exists(int(pid)):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _read_about(path: Path) -> dict[str, Any]:

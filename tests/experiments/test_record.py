@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from experiments.record import Results, Row, read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.record import Results, Row, read_rows
 from hwnas.errors import RunError, StorageError
 
 CONFIG = {"networks": 20}

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from experiments.record import read_rows
 
 ROOT = Path(__file__).parents[2]

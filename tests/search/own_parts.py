@@ -173,7 +173,5 @@ class Layers(SearchSpace):
         return 1, 8, 8
 
 
-def two_extremes(
-    space: SearchSpace, rng: random.Random, random_subnets: int
-) -> list[Architecture]:
+def two_extremes(space: SearchSpace, rng: random.Random, random_subnets: int) -> list[Architecture]:
     return [space.largest(), space.smallest()]

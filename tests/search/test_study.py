@@ -16,6 +16,7 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.errors import ConfigError, RunError, StorageError
+from hwnas.search.engine import run_search
 from hwnas.search.objective import Objective
 from hwnas.search.study import SAMPLERS, SearchStudy, make_sampler
 
@@ -266,8 +267,6 @@ def test_a_kill_loses_no_finished_trial(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(HERE)
     from own_parts import Dials, EvenDials
 
-    from hwnas.search import run_search
-
     path = tmp_path / "study.db"
     script = KILLED.format(here=str(HERE), path=str(path))
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -296,7 +295,7 @@ class TestSamplers:
         assert isinstance(make_sampler(name, 0, {}), optuna.samplers.BaseSampler)
 
     def test_options_reach_the_sampler(self) -> None:
-        with pytest.raises(ConfigError, match="no key 'population'; did you mean 'population_size'"):
+        with pytest.raises(ConfigError, match="no key 'population'; did you mean 'population_s"):
             make_sampler("nsga2", 0, {"population": 10})
         with pytest.raises(ConfigError, match="population_size"):
             make_sampler("nsga2", 0, {"population_size": "many"})

@@ -90,7 +90,7 @@ class LatencyRegression:
         ]
 
     def choice_costs(self, space: SearchSpace, target: Target) -> dict[str, dict[str, float]]:
-        """Expected latency in ms of each option, over networks drawn from the space."""
+        """Expected latency in ms of each option, all else being equal."""
         return mean_cost_of_options(self, space, target, random.Random(0))
 
     def leave_one_out(self) -> list[Estimate]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections.abc import Mapping
 
 from hwnas.deploy.device import Target
 from hwnas.predictors.estimate import CostSource
-from hwnas.search_spaces import SearchSpace
+from hwnas.search_spaces import Architecture, Choice, Option, SearchSpace
 
 __all__ = ["mean_cost_of_options"]
 
@@ -17,23 +17,43 @@ def mean_cost_of_options(
     space: SearchSpace,
     target: Target,
     rng: random.Random,
-    samples: int = 200,
+    samples: int = 8,
 ) -> dict[str, dict[str, float]]:
-    """Mean cost of the networks that have an option, over networks drawn uniformly.
+    """Mean cost of networks that differ in one choice, over networks drawn uniformly.
+
+    All options of a choice are priced in the same drawn networks, so that their difference is what
+    the choice costs and not what else differs. Where a choice has no effect in a drawn network, the
+    choices that it depends on are changed such that it has one.
 
     Returns:
-        ``{choice: {str(option): cost}}``, in the unit of the source's metric. Options that no drawn
-        network has are left out.
+        ``{choice: {str(option): cost}}``, in the unit of the source's metric.
     """
-    drawn = [space.sample(rng) for _ in range(samples)]
-    workloads = [space.workload(architecture) for architecture in drawn]
-    costs: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for architecture, estimate in zip(
-        drawn, source.cost(workloads, [target] * samples), strict=True
-    ):
-        for name, option in architecture.values:
-            costs[name, str(option)].append(estimate.mean)
-    table: dict[str, dict[str, float]] = defaultdict(dict)
-    for (name, option), values in costs.items():
-        table[name][option] = sum(values) / len(values)
-    return dict(table)
+    drawn = [space.parameters(space.sample(rng), rng) for _ in range(samples)]
+    variants: dict[tuple[str, str], list[Architecture]] = {}
+    for choice in space.choices:
+        bases = [_with_effect(space, choice, values, rng) for values in drawn]
+        for option in choice.options:
+            variants[choice.name, str(option)] = [
+                space.architecture({**base, choice.name: option}) for base in bases
+            ]
+    networks = list(dict.fromkeys(network for each in variants.values() for network in each))
+    workloads = [space.workload(network) for network in networks]
+    estimates = source.cost(workloads, [target] * len(workloads))
+    cost = {network: e.mean for network, e in zip(networks, estimates, strict=True)}
+    table: dict[str, dict[str, float]] = {}
+    for (name, option_text), each in variants.items():
+        mean = sum(cost[network] for network in each) / samples
+        table.setdefault(name, {})[option_text] = mean
+    return table
+
+
+def _with_effect(
+    space: SearchSpace, choice: Choice, values: Mapping[str, Option], rng: random.Random
+) -> dict[str, Option]:
+    by_name = {each.name: each for each in space.choices}
+    changed = dict(values)
+    while choice.when is not None:
+        if changed[choice.when.name] not in choice.when.values:
+            changed[choice.when.name] = rng.choice(choice.when.values)
+        choice = by_name[choice.when.name]
+    return changed

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import sqlite3
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ _DATABASE_ERRORS = (
     RuntimeError,  # a schema of another version
     ValueError,  # damaged JSON
 )
+_ROWS_OF_A_TRIAL = ("trial_params", "trial_user_attributes", "trial_system_attributes")
 _REFUSALS = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_BUSY")
 
 
@@ -166,19 +168,18 @@ class _StudyFile:
     def __init__(self, path: Path, name: str, directions: Sequence[str]) -> None:
         wanted = [StudyDirection[direction.upper()] for direction in directions]
         self._path = path
-        self._parameters: list[dict[str, Any]] = []
+        self._rows: dict[str, list[dict[str, Any]]] = {}
         with self._own_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._storage = _storage(path)
-            self._table = sqlalchemy.Table(
-                "trial_params", sqlalchemy.MetaData(), autoload_with=self._storage.engine
-            )
+            self._tables = sqlalchemy.MetaData()
+            self._tables.reflect(self._storage.engine, only=_ROWS_OF_A_TRIAL)
             try:
                 self._id = self._storage.get_study_id_from_name(name)
             except KeyError:
                 self._id = self._storage.create_new_study(wanted, name)
             known = self._storage.get_study_directions(self._id)
-        event.listen(self._storage.scoped_session, "before_commit", self._insert_parameters)
+        event.listen(self._storage.scoped_session, "before_commit", self._insert_rows)
         if known != wanted:
             self.close()
             raise RunError(f"{path}: study {name!r} has other objectives; use another run folder")
@@ -191,38 +192,44 @@ class _StudyFile:
     def add(self, trial: FrozenTrial) -> None:
         """Write a finished trial, whole or not at all."""
         bare = copy.copy(trial)
-        bare.params, bare.distributions = {}, {}
-        self._parameters = [
-            {
-                "param_name": name,
-                "param_value": trial.distributions[name].to_internal_repr(value),
-                "distribution_json": distribution_to_json(trial.distributions[name]),
-            }
-            for name, value in trial.params.items()
-        ]
+        bare.params, bare.distributions, bare.user_attrs, bare.system_attrs = {}, {}, {}, {}
+        self._rows = {
+            "trial_params": [
+                {
+                    "param_name": name,
+                    "param_value": trial.distributions[name].to_internal_repr(value),
+                    "distribution_json": distribution_to_json(trial.distributions[name]),
+                }
+                for name, value in trial.params.items()
+            ],
+            "trial_user_attributes": _attributes(trial.user_attrs),
+            "trial_system_attributes": _attributes(trial.system_attrs),
+        }
         try:
             with self._own_errors():
                 self._storage.create_new_trial(self._id, bare)
         finally:
-            self._parameters = []
+            self._rows = {}
 
     def close(self) -> None:
         """Let go of the file."""
         self._storage.remove_session()
         self._storage.engine.dispose()
 
-    def _insert_parameters(self, session: Session) -> None:
-        """Add the parameters of a new trial to the transaction that creates it.
+    def _insert_rows(self, session: Session) -> None:
+        """Add parameters and attributes of a new trial to the transaction that creates it.
 
-        Optuna's storage would ask the database twice for each parameter before it writes it, which
+        Optuna's storage would ask the database up to twice before it writes each of them, which
         takes longer than all else in a trial.
         """
-        if not self._parameters:
+        if not self._rows:
             return
         session.flush()
         newest = session.scalar(sqlalchemy.text("SELECT MAX(trial_id) FROM trials"))
-        rows = [{"trial_id": newest, **row} for row in self._parameters]
-        session.execute(self._table.insert(), rows)
+        for name, rows in self._rows.items():
+            if rows:
+                table = self._tables.tables[name]
+                session.execute(table.insert(), [{"trial_id": newest, **row} for row in rows])
 
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
@@ -232,6 +239,10 @@ class _StudyFile:
                 yield
             except _DATABASE_ERRORS as error:
                 raise _translated(self._path, error) from error
+
+
+def _attributes(values: Mapping[str, Any]) -> list[dict[str, str]]:
+    return [{"key": key, "value_json": json.dumps(value)} for key, value in values.items()]
 
 
 def _storage(path: Path) -> RDBStorage:

@@ -94,11 +94,15 @@ def check_limits(job: Job, goal: Goal, predictors: dict[str, LatencyRegression])
 
 
 def _check_limit(objective: Objective, costs: Sequence[tuple[float, float]]) -> None:
-    """Args: the objective, and mean and standard deviation of the cost of each network."""
+    """Refuse a limit that every network misses, given mean and standard deviation of its cost."""
     assert objective.limit is not None
     if all(mean - 2 * std > objective.limit for mean, std in costs):
         raise InfeasibleError(
-            f"no network of the space keeps {objective.label} at most {objective.limit:g}: the "
-            f"nearest that was found has {min(costs)[0]:.4g}. Raise the limit, or allow smaller "
-            "networks in [space]"
+            f"no network of the space keeps {objective.label} at most {_number(objective.limit)}: "
+            f"the nearest that was found has {_number(min(costs)[0])}. Raise the limit, or allow "
+            "smaller networks in [space]"
         )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -66,7 +66,7 @@ def test_the_learning_rate_of_the_optimiser_stays(path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_run_is_refused(path: Path) -> None:
-    with pytest.raises(RunError, match=r"is the checkpoint of another training; .* remove the file"):
+    with pytest.raises(RunError, match=r"is the checkpoint of another training; .* remove"):
         load_checkpoint(path, *made(0, 0), "run-b")
 
 
@@ -79,7 +79,7 @@ def test_weights_are_no_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [0, 7, 200, -1])
 def test_a_checkpoint_that_was_cut_is_damaged(path: Path, kept: int) -> None:
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(ArtifactError, match=r"is damaged \(.+\); remove it to train anew") as caught:
+    with pytest.raises(ArtifactError, match=r"is damaged \(.+\); remove it to") as caught:
         load_checkpoint(path, *made(0, 0), "run-a")
     assert "\n" not in str(caught.value)
 

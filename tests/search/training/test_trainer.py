@@ -4,6 +4,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from hwnas.errors import ArtifactError, ConfigError, DivergedError, RunError
 from hwnas.search.data import ImageData
 from hwnas.search.task import Classification
-from hwnas.search.training import NetworkStep, SupernetStep, TrainConfig, TrainingRow, fit
+from hwnas.search.training import NetworkStep, SupernetStep, TrainConfig, TrainingRow, fit, trainer
 from hwnas.search.training.checkpoint import load_weights
 from hwnas.search_spaces import MobileNetSpace
 
@@ -31,10 +32,6 @@ def killed_at(step: int) -> Callable[[TrainingRow], None]:
             raise Killed
 
     return on_row
-
-
-def ignored(row: TrainingRow) -> None:
-    pass
 
 
 class Recorded:
@@ -140,7 +137,7 @@ class TestBudget:
         fit(nn.Linear(1, 1), step, few_digits.train, config, 0)
         images, _ = few_digits.train.take(range(len(few_digits.train)))
         everything = sorted(hash(image.tobytes()) for image in images)
-        epochs = [sum(step.batches[i : i + 6], []) for i in (0, 6, 12)]
+        epochs = [list(chain(*step.batches[i : i + 6])) for i in (0, 6, 12)]
         assert len(step.batches) == 18
         assert [sorted(epoch) for epoch in epochs] == [everything] * 3
         assert epochs[0] != epochs[1]
@@ -149,8 +146,6 @@ class TestBudget:
         config = TrainConfig(epochs=1, batch_size=25, shift_pixels=0)
         parts = [Recorded(), Recorded(), Recorded()]
         fit(nn.Linear(1, 1), parts[2], few_digits.train, config, 0)
-        from hwnas.search.training import trainer
-
         for rank in (0, 1):
             for index in range(6):
                 images, _ = trainer._batch(few_digits.train, config, 0, index, rank, 2)
@@ -180,7 +175,7 @@ class TestBudget:
         started = time.perf_counter()
         end = fit(network, step, few_digits.train, config, 0, checkpoint=file, on_row=rows.append)
         took = time.perf_counter() - started
-        longest = max(b.seconds - a.seconds for a, b in zip(rows, rows[1:], strict=False))
+        longest = max(b.seconds - a.seconds for a, b in pairwise(rows))
         assert 1 <= end.seconds < 1 + 2 * longest + 0.1
         assert took < end.seconds + 1
         assert len(rows) > 5

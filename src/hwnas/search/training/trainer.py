@@ -59,7 +59,7 @@ class TrainConfig:
     random_subnets: int = 1
     distillation: float = 0.5
     batch_size: int = 64
-    learning_rate: float = 3e-3
+    learning_rate: float = 5e-3
     weight_decay: float = 0.02
     warmup: float = 0.05
     shift_pixels: int = 1

@@ -1,0 +1,59 @@
+from dataclasses import replace
+
+import pytest
+
+from hwnas.errors import ConfigError
+from hwnas.stages import Goal, Ingredients, Job
+from hwnas.stages.job import content_hash
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
+OTHER = "cpu-onnxruntime-fp32-b8-t1"
+
+
+def test_equal_contents_have_equal_hashes() -> None:
+    assert content_hash(1, ["a"], Goal(())) == content_hash(1, ["a"], Goal(()))
+    assert content_hash(1, ["a"]) != content_hash(1, ["b"])
+    assert content_hash("ab", "c") != content_hash("a", "bc")
+
+
+def test_a_goal_for_another_target_differs_only_in_that(job: Job, goal: Goal) -> None:
+    other = Goal.specialised(job.recipe, OTHER)
+    assert goal.targets == [TARGET]
+    assert other.targets == [OTHER]
+    assert [o.metric for o in other.objectives] == [o.metric for o in goal.objectives]
+    assert (goal.stage("search"), other.stage("search")) == ("search", f"search@{OTHER}")
+    assert (goal.study_name, other.study_name) == ("search", f"search@{OTHER}")
+
+
+def test_a_goal_needs_a_known_target_and_a_latency(job: Job) -> None:
+    with pytest.raises(ConfigError, match="target 'tpu'"):
+        Goal.specialised(job.recipe, "tpu")
+    accuracy = replace(job.recipe, objective=job.recipe.objective[:1])
+    with pytest.raises(ConfigError, match="no objective latency_ms"):
+        Goal.specialised(accuracy, OTHER)
+
+
+def test_the_training_hash_changes_with_what_training_depends_on(job: Job) -> None:
+    def hash_with(**changes: object) -> str:
+        recipe = replace(job.recipe, **changes)  # type: ignore[arg-type]
+        return Job(replace(job.ingredients, recipe=recipe), job.folder, job.reporter).training_hash
+
+    same = hash_with(search=replace(job.recipe.search, trials=99), name="other")
+    assert same == job.training_hash
+    assert hash_with(seed=1) != job.training_hash
+    assert hash_with(train=replace(job.recipe.train, epochs=9)) != job.training_hash
+
+
+def test_a_stage_whose_results_are_gone_is_done_again(job: Job) -> None:
+    done: list[str] = []
+    for made in (True, True, False):
+        job.perform("extra", [1], lambda advance: done.append("work"), lambda made=made: made)
+    assert done == ["work", "work"]
+    job.perform("extra", [2], lambda advance: done.append("work"), lambda: True)
+    assert len(done) == 3
+
+
+def test_preparing_writes_nothing_for_a_small_set(job: Job) -> None:
+    assert not (job.folder.path / "cache").exists()
+    assert isinstance(job.ingredients, Ingredients)
+    assert job.needs_supernet

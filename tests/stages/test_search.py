@@ -1,0 +1,29 @@
+from pathlib import Path
+
+import pytest
+
+from hwnas.errors import RunError
+from hwnas.search.objective import Objective
+from hwnas.stages import Goal, Job
+from hwnas.stages.search import found
+
+
+def test_what_was_found_is_read_from_the_study(job: Job, goal: Goal) -> None:
+    result = found(job.folder.path, goal)
+    assert len(result.trials) == job.recipe.search.trials
+    space = job.ingredients.space
+    ids = {trial.candidate.network for trial in result.trials}
+    assert {space.smallest(), space.largest()} <= ids, "both ends are looked at first"
+    for trial in result.trials:
+        workload = space.workload(trial.candidate.network)
+        assert trial.counted["macs"] == workload.macs
+        assert trial.estimates[goal.objectives[1].label].kind == "predicted"
+
+
+def test_a_study_of_other_objectives_is_refused(job: Job) -> None:
+    with pytest.raises(RunError, match="has other objectives"):
+        found(job.folder.path, Goal((Objective("macs", "minimize"),)))
+
+
+def test_a_goal_that_was_not_searched_has_no_trials(job: Job, goal: Goal, tmp_path: Path) -> None:
+    assert found(tmp_path, goal).trials == ()

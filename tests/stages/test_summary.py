@@ -1,0 +1,45 @@
+import csv
+import json
+from pathlib import Path
+
+from hwnas.stages import Goal, Job
+from hwnas.stages.search import found
+from hwnas.stages.summary import summarise, write_front
+
+
+def test_it_lists_the_front_and_all_finalists(job: Job, goal: Goal) -> None:
+    summary = summarise(job, goal)
+    front = {trial.candidate.id for trial in found(job.folder.path, goal).front}
+    assert {row.id for row in summary.front} == front | {row.id for row in summary.finalists}
+    assert len(summary.finalists) == 3
+    assert {pick for row in summary.front for pick in row.picks} == {
+        "knee",
+        "fastest",
+        "most-accurate",
+    }
+    for row in summary.front:
+        assert (row.measured_latency_ms is None) == (row.test is None) == (row.bundle is None)
+    json.dumps(summary.to_json())
+
+
+def test_the_table_holds_numbers_in_full(job: Job, goal: Goal, tmp_path: Path) -> None:
+    summary = summarise(job, goal)
+    write_front(summary, tmp_path / "front.csv")
+    with (tmp_path / "front.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row, line in zip(summary.front, rows, strict=True):
+        assert {name: float(line[name]) for name in row.values if name in line} == {
+            name: float(value) for name, value in row.values.items() if name in line
+        }
+        assert line["weight_bytes"] == str(row.weight_bytes)
+        assert line["picks"].split() == list(row.picks)
+        chosen = {name: line[name] for name in line if name.startswith("stage") and line[name]}
+        assert chosen == {k: str(v) for k, v in row.architecture.items() if k in chosen}
+        assert len(chosen) == sum(name.startswith("stage") for name in row.architecture)
+
+
+def test_without_bundles_the_next_thing_is_to_resume(job: Job, goal: Goal) -> None:
+    for path in (job.folder.path / "bundles").glob("*/*"):
+        path.unlink()
+    summary = summarise(job, goal)
+    assert summary.next_commands == (f"hwnas resume {job.folder.path}",)
