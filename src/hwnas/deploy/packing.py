@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from hwnas.deploy.export import INPUT, OUTPUT, TOLERANCE, Export
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.weights import write_weights
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.search_spaces import Architecture
 
@@ -106,10 +106,7 @@ def write_bundle(
     }
     with replacing_folder(folder) as temporary:
         shutil.copyfile(onnx, temporary / MODEL)
-        plain = {
-            name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()
-        }
-        safetensors.torch.save_file(plain, temporary / WEIGHTS)
+        write_weights(temporary / WEIGHTS, weights)
         np.savez_compressed(temporary / GOLDEN, images=golden_images, outputs=golden_outputs)
         write_text(temporary / CARD, card(description))
         _seal(temporary, description)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -51,6 +52,12 @@ class Objective:
     direction: Direction
     target: str | None = None
     limit: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and not math.isfinite(self.limit):
+            raise ConfigError(
+                f"the limit of {self.label} is {self.limit}; expected a finite number"
+            )
 
     @property
     def label(self) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from math import inf
+from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from hwnas import report
+from hwnas.atomic import replacing
 from hwnas.deploy.bundle import Bundle
 from hwnas.predictors import Estimate
 from hwnas.report import (
@@ -35,7 +38,7 @@ from hwnas.stages.finalists import picks, read_bundles, score_of
 from hwnas.stages.job import Goal, Job
 from hwnas.stages.measurements import Timed, read_measurements
 from hwnas.stages.search import BASELINE, found
-from hwnas.stages.summary import summarise, write_front
+from hwnas.stages.summary import example_image, summarise, write_front
 
 __all__ = ["gather", "write_results"]
 
@@ -44,10 +47,21 @@ _UNITS = {LATENCY: "ms", "weight_bytes": "bytes", "peak_activation_bytes": "byte
 
 
 def write_results(job: Job, goal: Goal) -> None:
-    """Write ``front.csv`` and ``report.html`` of a goal."""
+    """Write ``front.csv`` and ``report.html`` of a goal, and an image to try its bundles on."""
     out = job.folder.output(goal.target)
+    _write_example(job, example_image(job.folder.path))
     write_front(summarise(job, goal), out / "front.csv")
     report.write_report(gather(job, goal), out / "report.html")
+
+
+def _write_example(job: Job, path: Path) -> None:
+    """A validation image as a file, where image files have so many channels."""
+    [pixels], _ = job.ingredients.data.validation.take([0])
+    if pixels.shape[-1] in (1, 3):
+        with replacing(path) as temporary:
+            Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(
+                temporary, format="PNG"
+            )
 
 
 def gather(job: Job, goal: Goal) -> ReportData:

@@ -17,7 +17,7 @@ from hwnas.stages.finalists import picks, read_bundles, score_of
 from hwnas.stages.job import Goal, Job
 from hwnas.stages.search import found
 
-__all__ = ["FrontRow", "Summary", "summarise", "write_front"]
+__all__ = ["FrontRow", "Summary", "example_image", "summarise", "write_front"]
 
 
 _COUNTS = ("macs", "params", "weight_bytes")
@@ -89,10 +89,11 @@ class Summary:
         if not self.finalists:
             return (f"hwnas resume {self.run}",)
         bundle = self.run / str(self.finalists[0].bundle)
+        example = example_image(self.run)
         return (
             f"hwnas export {self.run} --pick knee --out my-model",
             f"hwnas verify {bundle}",
-            f"hwnas run {bundle} image.png",
+            f"hwnas run {bundle} {example if example.exists() else 'image.png'}",
             f"hwnas specialise {self.run} --target cpu-onnxruntime-fp32-b8-t1",
         )
 
@@ -108,6 +109,11 @@ class Summary:
             "report": None if self.report is None else str(self.report),
             "next_commands": list(self.next_commands),
         }
+
+
+def example_image(run: Path) -> Path:
+    """Where a run keeps an image to try its bundles on."""
+    return run / "example.png"
 
 
 def summarise(job: Job, goal: Goal) -> Summary:

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hwnas.atomic import replacing
+from hwnas.deploy.weights import write_weights
 from hwnas.errors import ArtifactError, RunError
 
 __all__ = ["Position", "load_checkpoint", "load_weights", "save_checkpoint", "save_weights"]
@@ -87,12 +87,8 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    plain = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
     with replacing(path) as temporary:
-        try:
-            save_file(plain, temporary, metadata={"hwnas": json.dumps(about)})
-        except SafetensorError as error:  # it wraps the system's refusal to write
-            raise OSError(str(error)) from error
+        write_weights(temporary, tensors, {"hwnas": json.dumps(about)})
 
 
 def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
