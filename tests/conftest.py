@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -133,6 +134,31 @@ def hwnas(
             main()
         told = capsys.readouterr()
         return Answer(int(ended.value.code or 0), told.out, told.err)
+
+    return run
+
+
+ON_A_FULL_DISK = """
+import resource, runpy, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+size = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+sys.argv = ["hwnas", *sys.argv[2:]]
+runpy.run_module("hwnas.cli", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def hwnas_on_a_full_disk() -> Callable[..., Answer]:
+    """The command line where no file may grow beyond so many bytes; holds for root too.
+
+    In a process of its own: Ray in this one would die of it.
+    """
+
+    def run(size: int, *arguments: str | Path) -> Answer:
+        command = [sys.executable, "-c", ON_A_FULL_DISK, str(size), *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        return Answer(done.returncode, done.stdout, done.stderr)
 
     return run
 

@@ -2,10 +2,8 @@
 
 import json
 import os
-import resource
 import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -203,30 +201,18 @@ def test_a_latency_that_no_network_has_is_refused_before_training(
 # Where it is written
 
 
-@pytest.fixture
-def disk(request: pytest.FixtureRequest) -> Iterator[Callable[[int], None]]:
-    """Gives a function after which no file may grow beyond so many bytes; holds for root too."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, ignored)
-
-
 @pytest.mark.parametrize(
-    "kilobytes", [0.5, 2, *(pytest.param(size, marks=pytest.mark.slow) for size in (8, 30, 120))]
+    "kilobytes", [0.5, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 8, 30, 120))]
 )
 def test_a_full_disk_is_one_line_and_after_it_the_run_goes_on(
     hwnas: Command,
-    disk: Callable[[int], None],
+    hwnas_on_a_full_disk: Command,
     quick_recipe: Path,
     tmp_path: Path,
     kilobytes: float,
 ) -> None:
-    run, unlimited = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    disk(int(1000 * kilobytes))
-    answer = hwnas("search", quick_recipe, "--run", run)
-    disk(unlimited)
+    run = tmp_path / "run"
+    answer = hwnas_on_a_full_disk(int(1000 * kilobytes), "search", quick_recipe, "--run", run)
     answer.refused("cannot write")
     assert not list(tmp_path.rglob("*.tmp"))
     if kilobytes < 1:
@@ -254,10 +240,10 @@ def test_an_export_to_where_nothing_can_be(hwnas: Command, finished: Path, tmp_p
 
 
 def test_a_finished_run_whose_log_cannot_grow(
-    hwnas: Command, disk: Callable[[int], None], finished: Path
+    hwnas_on_a_full_disk: Command, finished: Path
 ) -> None:
-    disk((finished / "log.jsonl").stat().st_size + 10)
-    hwnas("resume", finished).refused("cannot write", "log.jsonl")
+    size = (finished / "log.jsonl").stat().st_size + 10
+    hwnas_on_a_full_disk(size, "resume", finished).refused("cannot write", "log.jsonl")
 
 
 # The run folder

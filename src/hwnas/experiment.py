@@ -238,7 +238,7 @@ def _supernet(job: Job) -> dict[str, Tensor]:
 @contextlib.contextmanager
 def _ray(job: Job) -> Iterator[None]:
     """Ray, if the recipe asks for workers and there is something left to do."""
-    workers = max(job.recipe.train.workers, job.recipe.search.workers)
+    workers = job.recipe.workers
     if workers == 0:
         yield
         return

@@ -151,6 +151,11 @@ class Recipe:
             raise ConfigError(f"seed is {self.seed}; expected at least 0")
 
     @property
+    def workers(self) -> int:
+        """The most processes that any stage wants; at 0 all is done in one, without Ray."""
+        return max(self.train.workers, self.search.workers)
+
+    @property
     def fine_tuning(self) -> TrainConfig | None:
         """How a finalist is trained further; None if it is not."""
         if self.deploy.finetune_epochs == 0:

@@ -24,19 +24,20 @@ def where(shared: None) -> int:
 
 
 def test_without_ray_tasks_run_here() -> None:
-    assert list(map_tasks(scaled, 3, [(1,), (2,)])) == [3, 6]
+    assert list(map_tasks(scaled, 3, [(1,), (2,)], 2)) == [3, 6]
 
 
 @pytest.mark.ray
 def test_with_ray_tasks_run_elsewhere_and_come_in_order(ray_session: None) -> None:
-    assert list(map_tasks(scaled, 3, [(i,) for i in range(5)])) == [0, 3, 6, 9, 12]
-    assert os.getpid() not in set(map_tasks(where, None, [()] * 2))
+    assert list(map_tasks(scaled, 3, [(i,) for i in range(5)], 2)) == [0, 3, 6, 9, 12]
+    assert set(map_tasks(where, None, [()] * 2, 0)) == {os.getpid()}, "no workers, no Ray"
+    assert os.getpid() not in set(map_tasks(where, None, [()] * 2, 2))
 
 
 @pytest.mark.ray
 def test_an_error_of_ours_comes_back_from_a_task(ray_session: None) -> None:
     with pytest.raises(DivergedError, match="at step 4 ") as caught:
-        list(map_tasks(refusing, 3, [(4,)]))
+        list(map_tasks(refusing, 3, [(4,)], 2))
     assert type(caught.value) is DivergedError
 
 
@@ -56,13 +57,14 @@ with local_ray(1, [Path({folder!r})]):
     with local_ray(7):
         assert ray.cluster_resources()["CPU"] == 1
     assert ray.is_initialized()
-    assert list(map_tasks(imports, None, [()])) == [42]
+    assert list(map_tasks(imports, None, [()], 2)) == [42]
 assert not ray.is_initialized()
 changed = {{k for k in before | os.environ if before.get(k) != os.environ.get(k)}}
 print("changed:", sorted(k for k in changed if k.startswith(("RAY_", "PYTHON"))))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_ray_starts_quietly_and_leaves_the_environment_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "only_there.py").write_text("answer = 42\n")

@@ -68,19 +68,19 @@ def _set_unless_set(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def map_tasks(
-    function: Callable[..., T], shared: Any, arguments: Sequence[tuple[Any, ...]]
+    function: Callable[..., T], shared: Any, arguments: Sequence[tuple[Any, ...]], workers: int
 ) -> Iterator[T]:
     """Results of ``function(shared, *args)`` for each tuple of arguments, in order.
 
-    Each call is a Ray task of one CPU where Ray is running, and ``shared`` is sent only once;
-    otherwise the calls are made here, one by one.
+    Each call is a Ray task of one CPU where there are workers and Ray is running, and ``shared`` is
+    sent only once; otherwise the calls are made here, one by one.
 
     Raises:
         WorkerError: Ray lost the workers for good.
     """
     import ray
 
-    if not ray.is_initialized():
+    if workers == 0 or not ray.is_initialized():
         yield from (function(shared, *args) for args in arguments)
         return
     remote: Any = ray.remote(num_cpus=1, max_retries=3)(_single_threaded)

@@ -35,7 +35,7 @@ def calibrate(job: Job, target: str, path: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             models = {a.id: Path(folder, f"{a.id}.onnx") for a in chosen}
             jobs = [(a, models[a.id]) for a in chosen]
-            for done, _ in enumerate(map_tasks(_export, space, jobs), start=1):
+            for done, _ in enumerate(map_tasks(_export, space, jobs, recipe.workers), start=1):
                 advance(_EXPORT_SHARE * done / len(jobs), f"exporting network {done}/{len(jobs)}")
             measured = measure(
                 models,

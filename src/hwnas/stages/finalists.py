@@ -152,7 +152,8 @@ def _fine_tune(
         inherited = None if weights is None else _inherited(job.ingredients, network, weights)
         tasks.append((network, inherited, folder / f"{network.id}.safetensors"))
     tuned: dict[str, Tuned] = {}
-    for trial, outcome in zip(finalists, map_tasks(_tune, job.ingredients, tasks), strict=True):
+    outcomes = map_tasks(_tune, job.ingredients, tasks, job.recipe.workers)
+    for trial, outcome in zip(finalists, outcomes, strict=True):
         tuned[trial.candidate.id] = outcome
         advance(0.5 * len(tuned) / len(finalists), f"fine-tuned {len(tuned)}/{len(finalists)}")
     return tuned
