@@ -16,11 +16,9 @@ from torch import Tensor
 from hwnas.atomic import replacing_folder, storage_errors
 from hwnas.deploy.bundle import Bundle
 from hwnas.errors import ConfigError, InfeasibleError, RunError, StorageError
-from hwnas.plugin import closest
 from hwnas.progress import Advance, Reporter, make_reporter
 from hwnas.recipe import Recipe, read_recipe
-from hwnas.run_folder import RunFolder
-from hwnas.search import Scored
+from hwnas.run_folder import RunFolder, all_or_nothing
 from hwnas.search.training import (
     SupernetTraining,
     TrainingRow,
@@ -28,9 +26,10 @@ from hwnas.search.training import (
     train_supernet,
 )
 from hwnas.stages.calibrate import calibrate, check_limits, fitted_predictor
-from hwnas.stages.finalists import finish, make_bundles, picks, read_bundles
+from hwnas.stages.finalists import finish
 from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.measurements import read_measurements
+from hwnas.stages.pick import make_bundle, picked
 from hwnas.stages.report import write_results
 from hwnas.stages.search import found, search
 from hwnas.stages.summary import Summary, summarise
@@ -98,7 +97,7 @@ class Experiment:
             opened = RunFolder.create(path, self.recipe, self.text, self.folder)
             return _continue(opened, goals, reporter)[0]
         with _imports_from(self.folder):
-            with _all_or_nothing(path):
+            with all_or_nothing(path):
                 ingredients = Ingredients.prepare(self.recipe, self.folder, path / "cache")
                 opened = RunFolder.create(path, self.recipe, self.text, self.folder)
             with opened:
@@ -249,21 +248,6 @@ def _ray(job: Job) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _all_or_nothing(path: Path) -> Iterator[None]:
-    """Where a start fails, take back the folder that it made."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    try:
-        yield
-    except BaseException:
-        if missing:
-            shutil.rmtree(path, ignore_errors=True)
-        for parent in missing[1:]:
-            with contextlib.suppress(OSError):
-                parent.rmdir()
-        raise
-
-
-@contextlib.contextmanager
 def _imports_from(folder: Path) -> Iterator[None]:
     """Let names in a recipe stand for modules that lie beside it."""
     sys.path.insert(0, str(folder))
@@ -345,55 +329,14 @@ def export(
         raise StorageError(f"{out} exists already; choose another --out")
     with _imports_from(opened.recipe_folder), opened:
         job = _job(opened)
-        source = _picked(job, goal, pick, max_latency_ms)
+        source = picked(job, goal, pick, max_latency_ms)
         with replacing_folder(out) as temporary:
             if isinstance(source, Bundle):
                 source.verify()
                 shutil.copytree(source.folder, temporary, dirs_exist_ok=True)
             else:
-                _make_bundle(job, goal, source, temporary)
+                make_bundle(job, goal, source, temporary)
     return Bundle.load(out)
-
-
-def _picked(
-    job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None
-) -> Bundle | Scored:
-    """The bundle of a finalist, or a trial that has none."""
-    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
-    if max_latency_ms is not None:
-        if not goal.targets:
-            raise ConfigError("--max-latency-ms: the recipe has no objective latency_ms")
-        latencies = {name: b.measurements[0].latency_ms for name, b in bundles.items()}
-        bundles = {k: b for k, b in bundles.items() if latencies[k] <= max_latency_ms}
-        if not bundles:
-            raise InfeasibleError(
-                f"no finalist takes at most {max_latency_ms:g} ms; the fastest was measured at "
-                f"{min(latencies.values()):.3g} ms"
-            )
-    named = picks(bundles, job.ingredients.task.metrics[0])
-    wanted = pick or ("knee" if max_latency_ms is None and "knee" in named else "most-accurate")
-    chosen = named.get(wanted, wanted)
-    if chosen in bundles:
-        return bundles[chosen]
-    trials = [t for t in found(job.folder.path, goal).trials if t.candidate.id == chosen]
-    if not trials or max_latency_ms is not None:
-        raise ConfigError(
-            f"--pick {wanted!r} is no network of this run; {closest(wanted, [*named, *bundles])}"
-        )
-    return trials[0]
-
-
-def _make_bundle(job: Job, goal: Goal, trial: Scored, out: Path) -> None:
-    """Make the bundle of a network that is no finalist; the run itself stays as it is."""
-    weights = None
-    if job.needs_supernet:
-        weights = load_weights(job.folder.path / "supernet" / "weights.safetensors")
-    name = trial.candidate.id
-    with job.reporter.stage(f"bundle of {name}") as advance:
-        make_bundles(job, goal, [trial], weights, out, advance)
-    for file in (out / name).iterdir():
-        file.rename(out / file.name)
-    (out / name).rmdir()
 
 
 def _job(folder: RunFolder) -> Job:

@@ -8,7 +8,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from hwnas.deploy.catalogue import machine, versions
 from hwnas.errors import RunError
 from hwnas.recipe import Recipe, read_recipe
 
-__all__ = ["RunFolder", "StageRecord"]
+__all__ = ["RunFolder", "StageRecord", "all_or_nothing"]
 
 SCHEMA = 1
 _SAMPLE_SECONDS = 1.0
@@ -206,6 +206,21 @@ class RunFolder:
 
     def _save(self) -> None:
         write_json(self.path / "run.json", self.about)
+
+
+@contextlib.contextmanager
+def all_or_nothing(path: Path) -> Iterator[None]:
+    """Where the start of a run fails, take back the folder that it made."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        yield
+    except BaseException:
+        if missing:
+            shutil.rmtree(path, ignore_errors=True)
+        for parent in missing[1:]:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise
 
 
 def _is_fresh(path: Path, text: str) -> bool:

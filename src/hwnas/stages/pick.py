@@ -1,0 +1,67 @@
+"""Which winner a user takes home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hwnas.deploy.bundle import Bundle
+from hwnas.errors import ConfigError, InfeasibleError
+from hwnas.plugin import closest
+from hwnas.search import Scored
+from hwnas.search.training import load_weights
+from hwnas.stages.finalists import make_bundles, picks, read_bundles
+from hwnas.stages.job import Goal, Job
+from hwnas.stages.search import found
+
+__all__ = ["make_bundle", "picked"]
+
+
+def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None) -> Bundle | Scored:
+    """The bundle of a finalist, or a trial that has none.
+
+    Args:
+        job: Whose goal it is.
+        goal: Among its networks.
+        pick: ``"knee"``, ``"fastest"``, ``"most-accurate"`` or an id; if None the knee, or under a
+            latency limit the most accurate.
+        max_latency_ms: Choose only among finalists measured to be at most this slow.
+
+    Raises:
+        ConfigError: There is no such pick.
+        InfeasibleError: No finalist is fast enough; the message names the fastest.
+    """
+    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
+    if max_latency_ms is not None:
+        if not goal.targets:
+            raise ConfigError("--max-latency-ms: the recipe has no objective latency_ms")
+        latencies = {name: b.measurements[0].latency_ms for name, b in bundles.items()}
+        bundles = {k: b for k, b in bundles.items() if latencies[k] <= max_latency_ms}
+        if not bundles:
+            raise InfeasibleError(
+                f"no finalist takes at most {max_latency_ms:g} ms; the fastest was measured at "
+                f"{min(latencies.values()):.3g} ms"
+            )
+    named = picks(bundles, job.ingredients.task.metrics[0])
+    wanted = pick or ("knee" if max_latency_ms is None and "knee" in named else "most-accurate")
+    chosen = named.get(wanted, wanted)
+    if chosen in bundles:
+        return bundles[chosen]
+    trials = [t for t in found(job.folder.path, goal).trials if t.candidate.id == chosen]
+    if not trials or max_latency_ms is not None:
+        raise ConfigError(
+            f"--pick {wanted!r} is no network of this run; {closest(wanted, [*named, *bundles])}"
+        )
+    return trials[0]
+
+
+def make_bundle(job: Job, goal: Goal, trial: Scored, out: Path) -> None:
+    """Make the bundle of a network that is no finalist; the run itself stays as it is."""
+    weights = None
+    if job.needs_supernet:
+        weights = load_weights(job.folder.path / "supernet" / "weights.safetensors")
+    name = trial.candidate.id
+    with job.reporter.stage(f"bundle of {name}") as advance:
+        make_bundles(job, goal, [trial], weights, out, advance)
+    for file in (out / name).iterdir():
+        file.rename(out / file.name)
+    (out / name).rmdir()
