@@ -47,19 +47,24 @@ class InProcess:
 
 
 class _Worker:
-    """The evaluator in an actor. Its arrays live in the object store, once for all actors.
+    """The evaluator in an actor. Its arrays live in the object store, once for all actors."""
 
-    Args:
-        place: Where the evaluator is; in a list, because Ray copies an argument that is a bare
-            reference, and then warns that an actor with arguments is restarted.
-    """
+    def __init__(self) -> None:
+        self._evaluator: Evaluator | None = None
 
-    def __init__(self, place: Sequence[Any]) -> None:
-        import ray
+    def evaluate(
+        self, place: Sequence[Any], candidate: Candidate, fidelity: Fidelity
+    ) -> Evaluation:
+        """Evaluate with the evaluator that lies at a place.
 
-        self._evaluator: Evaluator = ray.get(place[0])
+        The place comes with every call, in a list so that Ray does not copy what is there: an
+        actor that was started again finds it, and one with arguments would make Ray warn.
+        """
+        if self._evaluator is None:
+            import ray
 
-    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+            self._evaluator = ray.get(place[0])
+        assert self._evaluator is not None
         return self._evaluator.evaluate(candidate, fidelity)
 
 
@@ -78,8 +83,8 @@ class RayActors:
         self.evaluator = evaluator
         remote: Any = ray.remote(_Worker)
         actor = remote.options(num_cpus=cpus, max_restarts=-1, max_task_retries=-1)
-        self._place = ray.put(evaluator)  # held for actors that are started again
-        self._actors = [actor.remote([self._place]) for _ in range(workers)]
+        self._place = ray.put(evaluator)
+        self._actors = [actor.remote() for _ in range(workers)]
 
     def map(
         self, candidates: Sequence[Candidate], fidelity: Fidelity
@@ -98,7 +103,7 @@ class RayActors:
             while waiting and idle:
                 position, candidate = waiting.pop()
                 actor = idle.pop()
-                running[actor.evaluate.remote(candidate, fidelity)] = position, actor
+                running[actor.evaluate.remote([self._place], candidate, fidelity)] = position, actor
             [done], _ = ray.wait(list(running), num_returns=1)
             position, actor = running.pop(done)
             idle.append(actor)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
@@ -43,18 +44,36 @@ def corner(tensor: Tensor, shape: torch.Size) -> Tensor:
             "the largest network of a space must be the largest in every tensor"
         )
     for dim, length in enumerate(shape):
-        spatial = tensor.dim() == 4 and dim >= 2
-        start = (tensor.shape[dim] - length) // 2 if spatial else 0
-        tensor = tensor.narrow(dim, start, length)
+        surplus = tensor.shape[dim] - length
+        if surplus:
+            spatial = tensor.dim() == 4 and dim >= 2
+            tensor = tensor.narrow(dim, surplus // 2 if spatial else 0, length)
     return tensor
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A place in a skeleton for a part of a shared tensor.
+
+    Attributes:
+        holder: A module's own table of parameters or buffers.
+        key: In that table.
+        name: Of the shared tensor.
+        shape: Of the part.
+    """
+
+    holder: dict[str, Any]
+    key: str
+    name: str
+    shape: torch.Size
 
 
 class Supernet(nn.Module):
     """All networks of a space in one module.
 
     ``shared`` is the largest network and owns every parameter. The forward pass runs the active
-    architecture on views of these parameters, so gradients and running statistics of
-    normalisation flow back into them.
+    architecture, a module without weights of its own, on views of these parameters, so gradients
+    and running statistics of normalisation flow back into them.
 
     Args:
         space: The space whose networks are shared.
@@ -64,14 +83,14 @@ class Supernet(nn.Module):
         super().__init__()
         self.space = space
         self.shared = space.build(space.largest())
-        self._tensors = dict(self._named_tensors())
-        self._skeletons: OrderedDict[Architecture, nn.Module] = OrderedDict()
+        self._tensors = self._shared_tensors()
+        self._skeletons: OrderedDict[Architecture, tuple[nn.Module, list[_Slot]]] = OrderedDict()
         self.activate(space.largest())
 
     def activate(self, architecture: Architecture) -> None:
         """Make ``forward`` compute this architecture."""
         # Kept out of nn.Module's registry: a skeleton has no weights of its own.
-        self.__dict__["active"] = self._skeleton(architecture)
+        self.__dict__["active"], self._slots = self._skeleton(architecture)
         self.active.train(self.training)
 
     active: nn.Module
@@ -79,9 +98,9 @@ class Supernet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Outputs of the active architecture for images of shape (N, *input_shape)."""
-        needed = self.active.state_dict(keep_vars=True)
-        state = {name: corner(self._tensors[name], value.shape) for name, value in needed.items()}
-        outputs: Tensor = functional_call(self.active, state, (images,))
+        for slot in self._slots:
+            slot.holder[slot.key] = corner(self._tensors[slot.name], slot.shape)
+        outputs: Tensor = self.active(images)
         return outputs
 
     def extract(self, architecture: Architecture) -> nn.Module:
@@ -102,29 +121,39 @@ class Supernet(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Supernet:
         """Follow a move to another device or type, which replaces buffers."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._tensors = dict(self._named_tensors())
+        self._tensors = self._shared_tensors()
         return self
 
-    def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self.shared.named_parameters()
-        yield from self.shared.named_buffers()
+    def _shared_tensors(self) -> dict[str, Tensor]:
+        return {slot.name: slot.holder[slot.key] for slot in _slots(self.shared)}
 
-    def _skeleton(self, architecture: Architecture) -> nn.Module:
+    def _skeleton(self, architecture: Architecture) -> tuple[nn.Module, list[_Slot]]:
         if architecture in self._skeletons:
             self._skeletons.move_to_end(architecture)
             return self._skeletons[architecture]
         with blueprint():
             skeleton = self.space.build(architecture)
-        missing = set(skeleton.state_dict()) - set(self._tensors)
+        slots = list(_slots(skeleton))
+        missing = {slot.name for slot in slots} - set(self._tensors)
         if missing:
             raise ConfigError(
                 f"{self.space.name}: the largest network has no {sorted(missing)[0]!r}; name the "
                 "parts of every network as the largest one names them"
             )
-        self._skeletons[architecture] = skeleton
+        self._skeletons[architecture] = skeleton, slots
         if len(self._skeletons) > _SKELETONS_KEPT:
             self._skeletons.popitem(last=False)
-        return skeleton
+        return skeleton, slots
+
+
+def _slots(skeleton: nn.Module) -> Iterator[_Slot]:
+    """Where a skeleton wants its weights and buffers."""
+    for prefix, module in skeleton.named_modules():
+        for holder in (module._parameters, module._buffers):
+            for key, tensor in holder.items():
+                if tensor is not None:
+                    name = f"{prefix}.{key}" if prefix else key
+                    yield _Slot(holder, key, name, tensor.shape)
 
 
 def batch_norms(network: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:

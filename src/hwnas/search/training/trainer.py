@@ -293,7 +293,9 @@ def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.learning_rate)
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=config.learning_rate, fused=True
+    )
 
 
 def _share(
