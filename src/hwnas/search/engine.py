@@ -150,7 +150,7 @@ def run_search(
     held = SearchStudy(
         study_name,
         objectives,
-        lambda known: make_sampler(sampler, _mix(seed, known), sampler_options or {}),
+        lambda known: make_sampler(sampler, _mix(seed, known), sampler_options or {}, trials),
         study,
     )
     with contextlib.closing(held):

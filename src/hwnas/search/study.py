@@ -36,7 +36,6 @@ __all__ = ["SAMPLERS", "SearchStudy", "make_sampler"]
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-_POPULATION = 20
 _DATABASE_ERRORS = (
     exc.SQLAlchemyError,
     sqlite3.Error,
@@ -48,12 +47,22 @@ _ROWS_OF_A_TRIAL = ("trial_params", "trial_user_attributes", "trial_system_attri
 _REFUSALS = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_BUSY")
 
 
-def _nsga2(seed: int, population_size: int = _POPULATION) -> BaseSampler:
-    return optuna.samplers.NSGAIISampler(population_size=population_size, seed=seed)
+def _population(trials: int) -> int:
+    """Ten generations, unless that makes them very small or slow to turn over.
+
+    A small population in a long search converges, and then proposes what it has seen.
+    """
+    return min(max(trials // 10, 20), 100)
 
 
-def _nsga3(seed: int, population_size: int = _POPULATION) -> BaseSampler:
-    return optuna.samplers.NSGAIIISampler(population_size=population_size, seed=seed)
+def _nsga2(seed: int, trials: int, population_size: int | None = None) -> BaseSampler:
+    size = population_size or _population(trials)
+    return optuna.samplers.NSGAIISampler(population_size=size, seed=seed)
+
+
+def _nsga3(seed: int, trials: int, population_size: int | None = None) -> BaseSampler:
+    size = population_size or _population(trials)
+    return optuna.samplers.NSGAIIISampler(population_size=size, seed=seed)
 
 
 def _tpe(seed: int, n_startup_trials: int = 20, multivariate: bool = True) -> BaseSampler:
@@ -77,18 +86,28 @@ SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {
     "random": _random,
     "tpe": _tpe,
 }
-"""Optuna's samplers by name. A user's own is ``"package.module:factory"``, called with a seed."""
+"""Optuna's samplers by name. A user's own is ``"package.module:factory"``, called with ``seed``
+and, if it takes that, ``trials``."""
 
 
-def make_sampler(name: str, seed: int, options: Mapping[str, Any]) -> BaseSampler:
+def make_sampler(
+    name: str, seed: int, options: Mapping[str, Any], trials: int = 200
+) -> BaseSampler:
     """A sampler by its name in a recipe.
+
+    Args:
+        name: A key of `SAMPLERS`, or ``"package.module:factory"``.
+        seed: Of everything random in it.
+        options: Keyword arguments of the factory.
+        trials: How many candidates the search evaluates in all.
 
     Raises:
         ConfigError: The name or an option is unknown.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return build("search.options", resolve("sampler", name, SAMPLERS), options, seed=seed)
+        factory = resolve("sampler", name, SAMPLERS)
+        return build("search.options", factory, options, seed=seed, trials=trials)
 
 
 class SearchStudy:
