@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
 
-from hwnas.errors import DivergedError
-from hwnas.search.cluster import map_tasks
+from hwnas.errors import ConfigError, DivergedError
+from hwnas.search.cluster import local_ray, map_tasks
 
 
 def scaled(factor: int, value: int) -> int:
@@ -75,3 +76,11 @@ def test_ray_starts_quietly_and_leaves_the_environment_as_it_was(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "changed: []\n"
     assert done.stderr == ""
+
+
+def test_a_python_that_ray_cannot_start_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would wait for its workers for ever."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(sys, "executable", "/my projects/.venv/bin/python")
+    with pytest.raises(ConfigError, match="there is a space in its path"), local_ray(1):
+        pass

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hwnas.errors import HwnasError, WorkerError
+from hwnas.errors import ConfigError, HwnasError, WorkerError
 
 __all__ = ["local_ray", "map_tasks", "unwrapped"]
 
@@ -32,12 +32,20 @@ def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
     Args:
         cpus: CPUs that it may give out.
         import_paths: Folders that workers can import from, beside those that this process can.
+
+    Raises:
+        ConfigError: Python lies where Ray cannot start it.
     """
     import ray
 
     if ray.is_initialized():
         yield
         return
+    if " " in sys.executable:
+        raise ConfigError(
+            f"Ray cannot start workers of {sys.executable!r}, because there is a space in its path; "
+            "install hwnas elsewhere, or set train.workers and search.workers to 0"
+        )
     paths = [*map(str, import_paths), *filter(None, sys.path)]
     with _set_unless_set(_SETTINGS):
         ray.init(
