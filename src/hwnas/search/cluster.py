@@ -43,8 +43,8 @@ def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
         return
     if " " in sys.executable:
         raise ConfigError(
-            f"Ray cannot start workers of {sys.executable!r}, because there is a space in its path; "
-            "install hwnas elsewhere, or set train.workers and search.workers to 0"
+            f"Ray cannot start {sys.executable!r}, because there is a space in its path; install "
+            "hwnas elsewhere, or set train.workers and search.workers to 0"
         )
     paths = [*map(str, import_paths), *filter(None, sys.path)]
     with _set_unless_set(_SETTINGS):
