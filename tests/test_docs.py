@@ -23,7 +23,7 @@ from hwnas.experiment import Experiment
 from hwnas.plugin import build, resolve
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.search.objective import check_objectives
-from hwnas.search.study import make_sampler
+from hwnas.search.samplers import make_sampler
 from hwnas.search_spaces import SPACES
 from hwnas.stages import Ingredients
 

@@ -11,7 +11,7 @@ from hwnas.search import Objective, RayActors, ScoreStore, SearchResult, run_sea
 from hwnas.search.engine import Scored
 from hwnas.search.front import non_dominated
 from hwnas.search.objective import losses
-from hwnas.search.study import SAMPLERS
+from hwnas.search.samplers import SAMPLERS
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 ACCURACY = Objective("accuracy", "maximize")

@@ -15,10 +15,11 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from hwnas.errors import ConfigError, RunError, StorageError
+from hwnas.errors import RunError, StorageError
 from hwnas.search.engine import run_search
 from hwnas.search.objective import Objective
-from hwnas.search.study import SAMPLERS, SearchStudy, make_sampler
+from hwnas.search.samplers import make_sampler
+from hwnas.search.study import SearchStudy
 
 OBJECTIVES = [Objective("accuracy", "maximize"), Objective("params", "minimize", limit=3)]
 HERE = Path(__file__).parent
@@ -289,24 +290,9 @@ def test_a_kill_loses_no_finished_trial(tmp_path: Path, monkeypatch: pytest.Monk
     assert evaluator.asked == 60 - len(complete)
 
 
-class TestSamplers:
-    @pytest.mark.parametrize("name", sorted(SAMPLERS))
-    def test_every_name_makes_an_optuna_sampler(self, name: str) -> None:
-        assert isinstance(make_sampler(name, 0, {}), optuna.samplers.BaseSampler)
-
-    def test_options_reach_the_sampler(self) -> None:
-        with pytest.raises(ConfigError, match="no key 'population'; did you mean 'population_s"):
-            make_sampler("nsga2", 0, {"population": 10})
-        with pytest.raises(ConfigError, match="population_size"):
-            make_sampler("nsga2", 0, {"population_size": "many"})
-
-    def test_an_unknown_name_lists_the_known_ones(self) -> None:
-        with pytest.raises(ConfigError, match="unknown sampler 'tpee'; did you mean 'tpe'"):
-            make_sampler("tpee", 0, {})
-
-    def test_ones_own_is_called_with_the_options(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.syspath_prepend(HERE)
-        study = SearchStudy(
-            "search", OBJECTIVES, lambda known: make_sampler("own_parts:stubborn", 0, {"option": 2})
-        )
-        assert study.ask().suggest_categorical("width", (1, 2, 3)) == 3
+def test_a_sampler_of_ones_own_is_called_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(HERE)
+    study = SearchStudy(
+        "search", OBJECTIVES, lambda known: make_sampler("own_parts:stubborn", 0, {"option": 2})
+    )
+    assert study.ask().suggest_categorical("width", (1, 2, 3)) == 3

@@ -12,8 +12,9 @@ from hwnas.search.evaluate import (
 )
 from hwnas.search.executor import Executor, InProcess, RayActors
 from hwnas.search.objective import Objective
+from hwnas.search.samplers import SAMPLERS
 from hwnas.search.scores import ScoreStore
-from hwnas.search.study import SAMPLERS, SearchStudy
+from hwnas.search.study import SearchStudy
 from hwnas.search.task import TASKS, Classification, Metric, Task, classification
 from hwnas.search.training import SupernetTraining, TrainConfig, train_supernet
 

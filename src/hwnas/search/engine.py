@@ -19,8 +19,9 @@ from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search.executor import Executor, InProcess
 from hwnas.search.front import non_dominated
 from hwnas.search.objective import COUNTED, LATENCY, Objective, losses, violations
+from hwnas.search.samplers import make_sampler
 from hwnas.search.scores import ScoreStore
-from hwnas.search.study import SearchStudy, make_sampler
+from hwnas.search.study import SearchStudy
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace, Workload
 
 __all__ = ["Price", "Scored", "SearchResult", "run_search", "scored_trials"]

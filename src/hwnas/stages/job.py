@@ -21,7 +21,7 @@ from hwnas.search import EVALUATORS, TASKS
 from hwnas.search.data import ImageData, load_data
 from hwnas.search.evaluate import Evaluator, Fidelity
 from hwnas.search.objective import LATENCY, Objective, check_objectives
-from hwnas.search.study import make_sampler
+from hwnas.search.samplers import make_sampler
 from hwnas.search.task import Task
 from hwnas.search.training.sampling import SAMPLING
 from hwnas.search_spaces import SPACES, SearchSpace

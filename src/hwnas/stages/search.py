@@ -22,7 +22,8 @@ from hwnas.search import (
 )
 from hwnas.search.engine import scored_trials
 from hwnas.search.evaluate import Evaluator
-from hwnas.search.study import SearchStudy, make_sampler
+from hwnas.search.samplers import make_sampler
+from hwnas.search.study import SearchStudy
 from hwnas.stages.job import Goal, Job
 
 __all__ = ["BASELINE", "found", "search"]

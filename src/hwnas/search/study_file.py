@@ -1,0 +1,163 @@
+"""An Optuna study in an SQLite file, written a finished trial at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+import sqlalchemy
+from optuna.distributions import distribution_to_json
+from optuna.storages import RDBStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial
+from sqlalchemy import exc
+
+from hwnas.atomic import storage_errors
+from hwnas.errors import RunError, StorageError
+
+__all__ = ["StudyFile"]
+
+_DATABASE_ERRORS = (
+    exc.SQLAlchemyError,
+    sqlite3.Error,
+    optuna.exceptions.StorageInternalError,
+    RuntimeError,  # a schema of another version
+    ValueError,  # damaged JSON
+)
+_TABLES = (
+    "trials",
+    "trial_values",
+    "trial_params",
+    "trial_user_attributes",
+    "trial_system_attributes",
+)
+_REFUSALS = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_BUSY")
+
+
+class StudyFile:
+    """One study in an SQLite file, which may hold others beside it.
+
+    Optuna makes the file and reads it. Trials are inserted here, each in one transaction: Optuna
+    asks the database about every row before it writes it, which takes longer than all else in a
+    trial and grows with the study.
+
+    Args:
+        path: The file; made if it is not there.
+        name: Of the study; made if it is not there.
+        directions: ``"minimize"`` or ``"maximize"``, by objective.
+
+    Raises:
+        RunError: The file is damaged or holds a study of other objectives.
+        StorageError: The file cannot be written.
+    """
+
+    def __init__(self, path: Path, name: str, directions: Sequence[str]) -> None:
+        wanted = [StudyDirection[direction.upper()] for direction in directions]
+        self._path = path
+        with self._own_errors():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._storage = _storage(path)
+            self._tables = sqlalchemy.MetaData()
+            self._tables.reflect(self._storage.engine, only=_TABLES)
+            try:
+                self._id = self._storage.get_study_id_from_name(name)
+            except KeyError:
+                self._id = self._storage.create_new_study(wanted, name)
+            known = self._storage.get_study_directions(self._id)
+        if known != wanted:
+            self.close()
+            raise RunError(f"{path}: study {name!r} has other objectives; use another run folder")
+
+    def trials(self) -> list[FrozenTrial]:
+        """All that the file holds."""
+        with self._own_errors():
+            return self._storage.get_all_trials(self._id)
+
+    def add(self, trial: FrozenTrial) -> None:
+        """Write a finished trial, whole or not at all."""
+        with self._own_errors(), self._storage.engine.begin() as connection:
+            insert = sqlalchemy.insert(self._tables.tables["trials"])
+            made = connection.execute(insert, {"study_id": self._id, **_row(trial)})
+            assert made.inserted_primary_key is not None
+            (trial_id,) = made.inserted_primary_key
+            for name, rows in _rows_beside(trial).items():
+                if rows:
+                    insert = sqlalchemy.insert(self._tables.tables[name])
+                    connection.execute(insert, [{"trial_id": trial_id, **row} for row in rows])
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+    @contextlib.contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        """Turn what the database says into an error of ours."""
+        with storage_errors(self._path):
+            try:
+                yield
+            except _DATABASE_ERRORS as error:
+                raise _translated(self._path, error) from error
+
+
+def _row(trial: FrozenTrial) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "state": trial.state.name,
+        "datetime_start": trial.datetime_start,
+        "datetime_complete": trial.datetime_complete,
+    }
+
+
+def _rows_beside(trial: FrozenTrial) -> dict[str, list[dict[str, Any]]]:
+    """Rows of the other tables, without the trial's id."""
+    return {
+        "trial_values": [
+            {"objective": objective, "value": value, "value_type": "FINITE"}
+            for objective, value in enumerate(trial.values or ())
+        ],
+        "trial_params": [
+            {
+                "param_name": name,
+                "param_value": trial.distributions[name].to_internal_repr(value),
+                "distribution_json": distribution_to_json(trial.distributions[name]),
+            }
+            for name, value in trial.params.items()
+        ],
+        "trial_user_attributes": _attributes(trial.user_attrs),
+        "trial_system_attributes": _attributes(trial.system_attrs),
+    }
+
+
+def _attributes(values: Mapping[str, Any]) -> list[dict[str, str]]:
+    return [{"key": key, "value_json": json.dumps(value)} for key, value in values.items()]
+
+
+def _storage(path: Path) -> RDBStorage:
+    def connect() -> sqlite3.Connection:
+        # A write-ahead log: one write to disk a trial, and readers never wait.
+        connection = sqlite3.connect(path, timeout=60, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        return connection
+
+    return RDBStorage(f"sqlite:///{path.absolute()}", engine_kwargs={"creator": connect})
+
+
+def _translated(path: Path, error: BaseException) -> RunError | StorageError:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    if getattr(error, "sqlite_errorname", "").startswith(_REFUSALS):
+        return StorageError(
+            f"cannot write {path}: {reason}. Free some space, then `hwnas resume` the run"
+        )
+    return RunError(
+        f"{path} is not a readable Optuna study ({reason}); restore it, or remove it to search "
+        "anew with the same supernet"
+    )

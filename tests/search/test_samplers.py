@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import optuna
+import pytest
+from optuna.samplers import NSGAIIISampler, NSGAIISampler
+
+from hwnas.errors import ConfigError
+from hwnas.search.samplers import SAMPLERS, make_sampler
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLERS))
+def test_every_name_makes_an_optuna_sampler(name: str) -> None:
+    assert isinstance(make_sampler(name, 0, {}), optuna.samplers.BaseSampler)
+
+
+def test_options_reach_the_sampler() -> None:
+    with pytest.raises(ConfigError, match="no key 'population'; did you mean 'population_s"):
+        make_sampler("nsga2", 0, {"population": 10})
+    with pytest.raises(ConfigError, match="population_size"):
+        make_sampler("nsga2", 0, {"population_size": "many"})
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="unknown sampler 'tpee'; did you mean 'tpe'"):
+        make_sampler("tpee", 0, {})
+
+
+def searched(
+    sampler: optuna.samplers.BaseSampler, before: list[optuna.trial.FrozenTrial], batch: int = 3
+) -> list[optuna.trial.FrozenTrial]:
+    """Sixty trials after those before, asked in batches, each fifth one pruned."""
+    study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
+    study.add_trials(before)
+    for _ in range(60 // batch):
+        asked = [study.ask() for _ in range(batch)]
+        values = [[t.suggest_categorical(f"x{i}", (0, 1, 2, 3)) for i in range(4)] for t in asked]
+        for trial, x in zip(asked, values, strict=True):
+            if trial.number % 5 == 4:
+                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            else:
+                study.tell(trial, [x[0] + x[1], x[1] - x[2] * x[3]])
+    return study.trials
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize(
+    ("name", "plain"), [("nsga2", NSGAIISampler), ("nsga3", NSGAIIISampler)], ids=["nsga2", "nsga3"]
+)
+def test_proposals_are_those_of_optuna(
+    name: str, plain: type[NSGAIISampler] | type[NSGAIIISampler]
+) -> None:
+    ours, theirs = [], []
+    for seed in range(2):  # the second goes on where the first stopped
+        ours += searched(make_sampler(name, seed, {"population_size": 8}), ours)[len(ours) :]
+        theirs += searched(plain(population_size=8, seed=seed), theirs)[len(theirs) :]
+    assert [t.params for t in ours] == [t.params for t in theirs]
+    assert [t.system_attrs for t in ours] == [t.system_attrs for t in theirs]
+    assert len({tuple(t.params.values()) for t in ours}) > 20
