@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from hwnas.atomic import write_json
 from hwnas.deploy import export_onnx
 from hwnas.errors import ConfigError
+from hwnas.search.cluster import map_tasks
 from hwnas.search.evaluate import Evaluation, recalibrate, score
 from hwnas.search.training import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Architecture, MobileNetSpace
@@ -73,7 +74,7 @@ def hand_scaled_space(ingredients: Ingredients, width: float) -> MobileNetSpace:
 
 
 def train_hand_scaled(
-    ingredients: Ingredients, widths: Sequence[float], seconds: float, folder: Path
+    ingredients: Ingredients, widths: Sequence[float], seconds: float, folder: Path, at_once: int
 ) -> tuple[list[Network], float]:
     """Train each width alone, in equal shares of the time, then fine-tune as the finalists are.
 
@@ -82,24 +83,23 @@ def train_hand_scaled(
         widths: Width multipliers.
         seconds: For all of them together, without fine-tuning.
         folder: For checkpoints and results; what is finished there is not done again.
+        at_once: How many are trained side by side, on one core each, if Ray is running.
 
     Returns:
-        The networks, and how many seconds they were trained.
+        The networks, and how many seconds they were trained, side by side.
     """
-    spent, networks = 0.0, []
-    for width in widths:
-        own = replace(ingredients, space=hand_scaled_space(ingredients, width))
-        print(f"hand-scaled, width {width}", flush=True)
-        network, took = _trained(own, f"width-{width:g}", seconds / len(widths), folder)
-        networks.append(network)
-        spent += took
-    return networks, spent
+    print(f"hand-scaled, widths {widths}", flush=True)
+    share = seconds / math.ceil(len(widths) / at_once)
+    shared = ingredients, share, folder
+    trained = list(map_tasks(_trained, shared, [(width,) for width in widths], at_once))
+    spent = sum(took for _, took in trained) / min(at_once, len(widths))
+    return [network for network, _ in trained], spent
 
 
-def _trained(
-    ingredients: Ingredients, name: str, seconds: float, folder: Path
-) -> tuple[Network, float]:
-    recipe, space = ingredients.recipe, ingredients.space
+def _trained(shared: tuple[Ingredients, float, Path], width: float) -> tuple[Network, float]:
+    searched, seconds, folder = shared
+    ingredients = replace(searched, space=hand_scaled_space(searched, width))
+    recipe, space, name = ingredients.recipe, ingredients.space, f"width-{width:g}"
     architecture, done = space.smallest(), folder / f"{name}.json"
     onnx = folder / f"{name}.onnx"
     config = replace(recipe.train, epochs=None, budget_minutes=seconds / 60)
@@ -130,7 +130,6 @@ def _train(
     ingredients: Ingredients, architecture: Architecture, config: TrainConfig, run: str, onnx: Path
 ) -> dict[str, object]:
     """From scratch to a tested ONNX file."""
-    torch.set_num_threads(os.cpu_count() or 1)
     recipe, task, data = ingredients.recipe, ingredients.task, ingredients.data
     shape = ingredients.space.input_shape(architecture)
     torch.manual_seed(recipe.seed)

@@ -72,7 +72,10 @@ def observe(setting: Setting, widths: Sequence[float], seed: int) -> list[Row]:
         side: sum(opened.stages[s].wall_s for s in (f"calibrate@{target}", "train", search))
         for side, search in ((HWNAS, "search"), (RANDOM, "random-baseline"))
     }
-    hand, spent[HAND] = train_hand_scaled(ingredients, widths, spent[HWNAS], folder / HAND)
+    with _workers(ingredients):
+        hand, spent[HAND] = train_hand_scaled(
+            ingredients, widths, spent[HWNAS], folder / HAND, _at_once(ingredients)
+        )
     networks = [
         *(
             _of_bundle(HWNAS, bundle, ingredients)
@@ -110,8 +113,13 @@ def _workers(ingredients: Ingredients) -> Iterator[None]:
     if ingredients.recipe.search.workers == 0:
         yield
         return
-    with local_ray(os.cpu_count() or 1):
+    with local_ray(_at_once(ingredients)):
         yield
+
+
+def _at_once(ingredients: Ingredients) -> int:
+    """Networks that are trained side by side."""
+    return (os.cpu_count() or 1) if ingredients.recipe.search.workers else 1
 
 
 def _of_bundle(side: str, bundle: Bundle, ingredients: Ingredients) -> Network:

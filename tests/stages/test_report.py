@@ -3,10 +3,11 @@ import json
 from hwnas.stages import Goal, Job
 from hwnas.stages.measurements import read_measurements
 from hwnas.stages.report import gather, write_results
+from hwnas.stages.summary import summarise
 
 
 def test_it_shows_what_the_run_found(job: Job, goal: Goal) -> None:
-    data = gather(job, goal)
+    data = gather(job, goal, summarise(job, goal))
     assert len(data.trials) == 12
     assert len(data.finalists) == 3
     assert data.finalists == tuple(
@@ -29,7 +30,7 @@ def test_it_shows_what_the_run_found(job: Job, goal: Goal) -> None:
 
 
 def test_the_hypervolume_never_falls(job: Job, goal: Goal) -> None:
-    [curve] = gather(job, goal).hypervolume
+    [curve] = gather(job, goal, summarise(job, goal)).hypervolume
     assert len(curve.values) == len(curve.trials) == 12
     assert list(curve.values) == sorted(curve.values)
     assert curve.values[-1] > 0
@@ -54,5 +55,6 @@ def test_other_work_on_the_machine_is_owned_up_to(job: Job, goal: Goal) -> None:
         row.measurement.contended
         for row in read_measurements(job.folder.path / "measurements.parquet")
     )
-    told = [w for w in gather(job, goal).warnings if "disturbed by other work" in w]
+    warnings = gather(job, goal, summarise(job, goal)).warnings
+    told = [warning for warning in warnings if "disturbed by other work" in warning]
     assert bool(told) == bool(contended)

@@ -38,7 +38,7 @@ from hwnas.stages.finalists import picks, read_bundles, score_of
 from hwnas.stages.job import Goal, Job
 from hwnas.stages.measurements import Timed, read_measurements
 from hwnas.stages.search import BASELINE, found
-from hwnas.stages.summary import example_image, summarise, write_front
+from hwnas.stages.summary import Summary, example_image, summarise, write_front
 
 __all__ = ["gather", "write_results"]
 
@@ -50,8 +50,9 @@ def write_results(job: Job, goal: Goal) -> None:
     """Write ``front.csv`` and ``report.html`` of a goal, and an image to try its bundles on."""
     out = job.folder.output(goal.target)
     _write_example(job, example_image(job.folder.path))
-    write_front(summarise(job, goal), out / "front.csv")
-    report.write_report(gather(job, goal), out / "report.html")
+    summary = summarise(job, goal)
+    write_front(summary, out / "front.csv")
+    report.write_report(gather(job, goal, summary), out / "report.html")
 
 
 def _write_example(job: Job, path: Path) -> None:
@@ -64,13 +65,12 @@ def _write_example(job: Job, path: Path) -> None:
             )
 
 
-def gather(job: Job, goal: Goal) -> ReportData:
+def gather(job: Job, goal: Goal, summary: Summary) -> ReportData:
     """Everything that the report of a goal shows."""
     folder, space = job.folder, job.ingredients.space
     result = found(folder.path, goal)
     baseline = _baseline(job, goal)
     reference = reference_point(_losses(result, baseline))
-    summary = summarise(job, goal)
     return ReportData(
         name=folder.recipe.name,
         created=datetime.fromisoformat(folder.about["created"]).strftime("%d %B %Y, %H:%M UTC"),

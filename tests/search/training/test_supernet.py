@@ -117,6 +117,14 @@ def test_a_folder_that_cannot_be_written_is_named(training: SupernetTraining) ->
 
 
 class TestTrainingCurve:
+    def test_a_training_of_an_instant_shows_where_it_ended(
+        self, training: SupernetTraining
+    ) -> None:
+        train_supernet(training)
+        steps = len(training.data.train) // training.config.batch_size
+        assert training.config.epochs is not None
+        assert read_rows(training.folder)[-1].step == training.config.epochs * steps - 1
+
     def line(self, step: int, loss: float = 1.0) -> str:
         return (
             f'{{"step": {step}, "epoch": 0.0, "seconds": {step}.0, "loss": {loss}, '

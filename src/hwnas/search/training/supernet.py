@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -107,16 +107,7 @@ def _train(
     )
     rows = training.folder / ROWS
     with storage_errors(rows), rows.open("a", encoding="utf-8") as file:
-        last = -_ROW_SECONDS
-
-        def keep(row: TrainingRow) -> None:
-            nonlocal last
-            if rank == 0 and row.seconds - last >= _ROW_SECONDS:
-                last = row.seconds
-                file.write(json.dumps(asdict(row)) + "\n")
-                file.flush()
-                on_row(row)
-
+        curve = _Curve(file, on_row)
         fit(
             supernet,
             step,
@@ -127,10 +118,33 @@ def _train(
             run=training.run,
             rank=rank,
             world=world,
-            on_row=keep,
+            on_row=curve.add if rank == 0 else lambda row: None,
         )
+        curve.finish()
     if rank == 0:
         save_weights(training.folder / WEIGHTS, supernet.shared.state_dict())
+
+
+class _Curve:
+    """Appends points of the training curve to a file: one now and then, and the last."""
+
+    def __init__(self, file: TextIO, on_row: Callable[[TrainingRow], None]) -> None:
+        self._file, self._on_row = file, on_row
+        self._last = -_ROW_SECONDS
+        self._skipped: TrainingRow | None = None
+
+    def add(self, row: TrainingRow) -> None:
+        self._skipped = row
+        if row.seconds - self._last >= _ROW_SECONDS:
+            self._last = row.seconds
+            self.finish()
+
+    def finish(self) -> None:
+        if self._skipped is not None:
+            self._file.write(json.dumps(asdict(self._skipped)) + "\n")
+            self._file.flush()
+            self._on_row(self._skipped)
+            self._skipped = None
 
 
 def _train_on_ray(training: SupernetTraining) -> None:

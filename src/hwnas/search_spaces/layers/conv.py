@@ -7,6 +7,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
+
 __all__ = ["Activation", "ConvNormAct", "InvertedBottleneck", "SqueezeExcite", "make_divisible"]
 
 Activation = Literal["relu", "hard_swish", "none"]
@@ -36,15 +38,19 @@ class ConvNormAct(nn.Sequential):
         groups: int = 1,
         activation: Activation = "none",
     ) -> None:
-        conv = nn.Conv2d(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            kernel_size // 2,
-            groups=groups,
-            bias=False,
-        )
+        conv: nn.Conv2d
+        if groups == in_channels == out_channels:
+            conv = DepthwiseConv2d(in_channels, kernel_size, stride)
+        else:
+            conv = nn.Conv2d(
+                in_channels,
+                out_channels,
+                kernel_size,
+                stride,
+                kernel_size // 2,
+                groups=groups,
+                bias=False,
+            )
         nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
         parts: list[tuple[str, nn.Module]] = [
             ("conv", conv),
