@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,12 @@ from experiments.record import Results, Row
 from hwnas.errors import HwnasError
 from hwnas.experiment import Experiment
 from hwnas.recipe import Recipe
+from hwnas.search.cluster import local_ray
 from hwnas.stages.job import Ingredients
 
-__all__ = ["Setting", "main"]
+__all__ = ["Setting", "cores", "main"]
 
-_RECIPE = Path(__file__).parent / "fashion_mnist" / "recipe.toml"
+FASHION_MNIST = Path(__file__).parent / "fashion_mnist" / "recipe.toml"
 
 
 class Setting:
@@ -67,12 +70,21 @@ class Setting:
         print(markdown(self.answers.rows))
 
 
+@contextmanager
+def cores(recipe: Recipe) -> Iterator[int]:
+    """Ray, if the recipe wants workers; how many networks can then be trained side by side."""
+    count = (os.cpu_count() or 1) if recipe.workers else 1
+    with local_ray(count) if recipe.workers else nullcontext():
+        yield count
+
+
 def main(
     folder: Path,
     description: str | None,
     work: Callable[[argparse.Namespace], None],
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     seeds: Sequence[int] = (0, 1, 2),
+    recipe: Path = FASHION_MNIST,
 ) -> None:
     """Parse the command line of an experiment and run it.
 
@@ -82,12 +94,13 @@ def main(
         work: The experiment.
         add_options: Adds the experiment's own options.
         seeds: The default seeds.
+        recipe: The default recipe.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m experiments.{folder.name}.run", description=description
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), metavar="N")
-    parser.add_argument("--recipe", type=Path, default=_RECIPE, help="data, task, space, training")
+    parser.add_argument("--recipe", type=Path, default=recipe, help="data, task, space, training")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipe"
     )

@@ -9,22 +9,19 @@ them are timed against each other in one session.
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from experiments.fashion_mnist.hand_scaled import Network, train_hand_scaled
 from experiments.record import Row
-from experiments.setting import Setting, main
+from experiments.setting import Setting, cores, main
 from hwnas.deploy import Bundle, Measurement, Target, measure
 from hwnas.deploy.bundle import MODEL
 from hwnas.errors import ConfigError
 from hwnas.progress import Silent
 from hwnas.run_folder import RunFolder
-from hwnas.search.cluster import local_ray
 from hwnas.search.front import hypervolume, reference_point
 from hwnas.search.training import load_weights
 from hwnas.stages.finalists import choose, make_bundles, read_bundles, score_of
@@ -72,9 +69,9 @@ def observe(setting: Setting, widths: Sequence[float], seed: int) -> list[Row]:
         side: sum(opened.stages[s].wall_s for s in (f"calibrate@{target}", "train", search))
         for side, search in ((HWNAS, "search"), (RANDOM, "random-baseline"))
     }
-    with _workers(ingredients):
+    with cores(ingredients.recipe) as at_once:
         hand, spent[HAND] = train_hand_scaled(
-            ingredients, widths, spent[HWNAS], folder / HAND, _at_once(ingredients)
+            ingredients, widths, spent[HWNAS], folder / HAND, at_once
         )
     networks = [
         *(
@@ -102,24 +99,9 @@ def bundles_of_random_search(
     if set(read_bundles(folder)) != {trial.candidate.id for trial in trials}:
         print("finalists of the random search", flush=True)
         weights = load_weights(run.path / "supernet" / "weights.safetensors")
-        with _workers(ingredients):
+        with cores(ingredients.recipe):
             make_bundles(job, goal, trials, weights, folder, lambda share, detail="": None)
     return list(read_bundles(folder).values())
-
-
-@contextmanager
-def _workers(ingredients: Ingredients) -> Iterator[None]:
-    """Ray where the recipe's own finalists had it."""
-    if ingredients.recipe.search.workers == 0:
-        yield
-        return
-    with local_ray(_at_once(ingredients)):
-        yield
-
-
-def _at_once(ingredients: Ingredients) -> int:
-    """Networks that are trained side by side."""
-    return (os.cpu_count() or 1) if ingredients.recipe.search.workers else 1
 
 
 def _of_bundle(side: str, bundle: Bundle, ingredients: Ingredients) -> Network:

@@ -158,4 +158,5 @@ def _log_linear(
 
 
 if __name__ == "__main__":
-    main(Path(__file__).parent, __doc__, work, add_options)
+    here = Path(__file__).parent
+    main(here, __doc__, work, add_options, recipe=here / "recipe.toml")

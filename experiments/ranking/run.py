@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,9 +20,10 @@ import torch
 from scipy.stats import kendalltau
 
 from experiments.record import Row
-from experiments.setting import Setting, main
+from experiments.setting import Setting, cores, main
 from hwnas.errors import ConfigError
 from hwnas.search import Fidelity, SupernetEvaluator, SupernetTraining, train_supernet
+from hwnas.search.cluster import map_tasks
 from hwnas.search.evaluate import Evaluation, recalibrate, score
 from hwnas.search.training import NetworkStep, fit, load_weights
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
@@ -32,7 +32,7 @@ from hwnas.stages.job import Ingredients, content_hash
 ALONE, SHARED = "alone", "supernet"
 _DIVISION_SEED = 0  # all trainings see the same images, whatever their seed
 # 10,000 images to train on and 6,000 to score on, so that the score's own noise stays small.
-_OVERRIDES = ["data.train_limit=16000", "data.validation_fraction=0.375", "train.workers=0"]
+_OVERRIDES = ["data.train_limit=16000", "data.validation_fraction=0.375"]
 _RECALIBRATION_IMAGES = 2048
 _TOP = 3
 Numbers = npt.NDArray[np.float64]
@@ -52,23 +52,46 @@ def work(arguments: argparse.Namespace) -> None:
     setting = Setting(arguments, config, _OVERRIDES)
     ingredients = setting.ingredients(_DIVISION_SEED)
     networks = spread_over_macs(ingredients.space, arguments.networks, arguments.pool)
-    for seed, network in itertools.product(setting.seeds, networks):
-        if setting.observations.find(ALONE, network.id, seed) is None:
-            print(f"seed {seed}: training {network.id} alone", flush=True)
-            checkpoint = setting.work / f"{network.id}-{seed}.safetensors"
-            found = train_alone(ingredients, network, arguments.minutes, seed, checkpoint)
-            setting.observations.put([row(ALONE, ingredients.space, network, found, seed)])
-            checkpoint.unlink(missing_ok=True)
-    for seed in arguments.supernet_seeds:
-        missing = [n for n in networks if setting.observations.find(SHARED, n.id, seed) is None]
-        if missing:
-            print(f"seed {seed}: the supernet", flush=True)
-            evaluator = supernet_evaluator(ingredients, seed, setting.work / f"supernet-{seed}")
-        for network in missing:
-            found = evaluator.evaluate(Candidate.of(network), Fidelity())
-            setting.observations.put([row(SHARED, ingredients.space, network, found, seed)])
-        setting.answer(compare(setting.observations.rows, networks, setting.seeds, seed))
+    with cores(ingredients.recipe) as at_once:
+        observe_alone(setting, ingredients, networks, arguments.minutes, at_once)
+        for seed in arguments.supernet_seeds:
+            observe_supernet(setting, ingredients, networks, seed)
+            setting.answer(compare(setting.observations.rows, networks, setting.seeds, seed))
     setting.show()
+
+
+def observe_alone(
+    setting: Setting,
+    ingredients: Ingredients,
+    networks: Sequence[Architecture],
+    minutes: float,
+    at_once: int,
+) -> None:
+    """Train each network with each seed, unless that is recorded."""
+    missing = [
+        (network, seed)
+        for seed, network in itertools.product(setting.seeds, networks)
+        if setting.observations.find(ALONE, network.id, seed) is None
+    ]
+    shared = ingredients, minutes, setting.work
+    trained = map_tasks(train_alone, shared, missing, at_once)
+    for (network, seed), found in zip(missing, trained, strict=True):
+        print(f"seed {seed}: trained {network.id} alone", flush=True)
+        setting.observations.put([row(ALONE, ingredients.space, network, found, seed)])
+
+
+def observe_supernet(
+    setting: Setting, ingredients: Ingredients, networks: Sequence[Architecture], seed: int
+) -> None:
+    """Score each network with a supernet's weights, unless that is recorded."""
+    missing = [n for n in networks if setting.observations.find(SHARED, n.id, seed) is None]
+    if not missing:
+        return
+    print(f"seed {seed}: the supernet", flush=True)
+    evaluator = supernet_evaluator(ingredients, seed, setting.work / f"supernet-{seed}")
+    for network in missing:
+        found = evaluator.evaluate(Candidate.of(network), Fidelity())
+        setting.observations.put([row(SHARED, ingredients.space, network, found, seed)])
 
 
 def spread_over_macs(space: SearchSpace, count: int, drawn: int) -> list[Architecture]:
@@ -86,10 +109,10 @@ def spread_over_macs(space: SearchSpace, count: int, drawn: int) -> list[Archite
 
 
 def train_alone(
-    ingredients: Ingredients, network: Architecture, minutes: float, seed: int, checkpoint: Path
+    shared: tuple[Ingredients, float, Path], network: Architecture, seed: int
 ) -> Evaluation:
-    """Accuracy on the validation images after training from scratch."""
-    torch.set_num_threads(os.cpu_count() or 1)
+    """Accuracy on the validation images after training from scratch for some minutes."""
+    ingredients, minutes, folder = shared
     torch.manual_seed(seed)
     space, task, data = ingredients.space, ingredients.task, ingredients.data
     shape = space.input_shape(network)
@@ -97,14 +120,15 @@ def train_alone(
     config = replace(ingredients.recipe.train, epochs=None, budget_minutes=minutes)
     run = content_hash(ingredients.hash, config, seed, network.id)
     step = NetworkStep(module, task, shape)
+    checkpoint = folder / f"{network.id}-{seed}.safetensors"
     fit(module, step, data.train, config, seed, checkpoint=checkpoint, run=run)
     recalibrate(module, task, data.train.first(_RECALIBRATION_IMAGES), shape)
+    checkpoint.unlink(missing_ok=True)
     return score(module, task, data.validation, shape, "validation")
 
 
 def supernet_evaluator(ingredients: Ingredients, seed: int, folder: Path) -> SupernetEvaluator:
     """Train the supernet, or go on with it, and make an evaluator of its weights."""
-    torch.set_num_threads(os.cpu_count() or 1)
     space, task, data = ingredients.space, ingredients.task, ingredients.data
     config = ingredients.recipe.train
     run = content_hash(ingredients.hash, config, seed)

@@ -1,0 +1,101 @@
+"""Is our gradient of a wide depthwise kernel faster than torch's own on this CPU?
+
+A layer's forward and backward pass, ours and the plain convolution's with the same weights on the
+same images in turns, channels-last, for layers as mobile networks for small images have them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from experiments.record import Row
+from experiments.setting import Setting, main
+from hwnas.deploy.timing import Stopwatch, TimingSettings, interleave
+from hwnas.search_spaces.layers import DepthwiseConv2d
+
+_ROUND_MS = 50.0
+_CHANNELS_AND_SIDES = ((96, 14), (144, 7), (480, 4))
+_TIMES_SLOWER = "plain_over_ours"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kernels", type=int, nargs="+", default=[3, 5, 7, 9])
+    parser.add_argument("--strides", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=20, help="clean rounds a layer")
+    parser.add_argument("--batch", type=int, default=64, help="images")
+
+
+def work(arguments: argparse.Namespace) -> None:
+    setting = Setting(arguments, {"rounds": arguments.rounds, "batch": arguments.batch})
+    settings = TimingSettings(3, arguments.rounds, _ROUND_MS, 30.0)
+    layers = itertools.product(
+        setting.seeds, arguments.threads, arguments.kernels, arguments.strides, _CHANNELS_AND_SIDES
+    )
+    for seed, threads, kernel, stride, (channels, side) in layers:
+        subject = f"k{kernel}-s{stride}-{channels}x{side}x{side}-t{threads}"
+        if setting.answers.find(_TIMES_SLOWER, subject, seed) is None:
+            print(f"seed {seed}: {subject}", flush=True)
+            torch.set_num_threads(threads)
+            torch.manual_seed(seed)
+            images = torch.randn(arguments.batch, channels, side, side)
+            ours = DepthwiseConv2d(channels, kernel, stride)
+            setting.answer([compare(ours, images, subject, seed, threads, settings)])
+    setting.show()
+
+
+def compare(
+    ours: DepthwiseConv2d,
+    images: torch.Tensor,
+    subject: str,
+    seed: int,
+    threads: int,
+    settings: TimingSettings,
+) -> Row:
+    """How many times as long the plain convolution takes, on the CPU clock."""
+    plain = nn.Conv2d(
+        ours.in_channels,
+        ours.out_channels,
+        ours.kernel_size[0],
+        ours.stride[0],
+        ours.kernel_size[0] // 2,
+        groups=ours.groups,
+        bias=False,
+    )
+    plain.load_state_dict(ours.state_dict())
+    watches = [
+        Stopwatch(passes(layer, images), settings, time.process_time, threads=threads)
+        for layer in (ours, plain)
+    ]
+    interleave(watches[0], {"plain": watches[1]}, settings.retries)
+    mine, other = (watch.quantiles("cpu") for watch in watches)
+    spread = {"ours_p20": mine.p20, "ours_p80": mine.p80}
+    spread |= {"plain_p20": other.p20, "plain_p80": other.p80}
+    details = {"ours_ms": mine.p50, "plain_ms": other.p50}
+    ratio = other.p50 / mine.p50
+    return Row(_TIMES_SLOWER, subject, seed, ratio, "ratio", settings.rounds, spread, details)
+
+
+def passes(layer: nn.Module, images: torch.Tensor) -> Callable[[], None]:
+    """Forward and backward, to input and weights."""
+    layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = images.contiguous(memory_format=torch.channels_last).requires_grad_()
+    upstream = torch.ones_like(layer(x))
+
+    def run() -> None:
+        layer.zero_grad(set_to_none=True)
+        x.grad = None
+        layer(x).backward(upstream)
+
+    return run
+
+
+if __name__ == "__main__":
+    main(Path(__file__).parent, __doc__, work, add_options)
