@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image
 from torch.nn import functional
 
 from hwnas.deploy import OutputMeaning, Preprocessing
@@ -104,6 +104,15 @@ def test_any_image_file_gets_the_channels_of_the_network(
     assert pixels.shape == (4, 7, preprocessing.channels)
     assert pixels.dtype == np.uint8
     assert preprocessing(pixels[None]).shape == (1, *preprocessing.input_shape)
+
+
+def test_a_photograph_is_turned_upright(tmp_path: Path) -> None:
+    """A camera that was held on its side notes so and stores the pixels as they came."""
+    rows = np.arange(6, dtype=np.uint8).repeat(4).reshape(6, 4)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # to be turned clockwise by a quarter
+    Image.fromarray(np.rot90(rows)).save(tmp_path / "image.png", exif=exif)
+    assert (GREY.read_image(tmp_path / "image.png")[..., 0] == rows).all()
 
 
 def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:

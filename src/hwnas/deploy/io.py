@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional
 
@@ -105,7 +105,7 @@ class Preprocessing:
         )
 
     def read_image(self, path: Path) -> NDArray[np.uint8]:
-        """Read an image file in its own size, with the channels that the network expects.
+        """Read an image file in its own size, upright, with the channels that the network expects.
 
         Returns:
             uint8 (H, W, channels).
@@ -120,7 +120,8 @@ class Preprocessing:
             )
         try:
             with Image.open(path) as image:
-                pixels = np.array(image.convert(PILLOW_MODES[self.channels]))
+                upright = ImageOps.exif_transpose(image)
+                pixels = np.array(upright.convert(PILLOW_MODES[self.channels]))
         except FileNotFoundError:
             raise DataError(
                 f"there is no image {path}; give the path of an existing file"

@@ -104,7 +104,7 @@ def _plain_pixels(size: int, channels: int) -> Preprocessing:
 
 
 def read_image(file: Path, channels: int) -> Images:
-    """Read an image file in its own size: uint8 (H, W, C).
+    """Read an image file in its own size, upright: uint8 (H, W, C).
 
     Raises:
         DataError: It is not an image or is damaged.
