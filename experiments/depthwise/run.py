@@ -7,6 +7,7 @@ same images in turns, channels-last, for layers as mobile networks for small ima
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import time
 from collections.abc import Callable
@@ -60,16 +61,7 @@ def compare(
     settings: TimingSettings,
 ) -> Row:
     """How many times as long the plain convolution takes, on the CPU clock."""
-    plain = nn.Conv2d(
-        ours.in_channels,
-        ours.out_channels,
-        ours.kernel_size[0],
-        ours.stride[0],
-        ours.kernel_size[0] // 2,
-        groups=ours.groups,
-        bias=False,
-    )
-    plain.load_state_dict(ours.state_dict())
+    plain = copy.deepcopy(ours).eval()  # which computes the plain convolution
     watches = [
         Stopwatch(passes(layer, images), settings, time.process_time, threads=threads)
         for layer in (ours, plain)
