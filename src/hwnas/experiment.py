@@ -217,7 +217,7 @@ def _reach(job: Job, goal: Goal) -> None:
 def _supernet(job: Job) -> dict[str, Tensor]:
     """The weights of the supernet, trained unless they are there."""
     recipe, i = job.recipe, job.ingredients
-    folder = job.folder.path.absolute() / "supernet"  # workers have a folder of their own
+    folder = job.folder.path / "supernet"
     run_hash = job.training_hash
 
     def work(advance: Advance) -> None:

@@ -157,6 +157,7 @@ class TestOnRay:
         ray_session: None,
         training: SupernetTraining,
         tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
         workers: int,
         sampling: str,
     ) -> None:
@@ -166,8 +167,11 @@ class TestOnRay:
         space = Layers()
         drawn = [space.sample(random.Random(f"0-{i}")).as_dict()["depth"] for i in range(10)]
         assert len(set(drawn)) == 3  # blocks are skipped in some steps and not in others
+        monkeypatch.chdir(tmp_path)  # not where the workers run
         training = dataclasses.replace(
-            changed(training, workers=workers, shift_pixels=0, sampling=sampling), space=space
+            changed(training, workers=workers, shift_pixels=0, sampling=sampling),
+            space=space,
+            folder=Path("there"),
         )
         rows: list[TrainingRow] = []
         weights = train_supernet(training, rows.append)

@@ -6,7 +6,7 @@ import json
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -73,7 +73,8 @@ def train_supernet(
         _train(training, 0, 1, torch.device("cpu"), on_row)
     else:
         with _following(training.folder / ROWS, on_row):
-            _train_on_ray(training)
+            # Workers run in a folder of their own.
+            _train_on_ray(replace(training, folder=training.folder.absolute()))
     return training.folder / WEIGHTS
 
 
@@ -166,7 +167,7 @@ def _train_on_ray(training: SupernetTraining) -> None:
         ),
         run_config=RunConfig(
             name="ray",
-            storage_path=str(training.folder.absolute()),
+            storage_path=str(training.folder),
             failure_config=FailureConfig(max_failures=_LOST_WORKERS_BORNE),
         ),
     )
