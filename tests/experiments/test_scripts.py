@@ -27,7 +27,7 @@ SCRIPTS = {
     "engine": ["--seeds", "0", "--trials", "200", "--cases", "random-12"],
     "training_step": ["--seeds", "0", "--networks", "1", "--rounds", "1", "--batch", "8"],
     "depthwise": ["--seeds", "0", "--kernels", "5", "--strides", "1", "--rounds", "5"],
-    "ranking": ["--seeds", "0", "1", "--networks", "4", "--pool", "12", "--minutes", "0.01"],
+    "ranking": ["--seeds", "0", "1", "--networks", "4", "--pool", "12", "--epochs", "1"],
     "fashion_mnist": ["--seeds", "0", "--widths", "0.5", "1.0", "--set", "deploy.top=2"],
 }
 EXPECTED = {
