@@ -171,9 +171,12 @@ def compare(
     alone = [scores(ALONE, seed) for seed in seeds]
     mean = np.mean(alone, axis=0)
     shared = scores(SHARED, supernet_seed)
+    macs = {row.subject: row.details["macs"] for row in rows}
     ceiling = float(np.mean([_tau(a, b) for a, b in itertools.combinations(alone, 2)]))
     taus = [_tau(shared, one) for one in alone]
     tau, n = float(np.mean(taus)), len(networks)
+    by_macs = np.array([macs[network.id] for network in networks], dtype=float)
+    tau_of_macs = float(np.mean([_tau(by_macs, one) for one in alone]))
     top = np.argsort(-shared)[:_TOP]
     regret = float(mean.max() - mean[top].max())
     reach = {"least": float(mean.min()), "most": float(mean.max())}
@@ -187,6 +190,7 @@ def compare(
         answer("tau_to_mean_of_seeds", SHARED, _tau(shared, mean)),
         answer("tau_between_seeds", ALONE, ceiling),
         answer("tau_quotient", SHARED, tau / ceiling, "ratio"),
+        answer("tau_quotient", "macs", tau_of_macs / ceiling, "ratio"),
         answer(f"regret_top{_TOP}", SHARED, regret, "fraction"),
         replace(answer("range_of_accuracy", ALONE, float(np.ptp(mean)), "fraction"), spread=reach),
     ]
