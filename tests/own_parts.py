@@ -1,11 +1,19 @@
-"""What a user would lay beside a recipe: a space of dense networks, and an evaluator."""
+"""What a user would lay beside a recipe: a space, an evaluator and a sampling rule."""
 
 from __future__ import annotations
+
+import random
 
 from torch import nn
 
 from hwnas.search.evaluate import Evaluation, Fidelity
 from hwnas.search_spaces import Architecture, Candidate, Choice, SearchSpace
+
+
+def only_extremes(
+    space: SearchSpace, rng: random.Random, random_subnets: int
+) -> list[Architecture]:
+    return [space.largest(), space.smallest()]
 
 
 class Dense(SearchSpace):

@@ -343,6 +343,7 @@ def test_a_task_data_and_space_of_ones_own(
         batch_size = 16
         learning_rate = 0.02
         shift_pixels = 0
+        sampling = "own_own_parts:only_extremes"
         workers = 0
         [[objective]]
         metric = "distance"

@@ -13,7 +13,7 @@ from typing import Any
 
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
-from hwnas.plugin import build, closest, resolve
+from hwnas.plugin import build, resolve
 from hwnas.progress import Advance, Reporter
 from hwnas.recipe import Recipe
 from hwnas.run_folder import RunFolder
@@ -65,11 +65,7 @@ class Ingredients:
         """
         make_sampler(recipe.search.sampler, recipe.seed, recipe.search.options)
         resolve("evaluator", recipe.search.evaluator, EVALUATORS)
-        if recipe.train.sampling not in SAMPLING:
-            raise ConfigError(
-                f"unknown train.sampling {recipe.train.sampling!r}; "
-                f"{closest(recipe.train.sampling, SAMPLING)}"
-            )
+        resolve("train.sampling", recipe.train.sampling, SAMPLING)
         data = load_data(recipe.data, recipe_folder, recipe.seed, cache)
         task = build(
             "task", resolve("task", recipe.task.name, TASKS), recipe.task.options, data=data
