@@ -29,7 +29,7 @@ from hwnas.search.training import NetworkStep, fit, load_weights
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.stages.job import Ingredients, content_hash
 
-ALONE, SHARED = "alone", "supernet"
+ALONE = "alone"
 _DIVISION_SEED = 0  # all trainings see the same images, whatever their seed
 # 10,000 images to train on and 6,000 to score on, so that the score's own noise stays small.
 _OVERRIDES = ["data.train_limit=16000", "data.validation_fraction=0.375"]
@@ -43,6 +43,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pool", type=int, default=300, help="random networks to choose them from")
     parser.add_argument("--epochs", type=int, default=14, help="training of each network alone")
     parser.add_argument("--supernet-seeds", type=int, nargs="+", default=[0], metavar="N")
+    parser.add_argument(
+        "--sampling", nargs="+", default=["sandwich"], metavar="RULE", help="of the supernets"
+    )
 
 
 def work(arguments: argparse.Namespace) -> None:
@@ -54,9 +57,10 @@ def work(arguments: argparse.Namespace) -> None:
     networks = spread_over_macs(ingredients.space, arguments.networks, arguments.pool)
     with cores(ingredients.recipe) as at_once:
         observe_alone(setting, ingredients, networks, arguments.epochs, at_once)
-        for seed in arguments.supernet_seeds:
-            observe_supernet(setting, ingredients, networks, seed)
-            setting.answer(compare(setting.observations.rows, networks, setting.seeds, seed))
+        for rule, seed in itertools.product(arguments.sampling, arguments.supernet_seeds):
+            observe_supernet(setting, ingredients, networks, rule, seed)
+            rows = setting.observations.rows
+            setting.answer(compare(rows, networks, setting.seeds, rule, seed))
     setting.show()
 
 
@@ -81,17 +85,27 @@ def observe_alone(
 
 
 def observe_supernet(
-    setting: Setting, ingredients: Ingredients, networks: Sequence[Architecture], seed: int
+    setting: Setting,
+    ingredients: Ingredients,
+    networks: Sequence[Architecture],
+    rule: str,
+    seed: int,
 ) -> None:
     """Score each network with a supernet's weights, unless that is recorded."""
-    missing = [n for n in networks if setting.observations.find(SHARED, n.id, seed) is None]
+    name = supernet(rule)
+    missing = [n for n in networks if setting.observations.find(name, n.id, seed) is None]
     if not missing:
         return
-    print(f"seed {seed}: the supernet", flush=True)
-    evaluator = supernet_evaluator(ingredients, seed, setting.work / f"supernet-{seed}")
+    print(f"seed {seed}: the {name}", flush=True)
+    evaluator = supernet_evaluator(ingredients, rule, seed, setting.work / f"{name}-{seed}")
     for network in missing:
         found = evaluator.evaluate(Candidate.of(network), Fidelity())
-        setting.observations.put([row(SHARED, ingredients.space, network, found, seed)])
+        setting.observations.put([row(name, ingredients.space, network, found, seed)])
+
+
+def supernet(rule: str) -> str:
+    """What rows call a supernet that was trained by a sampling rule."""
+    return "supernet" if rule == "sandwich" else f"supernet-{rule}"
 
 
 def spread_over_macs(space: SearchSpace, count: int, drawn: int) -> list[Architecture]:
@@ -131,10 +145,12 @@ def train_alone(
     return score(module, task, data.validation, shape, "validation")
 
 
-def supernet_evaluator(ingredients: Ingredients, seed: int, folder: Path) -> SupernetEvaluator:
+def supernet_evaluator(
+    ingredients: Ingredients, rule: str, seed: int, folder: Path
+) -> SupernetEvaluator:
     """Train the supernet, or go on with it, and make an evaluator of its weights."""
     space, task, data = ingredients.space, ingredients.task, ingredients.data
-    config = ingredients.recipe.train
+    config = replace(ingredients.recipe.train, sampling=rule)
     run = content_hash(ingredients.hash, config, seed)
     weights = load_weights(
         train_supernet(SupernetTraining(space, task, data, config, seed, run, folder))
@@ -160,7 +176,11 @@ def row(
 
 
 def compare(
-    rows: Sequence[Row], networks: Sequence[Architecture], seeds: Sequence[int], supernet_seed: int
+    rows: Sequence[Row],
+    networks: Sequence[Architecture],
+    seeds: Sequence[int],
+    rule: str,
+    supernet_seed: int,
 ) -> list[Row]:
     """Rank correlation with each stand-alone training, its ceiling, and the cost of trusting it."""
     values = {row.key: row.value for row in rows}
@@ -170,7 +190,8 @@ def compare(
 
     alone = [scores(ALONE, seed) for seed in seeds]
     mean = np.mean(alone, axis=0)
-    shared = scores(SHARED, supernet_seed)
+    name = supernet(rule)
+    shared = scores(name, supernet_seed)
     macs = {row.subject: row.details["macs"] for row in rows}
     ceiling = float(np.mean([_tau(a, b) for a, b in itertools.combinations(alone, 2)]))
     taus = [_tau(shared, one) for one in alone]
@@ -186,12 +207,12 @@ def compare(
         return Row(metric, subject, supernet_seed, value, unit, n)
 
     return [
-        replace(answer("tau", SHARED, tau), spread=spread),
-        answer("tau_to_mean_of_seeds", SHARED, _tau(shared, mean)),
+        replace(answer("tau", name, tau), spread=spread),
+        answer("tau_to_mean_of_seeds", name, _tau(shared, mean)),
         answer("tau_between_seeds", ALONE, ceiling),
-        answer("tau_quotient", SHARED, tau / ceiling, "ratio"),
+        answer("tau_quotient", name, tau / ceiling, "ratio"),
         answer("tau_quotient", "macs", tau_of_macs / ceiling, "ratio"),
-        answer(f"regret_top{_TOP}", SHARED, regret, "fraction"),
+        answer(f"regret_top{_TOP}", name, regret, "fraction"),
         replace(answer("range_of_accuracy", ALONE, float(np.ptp(mean)), "fraction"), spread=reach),
     ]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.search.training.sampling import SAMPLING, sandwich, uniform
+from hwnas.search.training.sampling import SAMPLING, sandwich, teacher, uniform
 from hwnas.search_spaces import mobilenet
 
 SPACE = mobilenet((8, 8, 1), 10)
@@ -18,6 +18,13 @@ def test_a_sandwich_is_the_largest_some_random_ones_and_the_smallest(seed: int, 
     assert networks[0] == SPACE.largest()
     assert networks[-1] == SPACE.smallest()
     assert len(networks) == count + 2
+
+
+@given(st.integers(0, 1000), st.integers(0, 4))
+def test_a_teacher_teaches_random_ones_alone(seed: int, count: int) -> None:
+    networks = teacher(SPACE, random.Random(seed), count)
+    rng = random.Random(seed)
+    assert networks == [SPACE.largest(), *(SPACE.sample(rng) for _ in range(count + 1))]
 
 
 @given(st.integers(0, 1000))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from hwnas.search_spaces import Architecture, SearchSpace
 
-__all__ = ["SAMPLING", "Sampling", "sandwich", "uniform"]
+__all__ = ["SAMPLING", "Sampling", "sandwich", "teacher", "uniform"]
 
 
 class Sampling(Protocol):
@@ -26,10 +26,19 @@ def sandwich(space: SearchSpace, rng: random.Random, random_subnets: int) -> lis
     return [space.largest(), *drawn, space.smallest()]
 
 
+def teacher(space: SearchSpace, rng: random.Random, random_subnets: int) -> list[Architecture]:
+    """The largest and random ones in place of the smallest, so that no student is favoured."""
+    return [space.largest(), *(space.sample(rng) for _ in range(random_subnets + 1))]
+
+
 def uniform(space: SearchSpace, rng: random.Random, random_subnets: int) -> list[Architecture]:
     """One random network (single path one-shot, Guo et al., ECCV 2020)."""
     return [space.sample(rng)]
 
 
-SAMPLING: Mapping[str, Sampling] = {"sandwich": sandwich, "uniform": uniform}
+SAMPLING: Mapping[str, Sampling] = {
+    "sandwich": sandwich,
+    "teacher": teacher,
+    "uniform": uniform,
+}
 """The rules by name. A user's own is ``"package.module:function"``."""

@@ -39,7 +39,8 @@ class TrainConfig:
     Attributes:
         epochs: Passes over the training images; either this or ``budget_minutes``.
         budget_minutes: Training time, without start-up.
-        sampling: ``"sandwich"``, ``"uniform"`` or ``"package.module:function"``, a `Sampling`.
+        sampling: ``"sandwich"``, ``"teacher"``, ``"uniform"`` or ``"package.module:function"``, a
+            `Sampling`.
         random_subnets: Random networks in a sandwich step, beside the largest and the smallest.
         distillation: Weight of the teacher against the labels for all networks of a step but the
             first, in [0, 1].
