@@ -64,6 +64,13 @@ HEADLINES = (
         "supernet",
     ),
     Headline(
+        'The same where the smallest network is not in every step (train.sampling = "teacher")',
+        "at least 0.85",
+        "ranking",
+        "tau_quotient",
+        "supernet-teacher",
+    ),
+    Headline(
         "Accuracy lost by trusting the supernet's top 3",
         "small",
         "ranking",
