@@ -41,7 +41,8 @@ class TrainConfig:
         budget_minutes: Training time, without start-up.
         sampling: ``"sandwich"``, ``"teacher"``, ``"uniform"`` or ``"package.module:function"``, a
             `Sampling`.
-        random_subnets: Random networks in a sandwich step, beside the largest and the smallest.
+        random_subnets: Random networks in a sandwich step, beside the largest and the smallest;
+            ``"teacher"`` has one more, in place of the smallest.
         distillation: Weight of the teacher against the labels for all networks of a step but the
             first, in [0, 1].
         batch_size: Images of a step, over all workers.
