@@ -11,7 +11,7 @@ import argparse
 import itertools
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -57,10 +57,14 @@ def work(arguments: argparse.Namespace) -> None:
     networks = spread_over_macs(ingredients.space, arguments.networks, arguments.pool)
     with cores(ingredients.recipe) as at_once:
         observe_alone(setting, ingredients, networks, arguments.epochs, at_once)
+        alone = Alone.of(setting.observations.rows, networks, setting.seeds)
+        macs = [ingredients.space.workload(network).macs for network in networks]
+        setting.answer(compare_alone(alone, macs))
         for rule, seed in itertools.product(arguments.sampling, arguments.supernet_seeds):
             observe_supernet(setting, ingredients, networks, rule, seed)
-            rows = setting.observations.rows
-            setting.answer(compare(rows, networks, setting.seeds, rule, seed))
+            name = supernet(rule)
+            shared = scores(setting.observations.rows, networks, name, seed)
+            setting.answer(compare_supernet(alone, shared, name, seed))
     setting.show()
 
 
@@ -175,45 +179,76 @@ def row(
     )
 
 
-def compare(
-    rows: Sequence[Row],
-    networks: Sequence[Architecture],
-    seeds: Sequence[int],
-    rule: str,
-    supernet_seed: int,
-) -> list[Row]:
-    """Rank correlation with each stand-alone training, its ceiling, and the cost of trusting it."""
+@dataclass(frozen=True)
+class Alone:
+    """Accuracies of the networks after training alone.
+
+    Attributes:
+        networks: In the order of the columns.
+        accuracies: Of shape (seeds, networks), in fractions.
+        seed: The first one; rows that hold for all of them are recorded under it.
+    """
+
+    networks: Sequence[Architecture]
+    accuracies: Numbers
+    seed: int
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[Row], networks: Sequence[Architecture], seeds: Sequence[int]
+    ) -> Alone:
+        """What the recorded rows say."""
+        table = [scores(rows, networks, ALONE, seed) for seed in seeds]
+        return cls(networks, np.array(table), seeds[0])
+
+    @property
+    def mean(self) -> Numbers:
+        """Accuracy of each network over the seeds."""
+        return self.accuracies.mean(0)
+
+    @property
+    def ceiling(self) -> float:
+        """Kendall's tau between two trainings, in the mean over pairs."""
+        pairs = itertools.combinations(self.accuracies, 2)
+        return float(np.mean([_tau(a, b) for a, b in pairs]))
+
+    def taus(self, shared: Numbers) -> list[float]:
+        """Kendall's tau of other scores with each training."""
+        return [_tau(shared, one) for one in self.accuracies]
+
+
+def scores(
+    rows: Sequence[Row], networks: Sequence[Architecture], metric: str, seed: int
+) -> Numbers:
+    """Recorded accuracies of the networks."""
     values = {row.key: row.value for row in rows}
+    return np.array([values[metric, network.id, seed] for network in networks], dtype=float)
 
-    def scores(metric: str, seed: int) -> Numbers:
-        return np.array([values[metric, network.id, seed] for network in networks], dtype=float)
 
-    alone = [scores(ALONE, seed) for seed in seeds]
-    mean = np.mean(alone, axis=0)
-    name = supernet(rule)
-    shared = scores(name, supernet_seed)
-    macs = {row.subject: row.details["macs"] for row in rows}
-    ceiling = float(np.mean([_tau(a, b) for a, b in itertools.combinations(alone, 2)]))
-    taus = [_tau(shared, one) for one in alone]
-    tau, n = float(np.mean(taus)), len(networks)
-    by_macs = np.array([macs[network.id] for network in networks], dtype=float)
-    tau_of_macs = float(np.mean([_tau(by_macs, one) for one in alone]))
-    top = np.argsort(-shared)[:_TOP]
-    regret = float(mean.max() - mean[top].max())
+def compare_alone(alone: Alone, macs: Sequence[int]) -> list[Row]:
+    """What any supernet is judged against: the ceiling, and what MACs alone say."""
+    n, mean = len(alone.networks), alone.mean
+    by_macs = float(np.mean(alone.taus(np.array(macs, dtype=float))))
     reach = {"least": float(mean.min()), "most": float(mean.max())}
-    spread = {"least": min(taus), "most": max(taus)}
-
-    def answer(metric: str, subject: str, value: float, unit: str = "tau") -> Row:
-        return Row(metric, subject, supernet_seed, value, unit, n)
-
+    wide = Row("range_of_accuracy", ALONE, alone.seed, float(np.ptp(mean)), "fraction", n, reach)
     return [
-        replace(answer("tau", name, tau), spread=spread),
-        answer("tau_to_mean_of_seeds", name, _tau(shared, mean)),
-        answer("tau_between_seeds", ALONE, ceiling),
-        answer("tau_quotient", name, tau / ceiling, "ratio"),
-        answer("tau_quotient", "macs", tau_of_macs / ceiling, "ratio"),
-        answer(f"regret_top{_TOP}", name, regret, "fraction"),
-        replace(answer("range_of_accuracy", ALONE, float(np.ptp(mean)), "fraction"), spread=reach),
+        Row("tau_between_seeds", ALONE, alone.seed, alone.ceiling, "tau", n),
+        wide,
+        Row("tau_quotient", "macs", alone.seed, by_macs / alone.ceiling, "ratio", n),
+    ]
+
+
+def compare_supernet(alone: Alone, shared: Numbers, name: str, seed: int) -> list[Row]:
+    """Rank correlation with the stand-alone trainings, and the cost of trusting it."""
+    n, mean, taus = len(alone.networks), alone.mean, alone.taus(shared)
+    tau = float(np.mean(taus))
+    regret = float(mean.max() - mean[np.argsort(-shared)[:_TOP]].max())
+    spread = {"least": min(taus), "most": max(taus)}
+    return [
+        Row("tau", name, seed, tau, "tau", n, spread),
+        Row("tau_to_mean_of_seeds", name, seed, _tau(shared, mean), "tau", n),
+        Row("tau_quotient", name, seed, tau / alone.ceiling, "ratio", n),
+        Row(f"regret_top{_TOP}", name, seed, regret, "fraction", n),
     ]
 
 
