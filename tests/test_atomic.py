@@ -1,6 +1,7 @@
 """Files that are there whole or not at all."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,16 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
         temporary.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
+
+
+def test_of_many_files_that_do_not_fit_one_is_named(tmp_path: Path) -> None:
+    """`shutil.copytree` lists them all, each with both of its paths."""
+    full = "[Errno 28] No space left on device: 'a' -> 'b'"
+    with pytest.raises(StorageError) as raised, storage_errors(tmp_path):
+        raise shutil.Error([("a", "b", full), ("c", "d", full)])
+    assert str(raised.value).startswith(
+        f"cannot write {tmp_path}: [Errno 28] No space left on device. Free"
+    )
 
 
 def fail_half_way(target: Path, failure: type[BaseException]) -> None:

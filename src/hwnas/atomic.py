@@ -23,10 +23,17 @@ def storage_errors(path: Path) -> Iterator[None]:
     except StorageError:
         raise
     except OSError as error:
-        reason = error.strerror or str(error)
         raise StorageError(
-            f"cannot write {path}: {reason}. Free some space or choose another folder"
+            f"cannot write {path}: {_reason(error)}. Free some space or choose another folder"
         ) from error
+
+
+def _reason(error: OSError) -> str:
+    """In a few words; of many files that could not be copied, what is wrong with the first."""
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+        _, _, why = error.args[0][0]
+        return str(why).split(": ")[0]
+    return error.strerror or str(error)
 
 
 @contextlib.contextmanager
