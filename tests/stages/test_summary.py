@@ -1,5 +1,6 @@
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from hwnas.stages import Goal, Job
@@ -43,3 +44,13 @@ def test_without_bundles_the_next_thing_is_to_resume(job: Job, goal: Goal) -> No
         path.unlink()
     summary = summarise(job, goal)
     assert summary.next_commands == (f"hwnas resume {job.folder.path}",)
+
+
+def test_what_to_try_next_is_of_the_target_at_hand(job: Job, goal: Goal) -> None:
+    run = job.folder.path
+    own = summarise(job, goal)
+    assert own.next_commands[0] == f"hwnas export {run} --pick knee --out my-model"
+    assert own.next_commands[-1].startswith(f"hwnas specialise {run} --target ")
+    added = replace(own, output=run / "targets" / "cpu-onnxruntime-fp32-b8-t1")
+    assert "--target cpu-onnxruntime-fp32-b8-t1 --pick knee" in added.next_commands[0]
+    assert not any("specialise" in command for command in added.next_commands)

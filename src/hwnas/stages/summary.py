@@ -90,11 +90,14 @@ class Summary:
             return (f"hwnas resume {self.run}",)
         bundle = self.run / str(self.finalists[0].bundle)
         example = example_image(self.run)
+        added = self.output != self.run  # by `specialise`, whose folders have the targets' names
+        of_target = f" --target {self.output.name}" if added else ""
+        further = f"hwnas specialise {self.run} --target cpu-onnxruntime-fp32-b8-t1"
         return (
-            f"hwnas export {self.run} --pick knee --out my-model",
+            f"hwnas export {self.run}{of_target} --pick knee --out my-model",
             f"hwnas verify {bundle}",
             f"hwnas run {bundle} {example if example.exists() else 'image.png'}",
-            f"hwnas specialise {self.run} --target cpu-onnxruntime-fp32-b8-t1",
+            *([] if added else [further]),
         )
 
     def to_json(self) -> dict[str, Any]:
