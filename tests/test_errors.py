@@ -7,12 +7,15 @@ import pytest
 from hwnas import errors
 from hwnas.errors import DivergedError, HwnasError
 
-CHILDREN = [getattr(errors, name) for name in errors.__all__ if name != "HwnasError"]
+ALL = [getattr(errors, name) for name in errors.__all__ if name != "HwnasError"]
+CHILDREN = HwnasError.__subclasses__()
 
 
 def test_there_are_few_enough_to_tell_apart() -> None:
     assert len(CHILDREN) < 10
-    assert set(CHILDREN) == set(HwnasError.__subclasses__())
+    assert set(CHILDREN) <= set(ALL)
+    for error in ALL:
+        assert f"── {error.__name__}" in (errors.__doc__ or "")
 
 
 @pytest.mark.parametrize("error", CHILDREN)
@@ -24,7 +27,7 @@ def test_each_is_also_a_builtin_as_the_tree_says(error: type[HwnasError]) -> Non
 
 @pytest.mark.parametrize(
     "error",
-    [child("what was given; what to do") for child in CHILDREN if child is not DivergedError]
+    [error("what was given; what to do") for error in ALL if error is not DivergedError]
     + [DivergedError(7, 0.5)],
     ids=lambda error: type(error).__name__,
 )

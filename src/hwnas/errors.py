@@ -8,6 +8,7 @@
     ├── ArtifactError    (ValueError)    an ONNX file, a bundle or a checkpoint is damaged
     ├── InfeasibleError  (ValueError)    no candidate keeps the limits
     ├── DeviceError      (RuntimeError)  a target cannot be used on this machine
+    │   └── EnergyUnavailable            nothing on this machine counts energy
     ├── DivergedError    (RuntimeError)  the training loss is not a number
     ├── RunError         (RuntimeError)  a run folder is damaged, busy or of another recipe
     ├── WorkerError      (RuntimeError)  a worker process was lost for good
@@ -25,6 +26,7 @@ __all__ = [
     "DataError",
     "DeviceError",
     "DivergedError",
+    "EnergyUnavailable",
     "HwnasError",
     "InfeasibleError",
     "RunError",
@@ -55,6 +57,10 @@ class InfeasibleError(HwnasError, ValueError):
 
 class DeviceError(HwnasError, RuntimeError):
     """A target cannot be used on this machine."""
+
+
+class EnergyUnavailable(DeviceError):
+    """Nothing on this machine counts energy, and none is made up."""
 
 
 class DivergedError(HwnasError, RuntimeError):

@@ -32,7 +32,7 @@ def test_any_other_text_is_refused_on_one_line(text: str) -> None:
     [
         ("gpu-onnxruntime-fp32-b1-t1", "hardware 'gpu'", "cpu-onnxruntime-fp32-b1-t1"),
         ("cpu-onnxruntme-fp32-b4-t1", "did you mean 'onnxruntime'", "cpu-onnxruntime-fp32-b4-t1"),
-        ("cpu-onnxruntime-int8-b1-t2", "format 'int8'", "cpu-onnxruntime-fp32-b1-t2"),
+        ("cpu-onnxruntime-int4-b1-t2", "format 'int4'", "cpu-onnxruntime-int8-b1-t2"),
         ("cpu-onnxruntime-fp32-b0-t1", "batch is 0", "cpu-onnxruntime-fp32-b1-t1"),
         ("cpu-onnxruntime-b2-t1", "hardware-runtime-format", "cpu-onnxruntime-fp32-b2-t1"),
         ("cpu", "hardware-runtime-format", "cpu-onnxruntime-fp32-b1-t1"),

@@ -33,6 +33,11 @@ def test_a_goal_needs_a_known_target_and_a_latency(job: Job) -> None:
         Goal.specialised(accuracy, OTHER)
 
 
+def test_nothing_is_searched_for_that_would_not_ship_as_it_was_measured(job: Job) -> None:
+    with pytest.raises(ConfigError, match=r"bundles hold fp32 networks.*openvino-fp32-b1-t1"):
+        Goal.specialised(job.recipe, "cpu-openvino-bf16-b1-t1")
+
+
 def test_the_training_hash_changes_with_what_training_depends_on(job: Job) -> None:
     def hash_with(**changes: object) -> str:
         recipe = replace(job.recipe, **changes)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
@@ -12,7 +13,12 @@ from hwnas.plugin import closest
 __all__ = ["FORMATS", "HARDWARE", "Device", "Target"]
 
 HARDWARE = ("cpu",)
-FORMATS: dict[str, tuple[str, ...]] = {"onnxruntime": ("fp32",)}
+FORMATS: dict[str, tuple[str, ...]] = {
+    "onnxruntime": ("fp32", "int8"),
+    "openvino": ("fp32", "bf16", "int8"),
+    "pytorch": ("fp32",),
+    "pytorch_nhwc": ("fp32",),
+}
 """The number formats that each runtime computes in."""
 
 _SHAPE = "hardware-runtime-format-bBATCH-tTHREADS"
@@ -104,10 +110,14 @@ def _nearest(text: str) -> str:
         max(1, int(found[1])) if (found := re.search(rf"-{letter}([0-9]{{1,6}})(-|$)", text)) else 1
         for letter in "bt"
     )
-    known = [
-        Target(Device(hardware, runtime, batch, threads), number_format).name
-        for hardware in HARDWARE
-        for runtime, formats in FORMATS.items()
-        for number_format in formats
-    ]
-    return difflib.get_close_matches(text, known, n=1, cutoff=0)[0]
+    words = text.split("-")
+    runtime = _closest_word(words, tuple(FORMATS))
+    number_format = _closest_word(words, FORMATS[runtime])
+    hardware = _closest_word(words, HARDWARE)
+    return Target(Device(hardware, runtime, batch, threads), number_format).name
+
+
+def _closest_word(words: Sequence[str], options: Sequence[str]) -> str:
+    """The option that some word is most like, or the first one if none is like any."""
+    near = [match for word in words for match in difflib.get_close_matches(word, options, n=1)]
+    return near[0] if near else options[0]

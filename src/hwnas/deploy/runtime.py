@@ -58,8 +58,14 @@ class Runtime(Protocol):
         """Why it cannot be used here and what to install, or None if it can."""
         ...
 
-    def prepare(self, artifact: Path, target: Target) -> Path:
-        """Turn an ONNX file into what `load` takes; may compile for other hardware."""
+    def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
+        """Turn an ONNX file into what `load` takes; may compile for other hardware.
+
+        Args:
+            artifact: The ONNX file.
+            target: Where it shall run.
+            folder: For what is written on the way.
+        """
         ...
 
     def load(self, executable: Path, target: Target) -> Session:

@@ -189,8 +189,12 @@ def measure(
         with storage_errors(path):
             write_anchor(path)
         one_image = Target(replace(target.device, batch=1), target.format)
-        _, anchor = _start(path, one_image, settings)
-        started = {name: _start(path, target, settings) for name, path in models.items()}
+        _, anchor = _start(path, one_image, settings, Path(folder))
+        started = {}
+        for index, (name, path) in enumerate(models.items()):
+            own = Path(folder, str(index))  # models may have files of the same name
+            own.mkdir()
+            started[name] = _start(path, target, settings, own)
         interleave(anchor, {n: s for n, (_, s) in started.items()}, settings.retries, progress)
     clock: Literal["cpu", "wall"] = "cpu" if target.device.threads == 1 else "wall"
     hardware, time_now = machine()["processor"], datetime.now(UTC).isoformat(timespec="seconds")
@@ -213,10 +217,12 @@ def measure(
     }
 
 
-def _start(path: Path, target: Target, settings: TimingSettings) -> tuple[Session, Stopwatch]:
+def _start(
+    path: Path, target: Target, settings: TimingSettings, folder: Path
+) -> tuple[Session, Stopwatch]:
     """Load a network, give it random images and warm it up."""
     runtime = RUNTIMES[target.device.runtime]
-    session = runtime.load(runtime.prepare(path, target), target)
+    session = runtime.load(runtime.prepare(path, target, folder), target)
     shape = (target.device.batch, *session.input_shape)
     images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
     threads = target.device.threads

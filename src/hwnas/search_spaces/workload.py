@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from hwnas.errors import ConfigError
 
-__all__ = ["Operator", "OperatorKind", "TensorSpec", "Workload", "trace"]
+__all__ = ["Operator", "OperatorKind", "TensorSpec", "Workload", "flag_dead", "trace"]
 
 OperatorKind = Literal[
     "conv", "pointwise", "depthwise", "linear", "matmul", "norm", "activation", "elementwise",
@@ -328,7 +328,7 @@ def trace(network: nn.Module, input_shape: tuple[int, int, int], batch: int = 1)
     outputs = tuple(
         recorder.id_of(leaf) for leaf in tree_leaves(result) if isinstance(leaf, Tensor)
     )
-    operators = _flag_dead(recorder.operators, set(outputs))
+    operators = flag_dead(recorder.operators, set(outputs))
     return Workload(operators, tuple(recorder.tensors), outputs, params)
 
 
@@ -343,7 +343,8 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _flag_dead(operators: list[Operator], needed: set[int]) -> tuple[Operator, ...]:
+def flag_dead(operators: list[Operator], needed: set[int]) -> tuple[Operator, ...]:
+    """The same operators; those are dead that none of the ``needed`` tensors depends on."""
     flagged = []
     for operator in reversed(operators):
         live = not needed.isdisjoint(operator.outputs)

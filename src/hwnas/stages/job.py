@@ -80,7 +80,7 @@ class Ingredients:
         check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
         for objective in recipe.objective:
             if objective.target is not None:
-                Target.parse(objective.target)
+                searchable(objective.target)
         if len(data.train) < recipe.train.batch_size:
             raise ConfigError(
                 f"train.batch_size is {recipe.train.batch_size}, but there are only "
@@ -92,6 +92,23 @@ class Ingredients:
     def hash(self) -> str:
         """Changes with anything that a trained network depends on, beside how it is trained."""
         return content_hash(self.space.fingerprint, repr(self.task), self.data.fingerprint)
+
+
+def searchable(target: str) -> Target:
+    """Read the name of a target that networks can be searched for.
+
+    Raises:
+        ConfigError: The target is unknown, or a bundle for it would hold another network than the
+            one that was measured.
+    """
+    parsed = Target.parse(target)
+    if parsed.format != "fp32":
+        plain = Target(parsed.device).name
+        raise ConfigError(
+            f"target {parsed.name}: bundles hold fp32 networks, so what ships would not be what "
+            f"was measured; search for {plain}, and time {parsed.format} with `hwnas measure`"
+        )
+    return parsed
 
 
 @dataclass(frozen=True)
@@ -113,7 +130,7 @@ class Goal:
         Raises:
             ConfigError: The target is unknown, or latency is no objective of the recipe.
         """
-        name = Target.parse(target).name
+        name = searchable(target).name
         latency = [o for o in recipe.objective if o.metric == LATENCY]
         if not latency:
             raise ConfigError("the recipe has no objective latency_ms, so no target changes it")

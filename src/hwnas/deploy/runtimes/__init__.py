@@ -2,7 +2,14 @@
 
 from hwnas.deploy.runtime import Runtime
 from hwnas.deploy.runtimes.onnx import OnnxRuntime
+from hwnas.deploy.runtimes.openvino import OpenVINO
+from hwnas.deploy.runtimes.pytorch import PyTorch
 
-__all__ = ["RUNTIMES", "OnnxRuntime"]
+__all__ = ["RUNTIMES", "OnnxRuntime", "OpenVINO", "PyTorch"]
 
-RUNTIMES: dict[str, Runtime] = {"onnxruntime": OnnxRuntime()}
+RUNTIMES: dict[str, Runtime] = {
+    "onnxruntime": OnnxRuntime(),
+    "openvino": OpenVINO(),
+    "pytorch": PyTorch(),
+    "pytorch_nhwc": PyTorch("pytorch_nhwc", channels_last=True),
+}

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.device import FORMATS, Target
-from hwnas.errors import ArtifactError, DeviceError
+from hwnas.deploy.quantize import quantize_int8, random_batches
+from hwnas.deploy.runtimes.checks import check_usable, missing_package
+from hwnas.errors import ArtifactError
 
 __all__ = ["OnnxRuntime", "OnnxSession"]
 
@@ -29,13 +30,21 @@ class OnnxRuntime:
 
     def unavailable(self) -> str | None:
         """Why it cannot be used here and what to install, or None if it can."""
-        if find_spec("onnxruntime") is None:
-            return "onnxruntime is not installed; run: pip install onnxruntime"
-        return None
+        return missing_package("onnxruntime", "onnxruntime")
 
-    def prepare(self, artifact: Path, target: Target) -> Path:
-        """The ONNX file itself: ONNX Runtime optimises it when it loads it."""
-        return artifact
+    def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
+        """The ONNX file itself, or for int8 a file in ``folder`` that is quantised.
+
+        The ranges of activations are those of random inputs, which is enough to time it.
+
+        Raises:
+            ArtifactError: The file is damaged or cannot be quantised.
+        """
+        if target.format == "fp32":
+            return artifact
+        plain = OnnxSession(artifact, target.device.batch, 1)
+        batches = random_batches(plain.input_shape, target.device.batch)
+        return quantize_int8(artifact, folder / f"{artifact.stem}-int8.onnx", batches)
 
     def load(self, executable: Path, target: Target) -> OnnxSession:
         """Load an ONNX file with one float32 input.
@@ -45,15 +54,7 @@ class OnnxRuntime:
             DeviceError: ONNX Runtime is not installed, or the target has more threads than this
                 machine has cores.
         """
-        reason = self.unavailable()
-        if reason is not None:
-            raise DeviceError(reason)
-        cores = os.cpu_count() or 1
-        if target.device.threads > cores:
-            raise DeviceError(
-                f"target {target.name} has {target.device.threads} threads and this machine "
-                f"{cores} logical cores; choose a target with -t{cores} or less"
-            )
+        check_usable(self.unavailable(), target)
         return OnnxSession(executable, target.device.batch, target.device.threads)
 
 

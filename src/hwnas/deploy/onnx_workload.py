@@ -1,0 +1,237 @@
+"""The workload of an ONNX file: any model's, not only of networks that hwnas built."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hwnas.errors import ArtifactError
+from hwnas.search_spaces import Operator, OperatorKind, TensorSpec, Workload
+from hwnas.search_spaces.workload import flag_dead
+
+__all__ = ["OnnxWorkload", "read_workload"]
+
+_KINDS: dict[str, OperatorKind] = {
+    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "Einsum", "Attention"), "matmul"),
+    "Gemm": "linear",
+    **dict.fromkeys(
+        ("BatchNormalization", "LayerNormalization", "GroupNormalization", "InstanceNormalization",
+         "RMSNormalization", "LRN"),
+        "norm",
+    ),
+    **dict.fromkeys(
+        ("Relu", "HardSwish", "HardSigmoid", "Sigmoid", "Clip", "Gelu", "Tanh", "Softmax", "Elu",
+         "LeakyRelu", "PRelu", "Selu", "Erf", "Exp", "Log", "Sqrt", "Softplus", "Mish", "Celu",
+         "LogSoftmax", "Swish", "QuickGelu"),
+        "activation",
+    ),
+    **dict.fromkeys(
+        ("Add", "Mul", "Sub", "Div", "Pow", "Concat", "Neg", "Abs", "Max", "Min", "Where", "Cast",
+         "QuantizeLinear", "DequantizeLinear", "Expand", "Sum", "Pad", "Tile", "Gather", "Resize",
+         "Equal", "Greater", "Less", "Reciprocal", "Floor", "Ceil", "Round", "Transpose"),
+        "elementwise",
+    ),
+    **dict.fromkeys(
+        ("AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceSum",
+         "ReduceMax", "ArgMax"),
+        "pool",
+    ),
+    **dict.fromkeys(
+        ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Split", "Shape",
+         "Dropout", "Constant", "ConstantOfShape", "Range", "Size"),
+        "view",
+    ),
+}  # fmt: skip
+_CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv", "ConvTranspose")
+_BITS = {1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 16: 16}
+
+
+@dataclass(frozen=True)
+class OnnxWorkload:
+    """What an ONNX file asks of hardware.
+
+    Attributes:
+        workload: Its operators.
+        unknown: How many operators there are of each type that is not known. They are of the kind
+            ``"other"``, with the bytes they move and no multiply-accumulates.
+    """
+
+    workload: Workload
+    unknown: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_workload(
+    path: Path, batch: int = 1, input_shape: tuple[int, ...] | None = None
+) -> OnnxWorkload:
+    """Read the operators of an ONNX file without running it.
+
+    Args:
+        path: The file.
+        batch: Put in the place of a dynamic batch, at least 1.
+        input_shape: Sizes of the input without the batch, where the file leaves some open.
+
+    Raises:
+        ArtifactError: The file is missing or damaged, or a size cannot be worked out.
+    """
+    import onnx
+
+    if not path.is_file():
+        raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
+    try:
+        model = onnx.load(path)
+        inputs = _network_inputs(model.graph)
+        for value in inputs:
+            _fix_shape(path, value, batch, input_shape if len(inputs) == 1 else None)
+        graph = onnx.shape_inference.infer_shapes(
+            _without_old_shapes(model), strict_mode=False, data_prop=True
+        ).graph
+    except ArtifactError:
+        raise
+    except Exception as error:  # protobuf's and onnx's errors share no base but this
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ArtifactError(f"{path} is not an ONNX file: {reason}") from error
+    return _Reader(path, graph).read()
+
+
+def _network_inputs(graph: Any) -> list[Any]:
+    weights = {each.name for each in graph.initializer}
+    return [each for each in graph.input if each.name not in weights]
+
+
+def _fix_shape(path: Path, value: Any, batch: int, given: tuple[int, ...] | None) -> None:
+    """Write sizes in the place of names; the first one is the batch."""
+    sizes = value.type.tensor_type.shape.dim
+    if given is not None and len(given) != len(sizes) - 1:
+        raise ArtifactError(
+            f"{path}: input {value.name} has {len(sizes) - 1} sizes beside the batch, and "
+            f"{len(given)} were given: {'x'.join(map(str, given))}"
+        )
+    for place, size in enumerate(sizes):
+        if size.HasField("dim_value") and size.dim_value > 0:
+            if place and given is not None and given[place - 1] != size.dim_value:
+                raise ArtifactError(
+                    f"{path}: size {place} of input {value.name} is {size.dim_value}, not "
+                    f"{given[place - 1]}"
+                )
+        elif place == 0:
+            size.dim_value = batch
+        elif given is not None:
+            size.dim_value = given[place - 1]
+        else:
+            raise ArtifactError(
+                f"{path}: size {place} of input {value.name} is open ({size.dim_param or '?'}); "
+                "give the sizes without the batch, e.g. --input 3x224x224"
+            )
+
+
+def _without_old_shapes(model: Any) -> Any:
+    """Shapes that were noted with names in them would hide those that are worked out."""
+    del model.graph.value_info[:]
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return model
+
+
+class _Reader:
+    """Turns the nodes of one graph into operators."""
+
+    def __init__(self, path: Path, graph: Any) -> None:
+        self._path, self._graph = path, graph
+        self._weights = {each.name: each for each in graph.initializer}
+        self._shapes = {
+            value.name: value.type.tensor_type
+            for value in (*graph.input, *graph.value_info, *graph.output)
+        }
+        self._tensors: list[TensorSpec] = []
+        self._ids: dict[str, int] = {}
+
+    def read(self) -> OnnxWorkload:
+        for value in _network_inputs(self._graph):
+            self._id(value.name, "input")
+        operators = []
+        unknown: Counter[str] = Counter()
+        for node in self._graph.node:
+            if node.op_type == "Constant":
+                self._constant(node)
+                continue
+            operator = self._operator(node)
+            if operator.kind == "other":
+                unknown[node.op_type] += 1
+            operators.append(operator)
+        outputs = tuple(self._ids[value.name] for value in self._graph.output)
+        flagged = flag_dead(operators, set(outputs))
+        params = sum(math.prod(w.dims) for w in self._weights.values() if len(w.dims))
+        return OnnxWorkload(Workload(flagged, tuple(self._tensors), outputs, params), unknown)
+
+    def _id(self, name: str, role: Any) -> int:
+        if name not in self._ids:
+            shape, bits = self._shape(name)
+            self._ids[name] = len(self._tensors)
+            self._tensors.append(TensorSpec(len(self._tensors), shape, role, bits))
+        return self._ids[name]
+
+    def _shape(self, name: str) -> tuple[tuple[int, ...], int]:
+        if name in self._weights:
+            weight = self._weights[name]
+            return tuple(weight.dims), _BITS.get(weight.data_type, 32)
+        found = self._shapes.get(name)
+        sizes = [] if found is None else list(found.shape.dim)
+        if (
+            found is None
+            or not found.HasField("shape")
+            or not all(size.HasField("dim_value") for size in sizes)
+        ):
+            raise ArtifactError(
+                f"{self._path}: the size of {name!r} depends on values of other tensors, so its "
+                "cost cannot be told; export the model with fixed sizes"
+            )
+        return tuple(size.dim_value for size in sizes), _BITS.get(found.elem_type, 32)
+
+    def _constant(self, node: Any) -> None:
+        (attribute,) = node.attribute
+        self._ids[node.output[0]] = len(self._tensors)
+        shape = tuple(attribute.t.dims) if attribute.name == "value" else ()
+        self._tensors.append(TensorSpec(len(self._tensors), shape, "weight"))
+
+    def _operator(self, node: Any) -> Operator:
+        attributes = {each.name: each for each in node.attribute}
+        inputs = tuple(
+            self._id(name, "weight" if name in self._weights else "activation")
+            for name in node.input
+            if name
+        )
+        outputs = tuple(self._id(name, "activation") for name in node.output if name)
+        written = self._tensors[outputs[0]].shape
+        if node.op_type in _CONVOLUTIONS:
+            return self._convolution(node, attributes, inputs, outputs)
+        kind = _KINDS.get(node.op_type, "other")
+        macs = 0
+        if kind in ("linear", "matmul"):
+            last = self._tensors[inputs[0]].shape
+            transposed = "transA" in attributes and attributes["transA"].i
+            macs = math.prod(written) * (last[-2] if transposed else last[-1])
+        elif node.op_type == "Mul":
+            macs = math.prod(written)
+        name = node.op_type.lower()
+        return Operator(kind, name, inputs, outputs, macs, in_place=kind == "view")
+
+    def _convolution(
+        self, node: Any, attributes: Mapping[str, Any], inputs: tuple[int, ...], outputs: Any
+    ) -> Operator:
+        # Of a quantised convolution the weight is the fourth input.
+        weight = self._tensors[inputs[3 if node.op_type == "QLinearConv" else 1]].shape
+        groups = attributes["group"].i if "group" in attributes else 1
+        transposed = node.op_type == "ConvTranspose"
+        kind: OperatorKind = "conv"
+        if groups == weight[0] and weight[1] == 1:
+            kind = "depthwise"
+        elif groups == 1 and math.prod(weight[2:]) == 1:
+            kind = "pointwise"
+        met = self._tensors[inputs[0] if transposed else outputs[0]].shape
+        stride = attributes["strides"].ints[0] if "strides" in attributes else 1
+        macs = math.prod(met) * math.prod(weight[1:])
+        return Operator(kind, "convolution", inputs, outputs, macs, weight[2], stride)

@@ -1,0 +1,105 @@
+"""OpenVINO on the processor of this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.deploy.device import FORMATS, Target
+from hwnas.deploy.runtimes.checks import check_usable, missing_package
+from hwnas.deploy.runtimes.onnx import OnnxRuntime
+from hwnas.errors import ArtifactError
+
+__all__ = ["OpenVINO", "OpenVINOSession"]
+
+_PRECISIONS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
+"""What is left in floating point computes in this; without a hint it is the machine's choice."""
+
+
+@dataclass(frozen=True)
+class OpenVINO:
+    """OpenVINO's CPU plugin, one request at a time."""
+
+    name: str = "openvino"
+    formats: tuple[str, ...] = FORMATS["openvino"]
+    packages: tuple[str, ...] = ("openvino",)
+
+    def unavailable(self) -> str | None:
+        """Why it cannot be used here and what to install, or None if it can."""
+        return missing_package("openvino", "'hwnas[openvino]'")
+
+    def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
+        """The ONNX file itself, or a quantised one in ``folder``."""
+        if target.format == "int8":
+            return OnnxRuntime().prepare(artifact, target, folder)
+        return artifact
+
+    def load(self, executable: Path, target: Target) -> OpenVINOSession:
+        """Compile an ONNX file with one float32 input.
+
+        Raises:
+            ArtifactError: The file is missing, damaged or has other inputs.
+            DeviceError: OpenVINO is not installed, or the target has too many threads.
+        """
+        check_usable(self.unavailable(), target)
+        return OpenVINOSession(executable, target)
+
+
+class OpenVINOSession:
+    """An ONNX file compiled by OpenVINO for the target's batch.
+
+    Args:
+        path: The file.
+        target: Batch, threads and precision.
+    """
+
+    def __init__(self, path: Path, target: Target) -> None:
+        import openvino
+
+        if not path.is_file():
+            raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
+        core = openvino.Core()
+        self._settings = {
+            "INFERENCE_PRECISION_HINT": _PRECISIONS[target.format],
+            "INFERENCE_NUM_THREADS": str(target.device.threads),
+            "NUM_STREAMS": "1",
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        try:
+            model = core.read_model(path)
+            if len(model.inputs) != 1:
+                raise ArtifactError(f"{path} has {len(model.inputs)} inputs; expected one")
+            sizes = list(model.input(0).partial_shape)[1:]
+            if not all(size.is_static for size in sizes):
+                raise ArtifactError(f"{path}: all sizes of the input but the batch must be fixed")
+            self._input_shape = tuple(size.get_length() for size in sizes)
+            compiled = core.compile_model(model, "CPU", self._settings)
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise ArtifactError(f"{path} is not a file that OpenVINO can load: {reason}") from error
+        self._request = compiled.create_infer_request()
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The input's sizes without the batch."""
+        return self._input_shape
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Those settings that change latency."""
+        return self._settings
+
+    def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
+        """The first output (N, ...) of float32 inputs (N, *input_shape)."""
+        outputs: NDArray[Any] = self._request.infer([batch], share_inputs=True)[0]
+        return outputs
+
+    def cpu_clock(self) -> float:
+        """Seconds of the whole process: OpenVINO computes in threads of its own."""
+        return time.process_time()

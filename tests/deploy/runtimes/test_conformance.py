@@ -1,0 +1,102 @@
+"""What must be true of every runtime, in every format that it computes in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hwnas.deploy import RUNTIMES, Device, Export, Target, TimingSettings, measure
+from hwnas.deploy.device import FORMATS
+from hwnas.deploy.export import relative_error
+from hwnas.errors import ArtifactError, DeviceError
+
+TARGETS = [
+    Target(Device("cpu", runtime), number_format)
+    for runtime, formats in FORMATS.items()
+    for number_format in formats
+]
+# Largest difference from ONNX Runtime's fp32, as a share of the largest output.
+TOLERANCE = {"fp32": 1e-4, "bf16": 0.05, "int8": 0.25}
+
+
+@pytest.fixture(params=TARGETS, ids=lambda target: target.name)
+def target(request: pytest.FixtureRequest) -> Target:
+    found: Target = request.param
+    reason = RUNTIMES[found.device.runtime].unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    return found
+
+
+def images(count: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((count, 1, 8, 8), dtype=np.float32)
+
+
+def test_it_computes_what_the_network_says(
+    target: Target, exported: Export, tmp_path: Path
+) -> None:
+    runtime, plain = RUNTIMES[target.device.runtime], RUNTIMES["onnxruntime"]
+    before = exported.path.read_bytes()
+    session = runtime.load(runtime.prepare(exported.path, target, tmp_path), target)
+    assert session.input_shape == (1, 8, 8)
+    expected = plain.load(exported.path, Target(Device("cpu", "onnxruntime"))).run(images(4))
+    found = session.run(images(4))
+    assert found.shape == (4, 10)
+    assert relative_error(found, expected) < TOLERANCE[target.format]
+    if target.format == "int8":
+        assert relative_error(found, expected) > 1e-4  # it is not the fp32 network after all
+    assert exported.path.read_bytes() == before
+
+
+def test_a_result_is_not_overwritten_by_the_next(
+    target: Target, exported: Export, tmp_path: Path
+) -> None:
+    runtime = RUNTIMES[target.device.runtime]
+    session = runtime.load(runtime.prepare(exported.path, target, tmp_path), target)
+    first = session.run(images(1))
+    kept = first.copy()
+    session.run(images(1) + 1)
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_its_cpu_clock_counts_work_and_its_settings_are_told(
+    target: Target, exported: Export, tmp_path: Path
+) -> None:
+    runtime = RUNTIMES[target.device.runtime]
+    session = runtime.load(runtime.prepare(exported.path, target, tmp_path), target)
+    before = session.cpu_clock()
+    for _ in range(200):
+        session.run(images(8))
+    assert session.cpu_clock() > before
+    assert any("thread" in name.lower() for name in session.settings)
+
+
+def test_it_can_be_measured(target: Target, exported: Export) -> None:
+    settings = TimingSettings(warmup=2, rounds=5, round_ms=1.0)
+    found = measure({"a": exported.path, "b": exported.path}, target, settings)
+    for measurement in found.values():
+        assert measurement.target == target.name
+        assert 0 < measurement.latency_ms < 100
+        assert set(RUNTIMES[target.device.runtime].packages) <= set(measurement.versions)
+
+
+def test_damaged_and_missing_files_are_refused_in_one_line(
+    target: Target, exported: Export, tmp_path: Path
+) -> None:
+    runtime = RUNTIMES[target.device.runtime]
+    half = tmp_path / "half.onnx"
+    half.write_bytes(exported.path.read_bytes()[:1000])
+    for path in (half, tmp_path / "nowhere.onnx"):
+        with pytest.raises(ArtifactError, match=path.name) as raised:
+            runtime.load(runtime.prepare(path, target, tmp_path), target)
+        assert len(str(raised.value).splitlines()) == 1
+
+
+def test_more_threads_than_cores_are_refused(target: Target, exported: Export) -> None:
+    cores = os.cpu_count() or 1
+    many = Target(Device("cpu", target.device.runtime, 1, cores + 1), target.format)
+    with pytest.raises(DeviceError, match=f"-t{cores} or less"):
+        RUNTIMES[target.device.runtime].load(exported.path, many)

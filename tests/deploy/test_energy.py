@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hwnas.deploy.energy import RaplCounter, energy_counter, energy_of
+from hwnas.errors import EnergyUnavailable
+
+
+class Meter:
+    """Counts what the thing that it measures takes."""
+
+    name = "a meter"
+
+    def __init__(self) -> None:
+        self.mj = 1000.0
+        self.seconds = 0.0
+
+    def read_mj(self) -> float:
+        return self.mj
+
+    def run(self) -> None:
+        self.mj += 5.0
+        self.seconds += 0.01
+
+    def clock(self) -> float:
+        return self.seconds
+
+
+def package(root: Path, name: str, energy_uj: int | str) -> Path:
+    folder = root / name
+    folder.mkdir(parents=True)
+    (folder / "name").write_text("package-0\n")
+    (folder / "energy_uj").write_text(f"{energy_uj}\n")
+    return folder
+
+
+def test_energy_and_power_of_a_run() -> None:
+    meter = Meter()
+    reading = energy_of(meter.run, meter, seconds=1.0, clock=meter.clock)
+    assert reading.energy_mj == pytest.approx(5.0)
+    assert reading.power_w == pytest.approx(0.5)
+    assert reading.runs == 100
+    assert reading.counter == "a meter"
+
+
+def test_a_counter_that_stands_still_is_no_zero() -> None:
+    times: Iterator[float] = iter(range(10))
+    meter = Meter()
+    with pytest.raises(EnergyUnavailable, match="counted 0 mJ in"):
+        energy_of(lambda: None, meter, seconds=3, clock=lambda: next(times))
+
+
+def test_where_nothing_counts_the_message_says_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(EnergyUnavailable, match="RAPL counters under") as raised:
+        energy_counter("cpu", tmp_path)
+    assert isinstance(raised.value, RuntimeError)
+
+
+def test_packages_are_added_and_their_parts_are_not(tmp_path: Path) -> None:
+    package(tmp_path, "intel-rapl:0", 2_000_000)
+    package(tmp_path, "intel-rapl:1", 1_000_000)
+    package(tmp_path, "intel-rapl:0:0", 500_000)
+    package(tmp_path, "intel-rapl:2", "not a number")
+    assert len(RaplCounter.find(tmp_path)) == 2
+    counter = energy_counter("cpu", tmp_path)
+    assert counter.read_mj() == 3000
+    assert counter.name == "RAPL package-0 + RAPL package-0"

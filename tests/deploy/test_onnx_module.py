@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+from torch.nn import functional as F
+
+from hwnas.deploy import export_onnx
+from hwnas.deploy.onnx_module import OPERATORS, OnnxModule
+from hwnas.errors import ArtifactError
+
+
+class Attention(nn.Module):
+    """Pieces of a vision transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, 4)
+        self.norm = nn.LayerNorm(16)
+        self.qkv = nn.Linear(16, 48)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        q, k, v = self.qkv(self.norm(tokens)).chunk(3, dim=-1)
+        mixed = (q @ k.transpose(1, 2) / 4).softmax(-1) @ v
+        return self.head(F.gelu(tokens + mixed).mean(1))
+
+
+class Pieces(nn.Module):
+    """Pooling, concatenation and activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, 2, 1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.wide = nn.Conv2d(8, 8, 5, padding=2, groups=8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.hardswish(self.norm(self.first(x)))
+        y = F.leaky_relu(F.max_pool2d(x, 2)) + F.avg_pool2d(torch.tanh(x), 2)
+        z = F.hardsigmoid(self.wide(y)) * F.elu(y) + F.relu6(y)
+        return torch.cat([y, torch.sigmoid(z)[:, 2:6]], 1).mean((2, 3))
+
+
+@pytest.mark.parametrize("make", [Attention, Pieces])
+def test_what_pytorch_exports_computes_the_same_again(
+    make: Callable[[], nn.Module], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    network = make().eval()
+    path = tmp_path / "network.onnx"
+    export_onnx(network, (3, 16, 16), path)
+    module = OnnxModule.load(path).eval()
+    images = torch.randn(3, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(module(images), network(images), atol=1e-5, rtol=1e-4)
+    assert module.input_shape == (3, 16, 16)
+
+
+def one_node(
+    path: Path, operator: str, constants: dict[str, np.ndarray], **attributes: object
+) -> Path:
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", *constants], ["y"], **attributes)],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, 6, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opset = helper.make_opsetid("", 20)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), path)
+    return path
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+CASES: dict[str, tuple[str, dict[str, np.ndarray], dict[str, object]]] = {
+    "uneven padding": ("Conv", {"w": floats(2, 4, 3, 3)}, {"pads": [0, 1, 2, 0]}),
+    "dilation": (
+        "Conv",
+        {"w": floats(2, 2, 3, 3), "b": floats(2)},
+        {"dilations": [2, 2], "group": 2},
+    ),
+    "pool": ("AveragePool", {}, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+    "pool with padding counted": (
+        "AveragePool",
+        {},
+        {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1], "count_include_pad": 1},
+    ),
+    "global pool": ("GlobalAveragePool", {}, {}),
+    "hard sigmoid": ("HardSigmoid", {}, {"alpha": 0.3}),
+    "clip": ("Clip", {"low": np.float32(-0.5), "high": np.float32(0.5)}, {}),
+    "slice": ("Slice", {"s": ints(1, 0), "e": ints(3, 99), "a": ints(1, 3), "t": ints(1, 2)}, {}),
+    "reshape": ("Reshape", {"s": ints(0, 2, -1)}, {}),
+    "squeeze": ("ReduceMean", {"a": ints(2, 3)}, {"keepdims": 0}),
+    "gather": ("Gather", {"i": ints(2, 0)}, {"axis": 1}),
+    "transpose": ("Transpose", {}, {"perm": [0, 2, 3, 1]}),
+    "unsqueeze": ("Unsqueeze", {"a": ints(1)}, {}),
+    "power": ("Pow", {"p": np.float32(2)}, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_operator_does_what_onnx_runtime_does(case: str, tmp_path: Path) -> None:
+    operator, constants, attributes = CASES[case]
+    path = tmp_path / "one.onnx"
+    one_node(path, operator, constants, **attributes)
+    images = floats(2, 4, 6, 6)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    expected = session.run(None, {"x": images})[0]
+    found = OnnxModule.load(path)(torch.from_numpy(images)).detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_an_operator_that_is_not_known_is_named(tmp_path: Path) -> None:
+    path = one_node(tmp_path / "one.onnx", "Sinh", {})
+    assert "Sinh" not in OPERATORS
+    with pytest.raises(ArtifactError, match=r"one\.onnx has the operator 'Sinh'"):
+        OnnxModule.load(path)
