@@ -140,11 +140,21 @@ def test_measure(hwnas: Command, bundle: Bundle) -> None:
     assert "wall time" in text
 
 
+def test_fingerprint(hwnas: Command) -> None:
+    found = read(hwnas("fingerprint", "--target", TARGET, "--json"))
+    assert found["target"] == TARGET
+    assert found["machine"]["gmacs"] > 0
+    assert "modelled" in hwnas("fingerprint", "--target", TARGET).out
+    refused = hwnas("fingerprint", "--target", "cpu-openvin-fp32-b1-t1")
+    assert refused.status == 2
+    assert "did you mean 'openvino'" in refused.err
+
+
 def test_devices(hwnas: Command) -> None:
     assert "cpu-onnxruntime-fp32-b{B}-t{T}  usable" in hwnas("devices").out
-    [device] = read(hwnas("devices", "--json"))
-    assert device["usable"]
-    assert device["details"]["processor"]
+    devices = {device["target"]: device for device in read(hwnas("devices", "--json"))}
+    assert devices["cpu-onnxruntime-int8-b{B}-t{T}"]["usable"]
+    assert devices["cpu-pytorch-fp32-b{B}-t{T}"]["details"]["processor"]
 
 
 def test_spaces(hwnas: Command) -> None:
@@ -152,6 +162,37 @@ def test_spaces(hwnas: Command) -> None:
     assert "mobilenet" in text
     assert '[space] name = "package.module:object"' in text
     assert "mobilenet" in {space["name"] for space in read(hwnas("spaces", "--json"))}
+
+
+def test_bench_predictor(hwnas: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    archs = rng.integers(0, 5, (300, 6))
+    base = 1 + (archs == 3).sum(1) + 0.4 * (archs == 2).sum(1)
+    latencies = base[:, None] * [1.0, 2.0, 3.0, 5.0] + 0.01 * rng.random((300, 4))
+    table, rows = tmp_path / "table.npz", tmp_path / "rows.json"
+    np.savez(table, lat_ms=latencies, devices=np.array(["a", "b", "c", "d"]), archs=archs)
+    options = ["--table", table, "--train", "a,b,c", "--test", "d", "--pool", 100, "--seeds", 2]
+    answer = hwnas("bench", "predictor", *options, "--protocol", "full", "--json", rows)
+    assert answer.status == 0
+    assert "Spearman" in answer.out
+    first, second = json.loads(rows.read_text())
+    assert (first["device"], first["seed"], second["seed"]) == ("d", 0, 1)
+    assert first["spearman"] > 0.9
+    assert set(first) == {
+        "device", "method", "samples", "seed", "spearman", "kendall", "mape", "median_ape",
+        "coverage90", "width90", "violation", "regret", "seconds",
+    }  # fmt: skip
+    for wrong, named in (
+        (["--train", "a,x", "--test", "d"], "no device 'x'"),
+        (["--train", "a,b", "--test", "d", "--method", "rigde"], "did you mean 'ridge'"),
+        (["--train", "a,b", "--test", "d", "--metric", "energy"], "no energy_mj"),
+        (["--train", "a,b", "--test", "d", "--space", "fbnet"], "22 positions"),
+        (["--train", "a,b", "--test", "d", "--protocol", "half"], "--protocol"),
+    ):
+        refused = hwnas("bench", "predictor", "--table", table, *wrong, "--pool", 100)
+        assert refused.status == 2
+        assert named in refused.err
+        assert refused.err.count("\n") == 1
 
 
 def test_bench_engine(hwnas: Command, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -198,6 +198,23 @@ def measure(
 
 
 @app.command()
+def fingerprint(
+    target: Annotated[str, typer.Option(help="E.g. cpu-onnxruntime-int8-b1-t1.")],
+    as_json: Json = False,
+) -> None:
+    """What a target of this machine is like, from ten seconds of small models run on it."""
+    from hwnas.deploy.device import Target
+    from hwnas.predictors.fingerprint import fingerprint
+    from hwnas.terminal import print_fingerprint
+
+    found = fingerprint(Target.parse(target))
+    if as_json:
+        _print_json({**asdict(found), "machine": asdict(found.machine())})
+    else:
+        print_fingerprint(out, found)
+
+
+@app.command()
 def devices(as_json: Json = False) -> None:
     """Targets that can be used on this machine."""
     from hwnas.deploy.catalogue import devices
@@ -256,6 +273,51 @@ def bench_engine(
     rows = bench_engine(trials, choices, sampler, on_row=show)
     if json_file is not None:
         write_json(json_file, [asdict(row) for row in rows])
+
+
+@bench.command("predictor")
+def bench_predictor(
+    table: Annotated[Path, typer.Option(help="An .npz file of costs of networks on devices.")],
+    train: Annotated[str, typer.Option(help="Known devices, separated by commas.")],
+    test: Annotated[str, typer.Option(help="Devices to predict for, separated by commas.")],
+    metric: Annotated[
+        Literal["latency", "energy"], typer.Option(help="What is predicted.")
+    ] = "latency",
+    samples: Annotated[int, typer.Option(help="Measurements of each new device.")] = 10,
+    pool: Annotated[int, typer.Option(help="The first so many rows may be measured.")] = 900,
+    protocol: Annotated[
+        Literal["trimmed", "full"], typer.Option(help="Rows: as HELP scores them, or all.")
+    ] = "trimmed",
+    method: Annotated[str, typer.Option(help="Name of the method.")] = "default",
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0.")] = 5,
+    space: Annotated[
+        str | None, typer.Option(help="Space of the networks; recognised if not given.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows.")] = None,
+) -> None:
+    """Score a method of predicting costs on devices that it has not seen."""
+    from hwnas.atomic import write_json
+    from hwnas.predictors.benchmark import bench_predictor
+    from hwnas.predictors.cost_table import read_cost_table
+    from hwnas.terminal import print_predictor_rows
+
+    rows = bench_predictor(
+        read_cost_table(table, metric, space),
+        _listed(train),
+        _listed(test),
+        method,
+        samples,
+        pool,
+        protocol,
+        seeds,
+    )
+    print_predictor_rows(out, rows)
+    if json_file is not None:
+        write_json(json_file, [asdict(row) for row in rows])
+
+
+def _listed(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def _show(summary: Any, as_json: bool) -> None:

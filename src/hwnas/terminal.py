@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from hwnas.deploy.measurement import Measurement
+from hwnas.predictors.benchmark import PredictorRow
+from hwnas.predictors.fingerprint import Fingerprint
 from hwnas.search.objective import LATENCY
 from hwnas.stages.summary import FrontRow, Summary
 
-__all__ = ["metric_text", "print_measurement", "print_summary", "size_text", "table_of"]
+__all__ = [
+    "metric_text",
+    "print_fingerprint",
+    "print_measurement",
+    "print_predictor_rows",
+    "print_summary",
+    "size_text",
+    "table_of",
+]
 
 
 def table_of(
@@ -87,6 +98,48 @@ def print_measurement(console: Console, name: str, measurement: Measurement) -> 
     )
     if measurement.contended:
         console.print("disturbed by other work on this machine: close it and measure again")
+
+
+def print_fingerprint(console: Console, found: Fingerprint) -> None:
+    """What was timed, and the constants of the roofline model that explain it."""
+    rows = [[name, f"{ms:.4g}"] for name, ms in found.probes_ms.items()]
+    console.print(table_of(["probe", "ms a batch"], rows, f"Fingerprint of {found.target}"))
+    machine = found.machine()
+    console.print(
+        f"modelled: {machine.gmacs:.3g} billion multiply-accumulates a second in dense "
+        f"convolutions, {machine.depthwise:.0%} of that in depthwise ones; {machine.gbytes:.3g} "
+        f"billion bytes a second; {machine.overhead_us:.3g} us an operator",
+        soft_wrap=True,
+    )
+
+
+def print_predictor_rows(console: Console, rows: Sequence[PredictorRow]) -> None:
+    """The mean over seeds for each device, and over devices."""
+    columns = ["device", "measured", "Spearman", "Kendall", "MAPE %", "median error %"]
+    columns += ["coverage", "width %", "overshoot %", "accuracy lost", "seconds"]
+    devices = list(dict.fromkeys(row.device for row in rows))
+    lines = [_predictor_line(d, [row for row in rows if row.device == d]) for d in devices]
+    lines.append(_predictor_line("mean", rows))
+    seeds = len({row.seed for row in rows})
+    title = f"{rows[0].method}: mean over {seeds} seeds"
+    console.print(table_of(columns, lines, title))
+
+
+def _predictor_line(name: str, rows: Sequence[PredictorRow]) -> list[str]:
+    regrets = [row.regret for row in rows if row.regret is not None]
+    numbers = (
+        (fmean(row.samples for row in rows), ".3g"),
+        (fmean(row.spearman for row in rows), ".4f"),
+        (fmean(row.kendall for row in rows), ".4f"),
+        (fmean(row.mape for row in rows), ".2f"),
+        (fmean(row.median_ape for row in rows), ".2f"),
+        (fmean(row.coverage90 for row in rows), ".3f"),
+        (fmean(row.width90 for row in rows), ".1f"),
+        (fmean(row.violation for row in rows), ".2f"),
+    )
+    lost = f"{fmean(regrets):.3g}" if regrets else "-"
+    seconds = f"{fmean(row.seconds for row in rows):.2f}"
+    return [name, *(f"{value:{form}}" for value, form in numbers), lost, seconds]
 
 
 def metric_text(value: float | None, standard_error: float | None = None) -> str:

@@ -167,6 +167,14 @@ def test_a_negative_deviation_is_refused() -> None:
         Estimate("latency_ms", 1.0, -1.0, "predicted", "cpu")
 
 
+@pytest.mark.parametrize("log_std", [0.0, 0.05, 0.8])
+def test_the_interval_of_an_estimate_is_log_normal(log_std: float) -> None:
+    estimate = Estimate.log_normal("latency_ms", math.log(2.0), log_std, "cpu")
+    low, high = estimate.interval90
+    assert math.log(high / 2.0) == pytest.approx(1.645 * log_std, abs=1e-3)
+    assert low * high == pytest.approx(4.0)
+
+
 def test_an_estimate_comes_back_from_json() -> None:
     estimate = Estimate("latency_ms", 1.5, 0.25, "measured", "cpu-onnxruntime-fp32-b1-t1")
     assert Estimate.from_json(estimate.to_json()) == estimate

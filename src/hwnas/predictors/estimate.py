@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
@@ -11,6 +12,8 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces import SearchSpace, Workload
 
 __all__ = ["CostKind", "CostSource", "Estimate", "Predictor"]
+
+_NORMAL_90 = 1.6448536269514722  # the 95% quantile of the normal distribution
 
 CostKind = Literal["measured", "predicted", "simulated", "modelled", "table"]
 
@@ -38,6 +41,21 @@ class Estimate:
             raise ConfigError(
                 f"the standard deviation of {self.metric} is {self.std}; expected >= 0"
             )
+
+    @classmethod
+    def log_normal(cls, metric: str, log_mean: float, log_std: float, target: str) -> Estimate:
+        """A predicted log-normal cost: its median, and half the width of its one-sigma interval."""
+        median = math.exp(log_mean)
+        return cls(metric, median, median * math.sinh(log_std), "predicted", target)
+
+    @property
+    def interval90(self) -> tuple[float, float]:
+        """Below the first with a probability of 5%, above the second with the same.
+
+        Of a log-normal distribution: costs are positive, and their errors are factors.
+        """
+        reach = math.exp(_NORMAL_90 * math.asinh(self.std / self.mean))
+        return self.mean / reach, self.mean * reach
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with the fields of this estimate."""

@@ -5,8 +5,9 @@ from hwnas.search_spaces.choices import Choice, Option, When
 from hwnas.search_spaces.mobilenet import MobileNetSpace, mobilenet
 from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
 from hwnas.search_spaces.space import SearchSpace
+from hwnas.search_spaces.steps import Step, StepTable
 from hwnas.search_spaces.supernet import Supernet, batch_norms
-from hwnas.search_spaces.workload import Operator, TensorSpec, Workload, trace
+from hwnas.search_spaces.workload import Operator, OperatorKind, TensorSpec, Workload, trace
 
 __all__ = [
     "SPACES",
@@ -16,9 +17,12 @@ __all__ = [
     "MobileNetConfig",
     "MobileNetSpace",
     "Operator",
+    "OperatorKind",
     "Option",
     "SearchSpace",
     "Stage",
+    "Step",
+    "StepTable",
     "Supernet",
     "TensorSpec",
     "When",

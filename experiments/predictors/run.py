@@ -1,0 +1,127 @@
+"""How well are costs predicted on devices that nobody has seen, on published tables?
+
+Every split of devices is run through `hwnas bench predictor`'s function for every method. Rows are
+recorded by device and seed, answers as means over the devices of a split.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+
+from experiments.predictors.splits import SPLITS, Split, random_splits
+from experiments.readme_table import markdown
+from experiments.record import Results, Row
+from hwnas.errors import DataError, HwnasError
+from hwnas.predictors.benchmark import METHODS, PredictorRow, bench_predictor
+from hwnas.predictors.cost_table import CostTable, read_cost_table
+
+UNITS = {
+    "spearman": "rho",
+    "kendall": "tau",
+    "mape": "%",
+    "median_ape": "%",
+    "coverage90": "ratio",
+    "width90": "%",
+    "seconds": "s",
+}
+ANSWERS = ("spearman", "median_ape", "mape", "coverage90", "width90", "seconds")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.predictors.run", description=__doc__
+    )
+    parser.add_argument("--splits", nargs="+", default=list(SPLITS), metavar="NAME")
+    parser.add_argument("--random", action="store_true", help="FBNet's ten random splits as well")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="NAME")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to N - 1")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    try:
+        work(parser.parse_args())
+    except HwnasError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    splits = {name: SPLITS[name] for name in arguments.splits}
+    if arguments.random:
+        splits |= random_splits(_table(next(iter(random_splits(("a", "b")).values()))).devices)
+    observations = Results(arguments.out / "observations.jsonl", {"seeds": arguments.seeds})
+    answers = Results(arguments.out / "results.jsonl", {"seeds": arguments.seeds})
+    for name, split in splits.items():
+        for method in arguments.methods:
+            if answers.find("spearman", f"{name} {method}", 0) is None:
+                rows = bench(split, method, arguments.seeds)
+                observations.put(observed(name, rows))
+                answers.put(summary(name, method, rows))
+                print(f"{name} {method}: {fmean(row.spearman for row in rows):.4f}", flush=True)
+    print(markdown(answers.rows))
+
+
+def _table(split: Split) -> CostTable:
+    folder = os.environ.get("HWNAS_DATA")
+    if not folder:
+        raise DataError("HWNAS_DATA is not set; it names the folder with the published tables")
+    return read_cost_table(Path(folder, split.table), split.metric)
+
+
+def bench(split: Split, method: str, seeds: int) -> list[PredictorRow]:
+    return bench_predictor(
+        _table(split),
+        split.train,
+        split.test,
+        method,
+        split.samples,
+        split.pool,
+        split.protocol,
+        seeds,
+    )
+
+
+def observed(name: str, rows: list[PredictorRow]) -> list[Row]:
+    """One row a device and seed, with all scores."""
+    return [
+        Row(
+            "spearman",
+            f"{name} {row.method} {row.device}",
+            row.seed,
+            row.spearman,
+            "rho",
+            1,
+            details=asdict(row),
+        )
+        for row in rows
+    ]
+
+
+def summary(name: str, method: str, rows: list[PredictorRow]) -> list[Row]:
+    """Means over the split's devices, one row a score and seed."""
+    answers = []
+    for seed in sorted({row.seed for row in rows}):
+        group = [row for row in rows if row.seed == seed]
+        for score in ANSWERS:
+            values = {row.device: getattr(row, score) for row in group}
+            spread = {"least": min(values.values()), "most": max(values.values())}
+            answers.append(
+                Row(
+                    score,
+                    f"{name} {method}",
+                    seed,
+                    fmean(values.values()),
+                    UNITS[score],
+                    len(values),
+                    spread,
+                    {"devices": values},
+                )
+            )
+    return answers
+
+
+if __name__ == "__main__":
+    main()

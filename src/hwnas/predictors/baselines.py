@@ -1,0 +1,142 @@
+"""Methods that the default one has to beat."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import spearmanr
+from sklearn.linear_model import BayesianRidge
+
+from hwnas.errors import ConfigError
+from hwnas.predictors.blocks import Scale, blocks_of_codes, rows_of
+from hwnas.predictors.experience import Experience, Source
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.methods import Forecast, Measure, Rows, Sources
+
+__all__ = ["mean_of_devices", "nearest_device", "ridge", "ridge_on_macs"]
+
+_NORMAL_90 = 1.6448536269514722
+
+
+def ridge(sources: Sources) -> Regression:
+    """Log cost linear in how often each option is taken and in log multiply-accumulates.
+
+    Nothing is transferred. Positions with fewer or more options than most are left out.
+    """
+    space, codes = sources.space, sources.codes
+    usual = statistics.mode(space.options)
+    alike = codes[:, [i for i, options in enumerate(space.options) if options == usual]]
+    columns = [(alike == option).sum(1) for option in range(usual)]
+    steps = space.steps(codes)
+    if steps is not None:
+        columns.append(np.log(steps.macs))
+    features = np.column_stack(columns).astype(np.float64)
+    return Regression(Scale.over(features[sources.pool])(features))
+
+
+def ridge_on_macs(sources: Sources) -> Regression:
+    """Log cost linear in log multiply-accumulates.
+
+    Raises:
+        ConfigError: The multiply-accumulates of the table's networks are not known.
+    """
+    steps = sources.space.steps(sources.codes)
+    if steps is None:
+        raise ConfigError(
+            f"method macs needs to know the networks; of {sources.space.name} only integers are "
+            "known. Name the space with --space, or take another method"
+        )
+    return Regression(np.log(steps.macs)[:, None])
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Bayesian ridge regression of log cost on fixed features, at random samples.
+
+    Attributes:
+        features: Of all N networks, of shape (N, F).
+    """
+
+    features: Numbers
+
+    def predict(
+        self,
+        offered: Rows,
+        queries: Rows,
+        samples: int,
+        measure: Measure,
+        rng: np.random.Generator,
+    ) -> Forecast:
+        """Measure random ones of the offered rows, then predict the queries."""
+        rows, logs = _measured(offered, samples, measure, rng)
+        model = BayesianRidge().fit(self.features[rows], logs)
+        return _forecast(*model.predict(self.features[queries], return_std=True))
+
+
+def nearest_device(sources: Sources) -> OtherDevices:
+    """The known device that ranks the samples most alike, and its scale corrected."""
+    return OtherDevices(_predicted(sources), nearest=True)
+
+
+def mean_of_devices(sources: Sources) -> OtherDevices:
+    """The mean over known devices; samples correct its scale and leave its ranking."""
+    return OtherDevices(_predicted(sources), nearest=False)
+
+
+def _predicted(sources: Sources) -> Numbers:
+    blocks = blocks_of_codes(sources.space, sources.codes)
+    pool = rows_of(blocks, sources.pool)
+    logs = zip(sources.devices, np.log(sources.costs).T, strict=True)
+    known = tuple(Source(name, pool, column) for name, column in logs)
+    return Experience(known, pool).see(blocks).predicted
+
+
+@dataclass(frozen=True)
+class OtherDevices:
+    """What known devices are predicted to take, with a scale for the new one.
+
+    Attributes:
+        predicted: Of shape (N, K), logarithms up to a scale for each device.
+        nearest: Whether to take the device whose ranking is most like the samples', or the mean.
+    """
+
+    predicted: Numbers
+    nearest: bool
+
+    def predict(
+        self,
+        offered: Rows,
+        queries: Rows,
+        samples: int,
+        measure: Measure,
+        rng: np.random.Generator,
+    ) -> Forecast:
+        """Measure random ones of the offered rows, then predict the queries."""
+        rows, logs = _measured(offered, samples, measure, rng)
+        one = self.predicted.mean(1)
+        if self.nearest:
+            ranks = [spearmanr(column[rows], logs).statistic for column in self.predicted.T]
+            one = self.predicted[:, int(np.argmax(np.nan_to_num(ranks, nan=-1.0)))]
+        x = one[rows]
+        slope = float(np.cov(x, logs)[0, 1] / max(np.var(x, ddof=1), 1e-12))
+        slope = slope if slope > 0 else 1.0
+        errors = logs - logs.mean() - slope * (x - x.mean())
+        std = math.sqrt(float(errors @ errors) / max(len(rows) - 2, 1))
+        mean = logs.mean() + slope * (one[queries] - x.mean())
+        return _forecast(mean, np.full(len(queries), std))
+
+
+def _measured(
+    offered: Rows, samples: int, measure: Measure, rng: np.random.Generator
+) -> tuple[Rows, Numbers]:
+    """Random rows and the logarithms of their costs."""
+    rows = rng.choice(offered, size=min(samples, len(offered)), replace=False)
+    return rows, np.log([measure(int(row)).cost for row in rows])
+
+
+def _forecast(mean: Numbers, std: Numbers) -> Forecast:
+    reach = _NORMAL_90 * std
+    return Forecast(np.exp(mean), np.exp(mean - reach), np.exp(mean + reach))

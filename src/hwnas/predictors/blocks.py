@@ -1,0 +1,93 @@
+"""What is known of networks before anything is measured, in blocks of features.
+
+Shapes: N networks, F features of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.physical import physical_features
+from hwnas.search_spaces import StepTable
+from hwnas.search_spaces.tabular import Codes, TabularSpace
+
+__all__ = ["Blocks", "Scale", "blocks_of_codes", "blocks_of_steps", "rows_of"]
+
+Blocks = Mapping[str, Numbers]
+"""Features of shape (N, F), by name: ``"physical"``; of tabular spaces also ``"counts"`` (how
+often each option is taken in each group of positions) and ``"places"`` (which is taken where)."""
+
+
+def blocks_of_steps(steps: StepTable) -> Blocks:
+    """Of any networks."""
+    return {"physical": physical_features(steps)}
+
+
+def blocks_of_codes(space: TabularSpace, codes: Codes) -> Blocks:
+    """Of networks of a tabular space."""
+    steps = space.steps(codes)
+    physical = {} if steps is None else blocks_of_steps(steps)
+    return {**physical, "counts": _counts(space, codes), "places": _places(space, codes)}
+
+
+def rows_of(blocks: Blocks, index: npt.NDArray[np.integer]) -> Blocks:
+    """Some of the networks."""
+    return {name: block[index] for name, block in blocks.items()}
+
+
+def _places(space: TabularSpace, codes: Codes) -> Numbers:
+    """One column for each option of each position: 1 where it is taken."""
+    columns = [
+        codes[:, position, None] == np.arange(options)
+        for position, options in enumerate(space.options)
+    ]
+    return np.hstack(columns).astype(np.float64)
+
+
+def _counts(space: TabularSpace, codes: Codes) -> Numbers:
+    """One column for each option of each group of positions: how often it is taken."""
+    columns = []
+    for group in sorted(set(space.groups)):
+        positions = [i for i, each in enumerate(space.groups) if each == group]
+        options = np.arange(max(space.options[i] for i in positions))
+        columns.append((codes[:, positions, None] == options).sum(1))
+    return np.hstack(columns).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Brings a block to columns of mean 0 and rows of mean square 1 over some networks.
+
+    Attributes:
+        centre: Of each column, (F,).
+        spread: By which columns are divided, (F,); infinite for those that are constant.
+    """
+
+    centre: Numbers
+    spread: Numbers
+
+    @classmethod
+    def over(cls, block: Numbers, whiten: bool = True) -> Scale:
+        """The scale over the networks of ``block``.
+
+        Args:
+            block: Of shape (N, F).
+            whiten: Whether all columns count alike, or as much as they vary.
+        """
+        centre, spread = block.mean(0), block.std(0)
+        constant = spread < 1e-9
+        if not whiten:
+            spread = np.full(len(spread), np.sqrt((spread**2).sum()))
+        else:
+            spread = spread * np.sqrt(max((~constant).sum(), 1))
+        return cls(centre, np.where(constant, np.inf, spread))
+
+    def __call__(self, block: Numbers) -> Numbers:
+        """A block of any networks, scaled."""
+        scaled: Numbers = (block - self.centre) / self.spread
+        return scaled

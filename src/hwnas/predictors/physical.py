@@ -1,0 +1,107 @@
+"""What a network costs any hardware, as numbers: how often, how much, how far bytes move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.search_spaces import OperatorKind, Step, StepTable
+
+__all__ = ["FEATURES", "Machine", "physical_features", "quantities"]
+
+_HEAVY: tuple[OperatorKind, ...] = ("conv", "pointwise", "depthwise", "linear", "matmul")
+_LIGHT: tuple[OperatorKind, ...] = ("activation", "elementwise", "pool", "norm", "other")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Hardware in the roofline model (Williams et al., CACM 2009).
+
+    Attributes:
+        gmacs: 1e9 multiply-accumulates a second, at most.
+        gbytes: 1e9 bytes a second between memory and the arithmetic units.
+        overhead_us: Microseconds that any operator takes.
+        depthwise: Share of ``gmacs`` that depthwise convolutions reach.
+        eager: Whether it runs what a compiler drops or folds.
+    """
+
+    gmacs: float
+    gbytes: float
+    overhead_us: float
+    depthwise: float = 0.2
+    eager: bool = False
+
+    def milliseconds(self, step: Step) -> float:
+        """Of one step: its overhead and the longer of computing and moving bytes."""
+        if step.kind == "view" or (not self.eager and (step.dead or step.kind == "norm")):
+            return 0.0
+        rate = self.gmacs * (self.depthwise if step.kind == "depthwise" else 1.0)
+        busy = max(step.macs / rate, step.bytes_moved / self.gbytes) * 1e-6
+        return 1e-3 * self.overhead_us + busy
+
+
+_MACHINES = {
+    "small_cpu": Machine(4, 4, 20, 0.3),
+    "cpu_core": Machine(30, 15, 2, 0.2),
+    "eager_cpu": Machine(30, 15, 8, 0.1, eager=True),
+    "busy_gpu": Machine(3000, 500, 5, 0.05, eager=True),
+    "waiting_gpu": Machine(3000, 500, 50, 0.05, eager=True),
+    "array": Machine(1000, 10, 1, 0.02),
+}
+"""Orders of size for kinds of hardware; which one a device is like is left to the predictor."""
+
+
+def _live(*kinds: OperatorKind) -> Callable[[Step], bool]:
+    return lambda step: step.kind in kinds and not step.dead
+
+
+def _amounts() -> dict[str, Callable[[Step], float]]:
+    """What is added up over the steps of a network, by name."""
+
+    def counted(test: Callable[[Step], bool]) -> Callable[[Step], float]:
+        return lambda step: float(test(step))
+
+    def weighed(test: Callable[[Step], bool], name: str) -> Callable[[Step], float]:
+        return lambda step: float(getattr(step, name)) if test(step) else 0.0
+
+    table: dict[str, Callable[[Step], float]] = {}
+    for kind in (*_HEAVY[:3], *_LIGHT[:3]):
+        table[f"{kind}_count"] = counted(_live(kind))
+    table["matrix_count"] = counted(_live("linear", "matmul"))
+    table["dead_count"] = counted(lambda step: step.dead)
+    for kind in _HEAVY[:3]:
+        table[f"{kind}_macs"] = weighed(_live(kind), "macs")
+    table["matrix_macs"] = weighed(_live("linear", "matmul"), "macs")
+    table["large_kernel_macs"] = weighed(lambda s: s.kernel_size > 3 and not s.dead, "macs")
+    table["heavy_bytes"] = weighed(_live(*_HEAVY), "bytes_moved")
+    table["light_bytes"] = weighed(_live(*_LIGHT), "bytes_moved")
+    table["weight_bytes"] = weighed(lambda step: not step.dead, "weight_bytes")
+    table["dead_bytes"] = weighed(lambda step: step.dead, "bytes_moved")
+    for name, machine in _MACHINES.items():
+        table[f"{name}_ms"] = machine.milliseconds
+    return table
+
+
+_AMOUNTS = _amounts()
+FEATURES = tuple(_AMOUNTS)
+
+
+def quantities(steps: StepTable) -> npt.NDArray[np.float64]:
+    """Counts, multiply-accumulates, bytes and milliseconds, of shape (N, len(FEATURES))."""
+    table = [[amount(step) for amount in _AMOUNTS.values()] for step in steps.steps]
+    return steps.total(np.array(table, dtype=np.float64).reshape(-1, len(FEATURES)))
+
+
+def physical_features(steps: StepTable) -> npt.NDArray[np.float64]:
+    """Logarithms of `quantities`, each in a unit in which 1 is little, of the same shape."""
+    units = np.array([_unit(name) for name in FEATURES])
+    features: npt.NDArray[np.float64] = np.log1p(quantities(steps) / units)
+    return features
+
+
+def _unit(name: str) -> float:
+    units: Sequence[tuple[str, float]] = (("_macs", 1e5), ("_bytes", 1e4), ("_ms", 1e-3))
+    return next((unit for ending, unit in units if name.endswith(ending)), 1.0)

@@ -1,0 +1,76 @@
+"""Tables of which only the integers are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.errors import DataError
+from hwnas.search_spaces.tabular.table import (
+    Arrays,
+    Codes,
+    checked_codes,
+    integer_matrix,
+    joined_matrix,
+)
+
+__all__ = ["CategoricalSpace"]
+
+
+@dataclass(frozen=True)
+class CategoricalSpace:
+    """Rows of integers that mean nothing to us but that equal ones mean the same.
+
+    Attributes:
+        least: The smallest integer at each position.
+        options: How many integers there are at each position.
+        name: As ``--space`` takes it.
+    """
+
+    least: tuple[int, ...]
+    options: tuple[int, ...]
+    name: str = "categorical"
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> CategoricalSpace:
+        """The space of all integers that a table has at each position."""
+        matrix = _matrix(arrays)
+        least, most = matrix.min(axis=0), matrix.max(axis=0)
+        return cls(tuple(map(int, least)), tuple(map(int, most - least + 1)))
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Positions with the same range belong together."""
+        ranges = list(zip(self.least, self.options, strict=True))
+        return tuple(ranges.index(each) for each in ranges)
+
+    def encode(self, arrays: Arrays) -> Codes:
+        """Read the first of ``archs``, ``choice``, ``ops`` or ``ks`` + ``e`` + ``d`` (+ ``r``)."""
+        matrix = _matrix(arrays)
+        if matrix.shape[1] != len(self.least):
+            raise DataError(
+                f"the table has {matrix.shape[1]} columns; expected {len(self.least)} positions"
+            )
+        return checked_codes(matrix - np.array(self.least), self.name, self.options)
+
+    def connected(self, codes: Codes) -> npt.NDArray[np.bool_]:
+        """Not known, so all are taken for connected."""
+        return np.ones(len(codes), dtype=bool)
+
+    def steps(self, codes: Codes) -> None:
+        """Not known."""
+        return
+
+
+def _matrix(arrays: Arrays) -> npt.NDArray[np.int64]:
+    matrix = integer_matrix(arrays)
+    if matrix is None:
+        matrix = joined_matrix(arrays)
+    if matrix is None or not len(matrix):
+        raise DataError(
+            "the table has no encoding of its networks; expected integers of two dimensions in "
+            f"archs, choice or ops, or ks with e and d; it has {', '.join(sorted(arrays))}"
+        )
+    return matrix

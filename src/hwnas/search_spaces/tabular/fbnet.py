@@ -1,0 +1,91 @@
+"""FBNet (Wu et al., CVPR 2019): 22 layers of nine candidate blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.errors import DataError
+from hwnas.search_spaces.steps import Step, StepTable
+from hwnas.search_spaces.tabular.sketch import Sketch
+from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, integer_matrix
+
+__all__ = ["FBNetSpace"]
+
+# Kernel size, expansion and groups of the pointwise convolutions; the ninth option is to skip.
+_BLOCKS = ((3, 1, 1), (3, 1, 2), (3, 3, 1), (3, 6, 1), (5, 1, 1), (5, 1, 2), (5, 3, 1), (5, 6, 1))
+# Layers, channels and the stride of the first layer. The strides are those with which the
+# multiply-accumulates of HELP's table (32x32 images) come out exactly.
+_STAGES = ((1, 16, 1), (4, 24, 1), (4, 32, 2), (4, 64, 2), (4, 112, 1), (4, 184, 2), (1, 352, 1))
+_LAYERS = sum(layers for layers, _, _ in _STAGES)
+_SIDE, _STEM, _HEAD, _CLASSES = 32, 16, 1504, 100
+
+
+@dataclass(frozen=True)
+class FBNetSpace:
+    """The layer-wise space at 32x32 pixels and 100 classes, as HELP measured it."""
+
+    name: str = "fbnet"
+    options: tuple[int, ...] = (len(_BLOCKS) + 1,) * _LAYERS
+    groups: tuple[int, ...] = tuple(
+        stage for stage, (layers, _, _) in enumerate(_STAGES) for _ in range(layers)
+    )
+
+    def encode(self, arrays: Arrays) -> Codes:
+        """Read ``archs``, ``choice`` or ``ops``, of shape (N, 22): indices of blocks, 8 to skip."""
+        codes = integer_matrix(arrays)
+        if codes is None:
+            raise DataError(f"the table has no integer array of 22 layers; it has {list(arrays)}")
+        return checked_codes(codes, self.name, self.options)
+
+    def connected(self, codes: Codes) -> npt.NDArray[np.bool_]:
+        """All are."""
+        return np.ones(len(codes), dtype=bool)
+
+    def steps(self, codes: Codes) -> StepTable:
+        """Steps of the whole network."""
+        skeleton = np.zeros((len(codes), 1), dtype=np.int64)
+        return StepTable.of_parts(_parts(), np.hstack([codes, skeleton]))
+
+
+@cache
+def _parts() -> tuple[tuple[Counter[Step], ...], ...]:
+    layers: list[tuple[Counter[Step], ...]] = []
+    inputs, side = _STEM, _SIDE
+    for count, channels, first_stride in _STAGES:
+        for stride in (first_stride, *[1] * (count - 1)):
+            place = inputs, side, channels, stride
+            layers.append((*(_block(*place, *b) for b in _BLOCKS), _skip(*place)))
+            inputs, side = channels, -(-side // stride)
+    stem = Sketch(3, _SIDE).conv(_STEM, 3)
+    head = Sketch(inputs, side, steps=stem.steps).conv(_HEAD).pool().linear(_CLASSES)
+    return *layers, (head.steps,)
+
+
+def _block(
+    inputs: int,
+    side: int,
+    channels: int,
+    stride: int,
+    kernel_size: int,
+    expansion: int,
+    groups: int,
+) -> Counter[Step]:
+    hidden = inputs * expansion
+    block = Sketch(inputs, side).conv(hidden, groups=groups)
+    block.conv(hidden, kernel_size, stride, groups=hidden)
+    block.conv(channels, groups=groups, activation=False)
+    if inputs == channels and stride == 1:
+        block.simple("elementwise", inputs=2)
+    return block.steps
+
+
+def _skip(inputs: int, side: int, channels: int, stride: int) -> Counter[Step]:
+    """Nothing, or a pointwise convolution where the shape changes."""
+    if inputs == channels and stride == 1:
+        return Counter()
+    return Sketch(inputs, side).conv(channels, 1, stride).steps

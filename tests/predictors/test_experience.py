@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from hwnas.predictors.blocks import Scale, blocks_of_codes, rows_of
+from hwnas.predictors.cost_table import CostTable
+from hwnas.predictors.experience import Experience, Source
+from hwnas.predictors.transfer import fitted
+
+POOL = np.arange(150)
+
+
+def experience(table: CostTable, devices: list[str], shuffled: bool = False) -> Experience:
+    blocks = rows_of(blocks_of_codes(table.space, table.codes), POOL)
+    rng = np.random.default_rng(0)
+    sources = []
+    for device in devices:
+        logs = np.log(table.costs[POOL, table.column(device)])
+        sources.append(Source(device, blocks, rng.permutation(logs) if shuffled else logs))
+    return Experience(tuple(sources), blocks)
+
+
+def predicted(table: CostTable, known: Experience, device: str, samples: int) -> np.ndarray:
+    blocks = blocks_of_codes(table.space, table.codes)
+    parts = known.parts(known.see(blocks))
+    rows = np.random.default_rng(1).choice(POOL, samples, replace=False)
+    logs = np.log(table.costs[rows, table.column(device)])
+    return fitted(parts.rows(rows), logs, known.prior).predict(parts.rows(range(150, 600)))[0]
+
+
+def ranking(table: CostTable, found: np.ndarray, device: str) -> float:
+    true = table.costs[150:, table.column(device)]
+    return float(spearmanr(found, true).statistic)
+
+
+def test_what_other_devices_teach_helps(table: CostTable) -> None:
+    alone = predicted(table, experience(table, []), "server", 6)
+    taught = predicted(table, experience(table, ["slow", "core", "gpu", "chip"]), "server", 6)
+    assert ranking(table, taught, "server") > 0.9
+    assert ranking(table, taught, "server") > ranking(table, alone, "server")
+
+
+def test_devices_that_have_nothing_in_common_do_no_harm(table: CostTable) -> None:
+    """Their costs are shuffled: nothing is to be learnt from them."""
+    alone = predicted(table, experience(table, []), "server", 20)
+    devices = ["slow", "core", "gpu", "chip"]
+    misled = predicted(table, experience(table, devices, shuffled=True), "server", 20)
+    assert ranking(table, misled, "server") > 0.9
+    assert ranking(table, misled, "server") > ranking(table, alone, "server") - 0.05
+
+
+def test_a_device_that_is_left_out_has_no_say(table: CostTable) -> None:
+    known = experience(table, ["slow", "core", "gpu"])
+    networks = known.see(rows_of(blocks_of_codes(table.space, table.codes), POOL))
+    without = known.parts(networks, leave_out=1)
+    other = experience(table, ["slow", "gpu"])
+    again = other.parts(other.see(rows_of(blocks_of_codes(table.space, table.codes), POOL)))
+    for name, features in without.linear.items():
+        np.testing.assert_allclose(features, again.linear[name], atol=1e-9)
+
+
+def test_rows_can_be_taken_before_or_after(table: CostTable) -> None:
+    known = experience(table, ["slow", "core", "gpu"])
+    blocks = blocks_of_codes(table.space, table.codes)
+    some = np.array([5, 2, 300])
+    before = known.parts(known.see(rows_of(blocks, some)))
+    after = known.parts(known.see(blocks)).rows(some)
+    for name, features in before.linear.items():
+        np.testing.assert_allclose(features, after.linear[name], atol=1e-9)
+
+
+def test_a_scale_makes_columns_even_and_drops_constants() -> None:
+    block = np.array([[1.0, 10.0, 7.0], [3.0, 30.0, 7.0], [5.0, 20.0, 7.0]])
+    scaled = Scale.over(block)(block)
+    np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-12)
+    assert (scaled**2).sum(1).mean() == pytest.approx(1.0)
+    assert scaled[:, 0].std() == pytest.approx(scaled[:, 1].std())
+    assert not scaled[:, 2].any()
+    raw = Scale.over(block, whiten=False)(block)
+    assert (raw**2).sum(1).mean() == pytest.approx(1.0)
+    assert raw[:, 1].std() / raw[:, 0].std() == pytest.approx(block[:, 1].std() / block[:, 0].std())
+    assert math.isclose(float(raw[:, 2].sum()), 0.0)

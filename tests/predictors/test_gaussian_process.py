@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
+
+from hwnas.predictors.gaussian_process import Mixture, Parts, Prior, covariances, likeliest
+
+
+def parts(x: np.ndarray, z: np.ndarray) -> Parts:
+    return Parts({"line": x}, {"bump": z})
+
+
+def drawn(seed: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((rows, 3)), rng.standard_normal((rows, 2))
+
+
+def test_one_draw_is_the_process_of_the_textbook() -> None:
+    (x, z), (xq, zq) = drawn(0, 12), drawn(1, 7)
+    y = x[:, 0] + np.sin(z[:, 0])
+    theta = np.array([0.3, -0.4, -3.0])
+    ours = Mixture(parts(x, z), y, 1.0, theta[None])
+
+    line, bump, noise = np.exp(theta)
+    k = line * x @ x.T + bump * RBF()(z) + 100 + (noise + 1e-8) * np.eye(12)
+    kq = line * xq @ x.T + bump * RBF()(zq, z) + 100
+    mean = y.mean() + kq @ np.linalg.solve(k, y - y.mean())
+    own = line * (xq**2).sum(1) + bump + 100 + noise
+    std = np.sqrt(own - np.einsum("qn,nq->q", kq, np.linalg.solve(k, kq.T)))
+    found = ours.predict(parts(xq, zq))
+    np.testing.assert_allclose(found[0], mean, atol=1e-6)
+    np.testing.assert_allclose(found[1], std, atol=1e-6)
+
+
+def test_the_likeliest_hyperparameters_are_those_of_scikit_learn() -> None:
+    x, z = drawn(2, 60)
+    rng = np.random.default_rng(3)
+    y = x @ [0.5, -0.2, 0.1] + 0.05 * rng.standard_normal(60)
+    y = (y - y.mean()) / y.std()
+    flat = Prior(np.array([-1.0, -3.0, -4.0]), np.full(3, 1e3))
+    only_line = Parts({"line": x}, {})
+    line, noise = np.exp(likeliest(only_line, y, Prior(flat.mean[[0, 2]], flat.std[[0, 2]])))
+    kernel = ConstantKernel(1.0) * DotProduct(1e-5, "fixed") + ConstantKernel(100.0, "fixed")
+    reference = GaussianProcessRegressor(kernel + WhiteKernel(0.01), n_restarts_optimizer=3).fit(
+        x, y
+    )
+    found = np.exp(reference.kernel_.theta)
+    assert line == pytest.approx(found[0], rel=0.02)
+    assert noise == pytest.approx(found[1], rel=0.02)
+    # A part that explains nothing is as good as gone.
+    theta = likeliest(parts(x, z), y, flat)
+    assert np.exp(theta[1]) < 0.02 * np.exp(theta[0])
+
+
+def test_draws_that_explain_the_observations_weigh_more() -> None:
+    x, z = drawn(4, 30)
+    y = np.sin(2 * z[:, 0])
+    bump, line = np.array([-9.0, 0.5, -4.0]), np.array([0.5, -9.0, -4.0])
+    mixture = Mixture(parts(x, z), y, 1.0, np.array([bump, line]))
+    np.testing.assert_allclose(mixture.theta, bump, atol=0.01)
+
+
+def test_the_unit_of_what_is_observed_is_no_matter() -> None:
+    (x, z), (xq, zq) = drawn(5, 10), drawn(6, 4)
+    y = x[:, 0]
+    thetas = Prior.vague(2).draws(16)
+    one = Mixture(parts(x, z), y, 1.0, thetas).predict(parts(xq, zq))
+    other = Mixture(parts(x, z), 1000 * y + 5, 1000.0, thetas).predict(parts(xq, zq))
+    np.testing.assert_allclose(other[0], 1000 * one[0] + 5, rtol=1e-6)
+    np.testing.assert_allclose(other[1], 1000 * one[1], rtol=1e-6)
+
+
+@given(seed=st.integers(0, 10_000))
+def test_more_observations_never_make_the_function_less_certain(seed: int) -> None:
+    (x, z), (xq, zq) = drawn(seed, 9), drawn(seed + 1, 5)
+    y, theta = x[:, 0], Prior.vague(2).draws(4)[:1]
+    few = Mixture(parts(x, z).rows(range(5)), y[:5], 1.0, theta)
+    all_ = Mixture(parts(x, z), y, 1.0, theta)
+    queries = parts(xq, zq)
+    assert (
+        all_.predict(queries, noise=False)[1] <= few.predict(queries, noise=False)[1] + 1e-9
+    ).all()
+    assert (all_.predict(queries)[1] >= all_.predict(queries, noise=False)[1]).all()
+
+
+def test_draws_of_a_prior_are_the_same_every_time_and_spread_as_it_says() -> None:
+    prior = Prior(np.array([-2.0, 0.0, -5.0]), np.array([0.5, 1.0, 2.0]))
+    draws = prior.draws(512)
+    np.testing.assert_array_equal(draws, prior.draws(512))
+    np.testing.assert_allclose(draws.mean(0), prior.mean, atol=0.05)
+    np.testing.assert_allclose(draws.std(0), prior.std, rtol=0.05)
+
+
+def test_covariances_of_rows_with_themselves_are_the_variances() -> None:
+    own = parts(*drawn(7, 6))
+    assert len(own) == 6
+    np.testing.assert_allclose(
+        np.diagonal(covariances(own, own), axis1=1, axis2=2), own.variances, atol=1e-12
+    )

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import numpy as np
+
+from hwnas.predictors.cost_table import CostTable
+from hwnas.predictors.physical import FEATURES, Machine, physical_features, quantities
+from hwnas.search_spaces import Step, StepTable
+
+
+def test_quantities_are_sums_over_steps() -> None:
+    conv = Step("conv", macs=10**6, read_bytes=400, written_bytes=800, weight_bytes=100)
+    dead = Step("conv", macs=10**6, read_bytes=400, dead=True)
+    table = StepTable.of([{conv: 3}, {conv: 1, dead: 2}])
+    found = dict(zip(FEATURES, quantities(table).T.tolist(), strict=True))
+    assert found["conv_count"] == [3, 1]
+    assert found["dead_count"] == [0, 2]
+    assert found["conv_macs"] == [3e6, 1e6]
+    assert found["heavy_bytes"] == [3900, 1300]
+    assert found["weight_bytes"] == [300, 100]
+    assert found["dead_bytes"] == [0, 800]
+    assert np.isfinite(physical_features(table)).all()
+
+
+def test_a_machine_waits_for_the_slower_of_arithmetic_and_memory() -> None:
+    machine = Machine(gmacs=1, gbytes=1, overhead_us=0)
+    assert machine.milliseconds(Step("conv", macs=10**6, read_bytes=10)) == 1.0
+    assert machine.milliseconds(Step("conv", macs=10, read_bytes=3 * 10**6)) == 3.0
+    assert machine.milliseconds(Step("depthwise", macs=10**6)) == 5.0
+    assert Machine(1, 1, overhead_us=4).milliseconds(Step("activation")) == 0.004
+
+
+def test_compilers_drop_what_eager_runtimes_run() -> None:
+    for step in (Step("conv", macs=10**6, dead=True), Step("norm", read_bytes=10**6)):
+        assert Machine(1, 1, 5).milliseconds(step) == 0
+        assert Machine(1, 1, 5, eager=True).milliseconds(step) > 1
+
+
+def test_features_tell_most_networks_apart(table: CostTable) -> None:
+    steps = table.space.steps(table.codes)
+    assert steps is not None
+    assert len(np.unique(physical_features(steps).round(9), axis=0)) > 250

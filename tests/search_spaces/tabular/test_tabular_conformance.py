@@ -1,0 +1,100 @@
+"""What must be true of every space of a published table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwnas.errors import ConfigError, DataError
+from hwnas.search_spaces.tabular import (
+    TABULAR_SPACES,
+    CategoricalSpace,
+    Codes,
+    TabularSpace,
+    tabular_space,
+)
+
+SPACES: list[TabularSpace] = [*TABULAR_SPACES.values(), CategoricalSpace((1, 0), (4, 2))]
+
+
+def drawn(space: TabularSpace, seed: int, count: int = 8) -> Codes:
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, space.options, (count, len(space.options)))
+    if space.name == "ofa-mobilenet":  # its first two blocks of a stage are always there
+        arrays = ofa_arrays(rng, count)
+        return space.encode(arrays)
+    return codes
+
+
+def ofa_arrays(rng: np.random.Generator, count: int) -> dict[str, npt.NDArray[np.int64]]:
+    return {
+        "ks": rng.choice([3, 5, 7], (count, 20)),
+        "e": rng.choice([3, 4, 6], (count, 20)),
+        "d": rng.choice([2, 3, 4], (count, 5)),
+        "r": rng.choice([128, 160, 224], count),
+    }
+
+
+@pytest.mark.parametrize("space", SPACES, ids=lambda space: space.name)
+class TestEverySpace:
+    def test_positions_have_options_and_groups(self, space: TabularSpace) -> None:
+        assert len(space.groups) == len(space.options)
+        assert min(space.options) >= 2
+
+    @given(seed=st.integers(0, 1000))
+    def test_a_row_costs_the_same_in_any_company(self, space: TabularSpace, seed: int) -> None:
+        codes = drawn(space, seed)
+        together = space.steps(codes)
+        if together is None:
+            assert space.name == "categorical"
+            return
+        assert len(together) == len(codes)
+        alone = space.steps(codes[3:4])
+        assert alone is not None
+        assert alone.macs[0] == together.macs[3] > 0
+
+    def test_every_row_is_told_connected_or_not(self, space: TabularSpace) -> None:
+        connected = space.connected(drawn(space, 0))
+        assert connected.shape == (8,)
+        assert connected.dtype == bool
+
+    def test_a_table_without_networks_is_refused(self, space: TabularSpace) -> None:
+        with pytest.raises(DataError, match="it has"):
+            space.encode({"lat_ms": np.ones((3, 2))})
+
+
+@pytest.mark.parametrize("name", ["nasbench201", "fbnet"])
+def test_integers_out_of_range_are_named_with_their_row(name: str) -> None:
+    space = TABULAR_SPACES[name]
+    codes = np.zeros((4, len(space.options)), dtype=np.int64)
+    codes[2, 1] = space.options[1]
+    with pytest.raises(DataError, match=rf"row 2 has {space.options[1]} at position 1"):
+        space.encode({"archs": codes})
+
+
+@pytest.mark.parametrize(
+    ("arrays", "name"),
+    [
+        ({"archs": np.zeros((2, 6), np.int8)}, "nasbench201"),
+        ({"choice": np.full((2, 22), 8, np.uint8)}, "fbnet"),
+        ({"choice": np.full((2, 7), 3)}, "categorical"),
+        ({"ops": np.array(["a", "b"]), "archs": np.full((2, 6), 9)}, "categorical"),
+        (ofa_arrays(np.random.default_rng(0), 3), "ofa-mobilenet"),
+    ],
+)
+def test_a_space_is_known_by_its_encoding(arrays: Mapping[str, npt.NDArray], name: str) -> None:
+    assert tabular_space(arrays).name == name
+
+
+def test_a_named_space_is_taken_or_the_table_refused() -> None:
+    arrays = {"archs": np.zeros((2, 6), np.int8)}
+    assert tabular_space(arrays, "categorical").options == (1,) * 6
+    with pytest.raises(DataError, match="22 positions"):
+        tabular_space(arrays, "fbnet")
+    with pytest.raises(ConfigError, match="did you mean 'fbnet'"):
+        tabular_space(arrays, "fbnets")
