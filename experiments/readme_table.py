@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -15,7 +15,7 @@ from statistics import median
 from experiments.record import ROOT, Row, read_rows
 from hwnas.atomic import write_text
 
-__all__ = ["filled", "headline_table", "latest", "markdown"]
+__all__ = ["crosstab", "filled", "headline_table", "latest", "markdown"]
 
 FOLDER = Path(__file__).parent
 START, END = "<!-- results -->", "<!-- /results -->"
@@ -136,6 +136,32 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", _source(rows)])
 
 
+def crosstab(rows: Sequence[Row]) -> str:
+    """The same of subjects ``"case method"``: a line for each metric and case, methods across."""
+    if not rows:
+        return MISSING[0].upper() + MISSING[1:] + "."
+    groups: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for row in rows:
+        case, _, method = row.subject.rpartition(" ")
+        groups.setdefault((row.metric, case), {}).setdefault(method, []).append(row)
+    methods = list(dict.fromkeys(row.subject.rpartition(" ")[2] for row in rows))
+    lines = [
+        f"| score | of | {' | '.join(methods)} |",
+        f"|---|---|{'---:|' * len(methods)}",
+    ]
+    lines += [
+        f"| {metric} | {case} | "
+        + " | ".join(_median(found[m]) if m in found else "-" for m in methods)
+        + " |"
+        for (metric, case), found in sorted(groups.items(), key=lambda item: item[0][0])
+    ]
+    return "\n".join([*lines, "", _source(rows)])
+
+
+TABLES: dict[str, Callable[[Sequence[Row]], str]] = {"predictors": crosstab}
+"""Experiments whose table is not `markdown`."""
+
+
 def headline_table(folder: Path = FOLDER) -> str:
     """The table of the main README."""
     lines = ["| question | wanted | found | recorded in |", "|---|---|---|---|"]
@@ -200,7 +226,8 @@ def main() -> None:
     check: bool = parser.parse_args().check
     pages = {ROOT / "README.md": headline_table()}
     for page in sorted(FOLDER.glob("*/README.md")):
-        pages[page] = markdown(latest(read_rows(page.with_name("results.jsonl"))))
+        table = TABLES.get(page.parent.name, markdown)
+        pages[page] = table(latest(read_rows(page.with_name("results.jsonl"))))
     old = []
     for page, table in pages.items():
         text = page.read_text(encoding="utf-8") if page.exists() else ""

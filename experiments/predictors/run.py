@@ -1,7 +1,7 @@
 """How well are costs predicted on devices that nobody has seen, on published tables?
 
-Every split of devices is run through `hwnas bench predictor`'s function for every method. Rows are
-recorded by device and seed, answers as means over the devices of a split.
+Every split of devices is run through `hwnas bench predictor`'s function for every method. Recorded
+are means over the new devices of a split and over seeds.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
 from experiments.predictors.splits import SPLITS, Split, random_splits
-from experiments.readme_table import markdown
+from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.errors import DataError, HwnasError
+from hwnas.plugin import resolve
 from hwnas.predictors.benchmark import METHODS, PredictorRow, bench_predictor
 from hwnas.predictors.cost_table import CostTable, read_cost_table
 
@@ -49,19 +49,17 @@ def main() -> None:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    splits = {name: SPLITS[name] for name in arguments.splits}
+    splits = {name: resolve("split", name, SPLITS) for name in arguments.splits}
     if arguments.random:
         splits |= random_splits(_table(next(iter(random_splits(("a", "b")).values()))).devices)
-    observations = Results(arguments.out / "observations.jsonl", {"seeds": arguments.seeds})
     answers = Results(arguments.out / "results.jsonl", {"seeds": arguments.seeds})
     for name, split in splits.items():
         for method in arguments.methods:
             if answers.find("spearman", f"{name} {method}", 0) is None:
                 rows = bench(split, method, arguments.seeds)
-                observations.put(observed(name, rows))
                 answers.put(summary(name, method, rows))
                 print(f"{name} {method}: {fmean(row.spearman for row in rows):.4f}", flush=True)
-    print(markdown(answers.rows))
+    print(crosstab(answers.rows))
 
 
 def _table(split: Split) -> CostTable:
@@ -84,42 +82,30 @@ def bench(split: Split, method: str, seeds: int) -> list[PredictorRow]:
     )
 
 
-def observed(name: str, rows: list[PredictorRow]) -> list[Row]:
-    """One row a device and seed, with all scores."""
-    return [
-        Row(
-            "spearman",
-            f"{name} {row.method} {row.device}",
-            row.seed,
-            row.spearman,
-            "rho",
-            1,
-            details=asdict(row),
-        )
-        for row in rows
-    ]
-
-
 def summary(name: str, method: str, rows: list[PredictorRow]) -> list[Row]:
-    """Means over the split's devices, one row a score and seed."""
+    """Means over devices and seeds, one row a score, with the range of the seeds' means."""
     answers = []
-    for seed in sorted({row.seed for row in rows}):
-        group = [row for row in rows if row.seed == seed]
-        for score in ANSWERS:
-            values = {row.device: getattr(row, score) for row in group}
-            spread = {"least": min(values.values()), "most": max(values.values())}
-            answers.append(
-                Row(
-                    score,
-                    f"{name} {method}",
-                    seed,
-                    fmean(values.values()),
-                    UNITS[score],
-                    len(values),
-                    spread,
-                    {"devices": values},
-                )
+    for score in ANSWERS:
+        seeds = [
+            fmean(getattr(row, score) for row in rows if row.seed == seed)
+            for seed in {row.seed for row in rows}
+        ]
+        devices = {
+            device: round(fmean(getattr(row, score) for row in rows if row.device == device), 4)
+            for device in dict.fromkeys(row.device for row in rows)
+        }
+        answers.append(
+            Row(
+                score,
+                f"{name} {method}",
+                0,
+                fmean(seeds),
+                UNITS[score],
+                len(rows),
+                {"least": min(seeds), "most": max(seeds)},
+                {"devices": devices},
             )
+        )
     return answers
 
 

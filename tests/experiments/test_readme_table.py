@@ -1,6 +1,13 @@
 from pathlib import Path
 
-from experiments.readme_table import MISSING, filled, headline_table, latest, markdown
+from experiments.readme_table import (
+    MISSING,
+    crosstab,
+    filled,
+    headline_table,
+    latest,
+    markdown,
+)
 from experiments.record import Results, Row, read_rows
 
 PAGE = "# Title\n\n<!-- results -->\nold\n<!-- /results -->\n\nThe end.\n"
@@ -34,6 +41,17 @@ def test_fractions_are_shown_in_percent_and_missing_values_as_none(tmp_path: Pat
     table = markdown(recorded(tmp_path, rows))
     assert "5.12 %" in table
     assert "| accuracy | regression | none | - |" in table
+
+
+def test_methods_stand_side_by_side_for_each_case(tmp_path: Path) -> None:
+    rows = [
+        Row("spearman", f"{case} {method}", 0, value, "rho", 15)
+        for case, method, value in (("a", "ours", 0.9), ("a", "ridge", 0.8), ("b", "ours", 0.7))
+    ]
+    table = crosstab(recorded(tmp_path, rows))
+    assert "| score | of | ours | ridge |" in table
+    assert "| spearman | a | 0.9 | 0.8 |" in table
+    assert "| spearman | b | 0.7 | - |" in table
 
 
 def test_only_the_configuration_that_was_recorded_last_is_shown(tmp_path: Path) -> None:

@@ -77,3 +77,26 @@ def test_bad_input_is_one_line_and_status_2(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert "did you mean 'budget_minutes'" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_published_tables_are_scored_once(tmp_path: Path) -> None:
+    if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
+        pytest.skip("HWNAS_DATA names no folder with latency tables")
+    options = ["--splits", "fbnet-F2", "--methods", "macs", "ridge", "--seeds", "2"]
+    command = [sys.executable, "-m", "experiments.predictors.run", "--out", str(tmp_path)]
+    first, second = (
+        subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
+        for _ in range(2)
+    )
+    assert first.returncode == second.returncode == 0, first.stderr
+    assert "fbnet-F2 ridge: " in first.stdout
+    assert "fbnet-F2 ridge: " not in second.stdout
+    found = {row.subject: row.value for row in read_rows(tmp_path / "results.jsonl")}
+    assert set(found) == {"fbnet-F2 macs", "fbnet-F2 ridge"}
+
+
+def test_unknown_splits_are_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "experiments.predictors.run", "--out", str(tmp_path)]
+    done = subprocess.run([*command, "--splits", "x"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "unknown split 'x'" in done.stderr
