@@ -158,7 +158,12 @@ def crosstab(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", _source(rows)])
 
 
-TABLES: dict[str, Callable[[Sequence[Row]], str]] = {"predictors": crosstab}
+TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
+    "gemm": crosstab,
+    "latency_zoo": crosstab,
+    "peak_memory": crosstab,
+    "predictors": crosstab,
+}
 """Experiments whose table is not `markdown`."""
 
 

@@ -152,9 +152,9 @@ def test_fingerprint(hwnas: Command) -> None:
 
 def test_devices(hwnas: Command) -> None:
     assert "cpu-onnxruntime-fp32-b{B}-t{T}  usable" in hwnas("devices").out
-    devices = {device["target"]: device for device in read(hwnas("devices", "--json"))}
-    assert devices["cpu-onnxruntime-int8-b{B}-t{T}"]["usable"]
-    assert devices["cpu-pytorch-fp32-b{B}-t{T}"]["details"]["processor"]
+    targets = {each["target"]: each for each in read(hwnas("devices", "--json"))["targets"]}
+    assert targets["cpu-onnxruntime-int8-b{B}-t{T}"]["usable"]
+    assert targets["cpu-pytorch-fp32-b{B}-t{T}"]["details"]["processor"]
 
 
 def test_spaces(hwnas: Command) -> None:

@@ -19,9 +19,10 @@ from scipy.stats import spearmanr
 from experiments.record import Row
 from experiments.setting import Setting, main
 from hwnas.deploy import Target, export_onnx, measure
-from hwnas.predictors import LatencyRegression, networks_to_time
+from hwnas.predictors import DevicePredictor, shipped_experience
 from hwnas.search.objective import LATENCY
 from hwnas.search_spaces import Architecture, SearchSpace, Workload
+from hwnas.stages.calibrate import networks_to_time
 
 TIMED, UNSEEN = "timed", "unseen"
 _Z90 = 1.6449  # quantile of the normal distribution that leaves a twentieth on either side
@@ -44,16 +45,18 @@ def work(arguments: argparse.Namespace) -> None:
             next(o.target for o in objectives if o.metric == LATENCY and o.target)
         )
         if not rows:
-            drawn = draw(ingredients.space, arguments.timed, arguments.unseen, seed)
+            drawn = draw(ingredients.space, target, arguments.timed, arguments.unseen, seed)
             rows = timed_rows(ingredients.space, drawn, target, seed, setting.work / "onnx")
             setting.observations.put(rows)
         setting.answer(judge(ingredients.space, target, rows, seed))
     setting.show()
 
 
-def draw(space: SearchSpace, timed: int, unseen: int, seed: int) -> dict[str, list[Architecture]]:
+def draw(
+    space: SearchSpace, target: Target, timed: int, unseen: int, seed: int
+) -> dict[str, list[Architecture]]:
     """Networks to calibrate with and other, random ones."""
-    chosen = networks_to_time(space, timed, random.Random(seed))
+    chosen = networks_to_time(space, target.name, timed, seed)
     rng = random.Random(f"unseen-{seed}")
     others: dict[Architecture, None] = {}
     while len(others) < unseen:
@@ -122,14 +125,16 @@ def judge(space: SearchSpace, target: Target, rows: Sequence[Row], seed: int) ->
         role: np.array([row.value for row in rows if row.details["role"] == role], dtype=float)
         for role in (TIMED, UNSEEN)
     }
-    fitted = LatencyRegression(target).adapt(workloads[TIMED], latencies[TIMED].tolist())
+    fitted = DevicePredictor(target.name, shipped_experience()).adapt(
+        workloads[TIMED], latencies[TIMED].tolist()
+    )
     estimates = fitted.cost(workloads[UNSEEN], [target] * len(workloads[UNSEEN]))
     means = np.array([estimate.mean for estimate in estimates])
     log_std = np.arcsinh([estimate.std / estimate.mean for estimate in estimates])
     truth, n = latencies[UNSEEN], len(latencies[UNSEEN])
     inside = np.abs(np.log(truth / means)) <= _Z90 * log_std
     predictions = {
-        "regression": means,
+        "default": means,
         "macs": _log_linear(lambda w: w.macs, workloads, latencies[TIMED]),
         "params": _log_linear(lambda w: w.params, workloads, latencies[TIMED]),
     }
@@ -143,7 +148,7 @@ def judge(space: SearchSpace, target: Target, rows: Sequence[Row], seed: int) ->
         answers.append(
             Row("median_error", method, seed, float(np.median(errors)), "fraction", n, spread)
         )
-    answers.append(Row("coverage_of_90", "regression", seed, float(inside.mean()), "fraction", n))
+    answers.append(Row("coverage_of_90", "default", seed, float(inside.mean()), "fraction", n))
     answers.append(Row("disturbed_timings", "all", seed, disturbed, "fraction", len(rows)))
     return answers
 

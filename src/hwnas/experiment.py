@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from hwnas.search.training import (
     load_weights,
     train_supernet,
 )
+from hwnas.search_spaces import SearchSpace
 from hwnas.stages.calibrate import calibrate, check_limits, fitted_predictor
 from hwnas.stages.finalists import finish
 from hwnas.stages.job import Goal, Ingredients, Job
@@ -40,6 +42,7 @@ __all__ = [
     "resume",
     "rewrite_reports",
     "run",
+    "space_of",
     "specialise",
     "status",
 ]
@@ -337,6 +340,26 @@ def export(
             else:
                 make_bundle(job, goal, source, temporary)
     return Bundle.load(out)
+
+
+def space_of(path: str | Path) -> SearchSpace:
+    """The search space of a recipe, or of a run.
+
+    Args:
+        path: A TOML recipe, or a run's folder.
+
+    Raises:
+        ConfigError: It is neither, or the recipe is wrong.
+        DataError: The images that decide the size of the networks are missing.
+    """
+    found = Path(path)
+    if found.is_dir():
+        opened = RunFolder.open(found)
+        recipe, folder = opened.recipe, opened.recipe_folder
+    else:
+        recipe, folder = read_recipe(found)[0], found.absolute().parent
+    with _imports_from(folder), tempfile.TemporaryDirectory() as cache:
+        return Ingredients.prepare(recipe, folder, Path(cache)).space
 
 
 def _job(folder: RunFolder) -> Job:

@@ -74,8 +74,15 @@ def test_an_operator_that_is_not_known_is_named(tmp_path: Path) -> None:
     assert found.workload.bytes_moved(operator) == 2 * 4 * 3 * 64
 
 
-def test_an_operator_whose_result_has_no_size_is_refused(tmp_path: Path) -> None:
+def test_an_operator_of_an_own_domain_writes_what_it_reads(tmp_path: Path) -> None:
     path = graph(tmp_path / "one.onnx", "Sparkle", ["n", 3, 8, 8], domain="my.own")
+    found = read_workload(path)
+    assert dict(found.unknown) == {"Sparkle": 1}
+    assert found.workload.bytes_moved(found.workload.operators[-1]) == 2 * 4 * 3 * 64
+
+
+def test_an_operator_whose_result_has_no_size_is_refused(tmp_path: Path) -> None:
+    path = graph(tmp_path / "one.onnx", "NonZero", ["n", 3, 8, 8])
     with pytest.raises(ArtifactError, match="the size of 'y' depends on"):
         read_workload(path)
 

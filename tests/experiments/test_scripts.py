@@ -95,6 +95,21 @@ def test_published_tables_are_scored_once(tmp_path: Path) -> None:
     assert set(found) == {"fbnet-F2 macs", "fbnet-F2 ridge"}
 
 
+@pytest.mark.slow
+def test_products_are_timed_once(tmp_path: Path) -> None:
+    options = ["--targets", "cpu-onnxruntime-fp32-b1-t1", "--seeds", "0"]
+    options += ["--known", "30", "--new", "2", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "experiments.gemm.run", *options]
+    first, second = (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2)
+    )
+    assert first.returncode == second.returncode == 0, first.stderr
+    assert "seed 0: " in first.stdout
+    assert "seed 0: " not in second.stdout
+    found = {(row.metric, row.subject.split()[-2]) for row in read_rows(tmp_path / "results.jsonl")}
+    assert found >= {("r2_log", "held-out"), ("mape", "larger-m"), ("mape", "smaller-mnk")}
+
+
 def test_unknown_splits_are_named(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "experiments.predictors.run", "--out", str(tmp_path)]
     done = subprocess.run([*command, "--splits", "x"], cwd=ROOT, capture_output=True, text=True)

@@ -36,7 +36,7 @@ def space() -> MobileNetSpace:
 
 @pytest.fixture(scope="session")
 def true_latency_ms() -> Callable[[Workload], float]:
-    """A roofline whose constants are not those of `hwnas.predictors.features`, and a cache."""
+    """A roofline whose constants are not those of `hwnas.predictors.physical`, and a cache."""
 
     def latency(workload: Workload) -> float:
         total = 0.03

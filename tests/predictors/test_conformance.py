@@ -14,7 +14,14 @@ import pytest
 
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
-from hwnas.predictors import CostSource, Estimate, LatencyRegression, Predictor
+from hwnas.predictors import (
+    CostSource,
+    DevicePredictor,
+    Estimate,
+    Predictor,
+    shipped_experience,
+)
+from hwnas.predictors.experience import Experience
 from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage, Workload, mobilenet
 
 Latency = Callable[[Workload], float]
@@ -35,7 +42,18 @@ class Table:
         ]
 
 
-PREDICTORS: dict[str, Callable[[Target], Predictor]] = {"regression": LatencyRegression}
+def taught(target: Target) -> Predictor:
+    """With all that is known of other devices."""
+    return DevicePredictor(target.name, shipped_experience())
+
+
+def alone(target: Target) -> Predictor:
+    """With nothing from other devices but the networks that features are scaled over."""
+    nothing = Experience((), shipped_experience().reference)
+    return DevicePredictor(target.name, nothing)
+
+
+PREDICTORS: dict[str, Callable[[Target], Predictor]] = {"taught": taught, "alone": alone}
 SOURCES = [*PREDICTORS, "table"]
 
 

@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from hwnas.predictors.blocks import Scale, blocks_of_codes, rows_of
 from hwnas.predictors.cost_table import CostTable
 from hwnas.predictors.experience import Experience, Source
-from hwnas.predictors.transfer import fitted
+from hwnas.predictors.gaussian_process import Mixture
 
 POOL = np.arange(150)
 
@@ -29,7 +29,9 @@ def predicted(table: CostTable, known: Experience, device: str, samples: int) ->
     parts = known.parts(known.see(blocks))
     rows = np.random.default_rng(1).choice(POOL, samples, replace=False)
     logs = np.log(table.costs[rows, table.column(device)])
-    return fitted(parts.rows(rows), logs, known.prior).predict(parts.rows(range(150, 600)))[0]
+    return Mixture.fitted(parts.rows(rows), logs, known.prior).predict(parts.rows(range(150, 600)))[
+        0
+    ]
 
 
 def ranking(table: CostTable, found: np.ndarray, device: str) -> float:

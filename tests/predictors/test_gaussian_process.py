@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
 
-from hwnas.predictors.gaussian_process import Mixture, Parts, Prior, covariances, likeliest
+from hwnas.predictors.gaussian_process import (
+    Mixture,
+    Parts,
+    Prior,
+    covariances,
+    likeliest,
+    means,
+)
 
 
 def parts(x: np.ndarray, z: np.ndarray) -> Parts:
@@ -54,6 +61,46 @@ def test_the_likeliest_hyperparameters_are_those_of_scikit_learn() -> None:
     # A part that explains nothing is as good as gone.
     theta = likeliest(parts(x, z), y, flat)
     assert np.exp(theta[1]) < 0.02 * np.exp(theta[0])
+
+
+def test_several_draws_are_the_mixture_of_their_processes() -> None:
+    (x, z), (xq, zq) = drawn(8, 9), drawn(9, 6)
+    y, thetas = x[:, 0], Prior.vague(2).draws(8)
+    mixture = Mixture(parts(x, z), y, 1.0, thetas)
+    kept = mixture._solved[1]
+    alone = [Mixture(parts(x, z), y, 1.0, theta[None]).predict(parts(xq, zq)) for theta in kept]
+    mean = sum(w * m for w, (m, _) in zip(mixture.weights, alone, strict=True))
+    second = sum(w * (s**2 + m**2) for w, (m, s) in zip(mixture.weights, alone, strict=True))
+    found = mixture.predict(parts(xq, zq))
+    np.testing.assert_allclose(found[0], mean, atol=1e-6)
+    np.testing.assert_allclose(found[1], np.sqrt(second - mean**2), atol=1e-6)
+
+
+def test_means_of_several_processes_are_those_of_each() -> None:
+    (x, z), (xq, zq) = drawn(10, 9), drawn(11, 7)
+    shared, other = parts(x, z), parts(*drawn(12, 5))
+    thetas = Prior.vague(2).draws(4)
+    processes = [
+        Mixture(shared, x[:, 0], 1.0, thetas[:1]),
+        Mixture(other, np.arange(5.0), 2.0, thetas[1:2]),
+        Mixture(shared, 5 + z[:, 1], 0.5, thetas),
+    ]
+    found = means(processes, parts(xq, zq))
+    for column, process in zip(found.T, processes, strict=True):
+        np.testing.assert_allclose(column, process.predict(parts(xq, zq))[0], atol=1e-9)
+
+
+def test_surprise_is_the_error_of_leaving_each_out() -> None:
+    x, z = drawn(13, 12)
+    y, theta = x[:, 0] + 0.1 * z[:, 0], Prior.vague(2).draws(1)
+    process = Mixture(parts(x, z), y - y.mean(), 1.0, theta)
+    ratios = []
+    for i in range(12):
+        kept = np.delete(np.arange(12), i)
+        others = Mixture(parts(x, z).rows(kept), process.observed[kept], 1.0, theta)
+        mean, std = others.predict(parts(x, z).rows([i]))
+        ratios.append(((process.observed[i] - mean[0]) / std[0]) ** 2)
+    assert process.surprise == pytest.approx(np.sqrt(np.mean(ratios)), rel=0.02)
 
 
 def test_draws_that_explain_the_observations_weigh_more() -> None:

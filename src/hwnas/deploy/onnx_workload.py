@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.errors import ArtifactError
-from hwnas.search_spaces import Operator, OperatorKind, TensorSpec, Workload
+from hwnas.search_spaces import Operator, OperatorKind, StepTable, TensorSpec, Workload
 from hwnas.search_spaces.workload import flag_dead
 
 __all__ = ["OnnxWorkload", "read_workload"]
@@ -58,10 +59,21 @@ class OnnxWorkload:
         workload: Its operators.
         unknown: How many operators there are of each type that is not known. They are of the kind
             ``"other"``, with the bytes they move and no multiply-accumulates.
+        batch: That the workload is at: the file's own, or the one that was asked for.
+        nodes: Name of each operator's node in the file.
+        written: Name of the first tensor that each operator writes.
     """
 
     workload: Workload
     unknown: Mapping[str, int] = field(default_factory=dict)
+    batch: int = 1
+    nodes: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> StepTable:
+        """What one image asks of hardware, as a table of one network."""
+        return StepTable.of_workloads([self.workload]).per_image(self.batch)
 
 
 def read_workload(
@@ -86,9 +98,7 @@ def read_workload(
         inputs = _network_inputs(model.graph)
         for value in inputs:
             _fix_shape(path, value, batch, input_shape if len(inputs) == 1 else None)
-        graph = onnx.shape_inference.infer_shapes(
-            _without_old_shapes(model), strict_mode=False, data_prop=True
-        ).graph
+        graph = _with_shapes(_without_old_shapes(model))
     except ArtifactError:
         raise
     except Exception as error:  # protobuf's and onnx's errors share no base but this
@@ -136,6 +146,24 @@ def _without_old_shapes(model: Any) -> Any:
     return model
 
 
+def _with_shapes(model: Any) -> Any:
+    """The graph with the shapes of all tensors that can be worked out.
+
+    What an operator of an unknown type writes is taken to have the shape of its first input.
+    """
+    import onnx
+
+    named = copy.deepcopy(model)
+    for node in named.graph.node:
+        if not onnx.defs.has(node.op_type, node.domain):
+            del node.attribute[:], node.input[1:], node.output[1:]
+            node.op_type, node.domain = "Identity", ""
+    graph = onnx.shape_inference.infer_shapes(named, strict_mode=False, data_prop=True).graph
+    del graph.node[:]
+    graph.node.extend(model.graph.node)
+    return graph
+
+
 class _Reader:
     """Turns the nodes of one graph into operators."""
 
@@ -153,6 +181,7 @@ class _Reader:
         for value in _network_inputs(self._graph):
             self._id(value.name, "input")
         operators = []
+        nodes = []
         unknown: Counter[str] = Counter()
         for node in self._graph.node:
             if node.op_type == "Constant":
@@ -162,10 +191,15 @@ class _Reader:
             if operator.kind == "other":
                 unknown[node.op_type] += 1
             operators.append(operator)
+            nodes.append(node)
         outputs = tuple(self._ids[value.name] for value in self._graph.output)
         flagged = flag_dead(operators, set(outputs))
         params = sum(math.prod(w.dims) for w in self._weights.values() if len(w.dims))
-        return OnnxWorkload(Workload(flagged, tuple(self._tensors), outputs, params), unknown)
+        workload = Workload(flagged, tuple(self._tensors), outputs, params)
+        shapes = [self._shape(value.name)[0] for value in _network_inputs(self._graph)]
+        batch = shapes[0][0] if shapes and shapes[0] else 1
+        names = tuple(node.name or node.output[0] for node in nodes)
+        return OnnxWorkload(workload, unknown, batch, names, tuple(n.output[0] for n in nodes))
 
     def _id(self, name: str, role: Any) -> int:
         if name not in self._ids:
@@ -204,8 +238,11 @@ class _Reader:
             for name in node.input
             if name
         )
-        outputs = tuple(self._id(name, "activation") for name in node.output if name)
-        written = self._tensors[outputs[0]].shape
+        written = [name for name in node.output if name]
+        if node.op_type not in (*_KINDS, *_CONVOLUTIONS):
+            written = written[:1]
+        outputs = tuple(self._id(name, "activation") for name in written)
+        shape = self._tensors[outputs[0]].shape
         if node.op_type in _CONVOLUTIONS:
             return self._convolution(node, attributes, inputs, outputs)
         kind = _KINDS.get(node.op_type, "other")
@@ -213,9 +250,9 @@ class _Reader:
         if kind in ("linear", "matmul"):
             last = self._tensors[inputs[0]].shape
             transposed = "transA" in attributes and attributes["transA"].i
-            macs = math.prod(written) * (last[-2] if transposed else last[-1])
+            macs = math.prod(shape) * (last[-2] if transposed else last[-1])
         elif node.op_type == "Mul":
-            macs = math.prod(written)
+            macs = math.prod(shape)
         name = node.op_type.lower()
         return Operator(kind, name, inputs, outputs, macs, in_place=kind == "view")
 

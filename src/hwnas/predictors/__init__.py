@@ -1,16 +1,26 @@
 """What a candidate will cost, with an uncertainty and a word for where the number comes from."""
 
+from hwnas.predictors.calibration import Pool, Reading, calibrate
+from hwnas.predictors.device import DevicePredictor
 from hwnas.predictors.estimate import CostKind, CostSource, Estimate, Predictor
-from hwnas.predictors.features import features
-from hwnas.predictors.linear import LatencyRegression
-from hwnas.predictors.selection import networks_to_time
+from hwnas.predictors.prediction import KnownDevice, Prediction, known_devices, predict
+from hwnas.predictors.shipped import shipped_experience
+from hwnas.predictors.store import DeviceProfile, DeviceStore
 
 __all__ = [
     "CostKind",
     "CostSource",
+    "DevicePredictor",
+    "DeviceProfile",
+    "DeviceStore",
     "Estimate",
-    "LatencyRegression",
+    "KnownDevice",
+    "Pool",
+    "Prediction",
     "Predictor",
-    "features",
-    "networks_to_time",
+    "Reading",
+    "calibrate",
+    "known_devices",
+    "predict",
+    "shipped_experience",
 ]

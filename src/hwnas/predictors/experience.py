@@ -5,16 +5,17 @@ Shapes: N networks, K known devices, P parts of the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from hwnas.predictors.blocks import Blocks, Scale, rows_of
-from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior, likeliest
+from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior, likeliest, means
 
-__all__ = ["Experience", "Networks", "Source"]
+__all__ = ["Experience", "Lessons", "Networks", "Source", "Widening"]
 
 _MOST_ROWS = 1000  # of a known device, to learn it from
 _ROWS_FOR_WEIGHTS = 300  # of these, to find the weights of the kernel's parts with
@@ -54,6 +55,44 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Widening:
+    """By what to stretch the standard deviations of a process.
+
+    Attributes:
+        factor: Where the process is as surprised as it says that it would be.
+        exponent: How far its surprise counts, 0 to 1.
+    """
+
+    factor: float = 1.0
+    exponent: float = 0.0
+
+    def of(self, process: Mixture) -> float:
+        """For one process."""
+        return float(self.factor * process.surprise**self.exponent)
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What was found out about known devices; slow to find, quick to use.
+
+    Attributes:
+        thetas: Hyperparameters of each known device, of shape (K, P + 1).
+        prior: Over those of a new device.
+        widenings: Of a new device's process, by the number of its measurements; may be empty.
+    """
+
+    thetas: Numbers
+    prior: Prior
+    widenings: Mapping[int, Widening] = field(default_factory=dict)
+
+    def widening(self, samples: int) -> Widening:
+        """That of the nearest number of measurements."""
+        if not self.widenings:
+            return Widening()
+        return self.widenings[min(self.widenings, key=lambda n: abs(math.log(n / samples)))]
+
+
+@dataclass(frozen=True)
 class Networks:
     """Networks as the known devices see them.
 
@@ -79,10 +118,12 @@ class Experience:
     Attributes:
         sources: The known devices.
         reference: Features of the networks over which everything is scaled.
+        known_lessons: What was found out before; found anew if None.
     """
 
     sources: tuple[Source, ...]
     reference: Blocks
+    known_lessons: Lessons | None = None
 
     @cached_property
     def _scales(self) -> dict[str, Scale]:
@@ -93,16 +134,52 @@ class Experience:
         near = {f"{name}_near": 2.0 * block for name, block in scaled.items() if name != "counts"}
         return Parts(scaled, near)
 
+    def only(self, device: str) -> Experience:
+        """What is known of one of the devices itself, with nothing from the others."""
+        place = [source.name for source in self.sources].index(device)
+        theta = self.lessons.thetas[place]
+        none = np.zeros((0, len(theta)))
+        return Experience((), self.reference, Lessons(none, Prior(theta, np.zeros(len(theta)))))
+
+    def but(self, devices: Sequence[str]) -> Experience:
+        """The same without some of the devices; what they taught about others stays."""
+        kept = [i for i, source in enumerate(self.sources) if source.name not in devices]
+        lessons = replace(self.lessons, thetas=self.lessons.thetas[kept])
+        return Experience(tuple(self.sources[i] for i in kept), self.reference, lessons)
+
+    def typical_logs(self, blocks: Blocks) -> Numbers:
+        """Logarithm of what networks cost the known devices, in the median, of shape (N,)."""
+        levels = np.array([(source.logs.std(), source.logs.mean()) for source in self.sources])
+        typical: Numbers = np.median(self.see(blocks).predicted * levels[:, 0] + levels[:, 1], 1)
+        return typical
+
+    @cached_property
+    def lessons(self) -> Lessons:
+        """What the known devices teach."""
+        return self.known_lessons or Lessons(self._thetas, self._prior())
+
+    @cached_property
+    def _thetas(self) -> Numbers:
+        """Each known device learnt from its own networks."""
+        if self.known_lessons is not None:
+            return self.known_lessons.thetas
+        found = []
+        for source in self.sources:
+            few = source.first(_ROWS_FOR_WEIGHTS)
+            parts = self._own(few.blocks)
+            found.append(likeliest(parts, few.standardised, Prior.vague(len(parts.names))))
+        return np.array(found)
+
     @cached_property
     def _models(self) -> tuple[Mixture, ...]:
-        """Each known device learnt from its own networks."""
-        return tuple(self._learn(source.first(_MOST_ROWS)) for source in self.sources)
-
-    def _learn(self, source: Source) -> Mixture:
-        few = source.first(_ROWS_FOR_WEIGHTS)
-        parts = self._own(few.blocks)
-        theta = likeliest(parts, few.standardised, Prior.vague(len(parts.names)))
-        return Mixture(self._own(source.blocks), source.standardised, 1.0, theta[None])
+        """The known devices; those that were measured on the same networks share their parts."""
+        parts: dict[int, Parts] = {}
+        models = []
+        for source, theta in zip(self.sources, self._thetas, strict=True):
+            some = source.first(_MOST_ROWS)
+            shared = parts.setdefault(id(source.blocks), self._own(some.blocks))
+            models.append(Mixture(shared, some.standardised, 1.0, theta[None]))
+        return tuple(models)
 
     def see(self, blocks: Blocks) -> Networks:
         """Networks with these features.
@@ -113,7 +190,7 @@ class Experience:
         own = self._own(blocks)
         if not self.sources:
             return Networks(own, np.zeros((len(own), 0)))
-        return Networks(own, np.column_stack([model.predict(own)[0] for model in self._models]))
+        return Networks(own, means(self._models, own))
 
     @cached_property
     def _reference(self) -> Networks:
@@ -140,9 +217,12 @@ class Experience:
         own = networks.own
         return Parts({**transferred, **own.linear}, {**near, **own.radial})
 
-    @cached_property
+    @property
     def prior(self) -> Prior:
         """The weights of the parts: what each known device needed to be learnt from the others."""
+        return self.lessons.prior
+
+    def _prior(self) -> Prior:
         if len(self.sources) < 3:  # with one left out, at least two have to be left
             return Prior.vague(len(self.parts(self._reference.rows([0])).names))
         found = []

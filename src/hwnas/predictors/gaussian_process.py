@@ -12,18 +12,21 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.linalg import cho_solve, cholesky
 from scipy.optimize import minimize
 from scipy.stats import norm, qmc
 
-__all__ = ["Mixture", "Numbers", "Parts", "Prior", "covariances", "likeliest"]
+__all__ = ["Mixture", "Numbers", "Parts", "Prior", "covariances", "likeliest", "means"]
 
 Numbers = npt.NDArray[np.float64]
 
 _JITTER = 1e-8
 _LEAST_WEIGHT = 1e-3  # draws with less, relative to the heaviest, are left out
 _BOUND = 12.0  # of logarithms of variances
-_CHUNK = 2000  # rows that are predicted at once, for the sake of memory
+_DRAWS = 256
+_SCEPTICS = 64
+_LEAST_SURPRISE = 0.1
+_CHUNK = 4096  # rows that are predicted at once, for the sake of memory
 _MEAN_VARIANCE = 100.0  # of the unknown constant, in units of the observations' own variance
 
 
@@ -70,8 +73,11 @@ def covariances(a: Parts, b: Parts) -> Numbers:
 
 
 def _radial(a: Numbers, b: Numbers) -> Numbers:
-    squares = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T
-    result: Numbers = np.exp(-0.5 * np.maximum(squares, 0.0))
+    negative = a @ b.T
+    negative -= 0.5 * (a * a).sum(1)[:, None]
+    negative -= 0.5 * (b * b).sum(1)[None]
+    np.minimum(negative, 0.0, out=negative)
+    result: Numbers = np.exp(negative, out=negative)
     return result
 
 
@@ -84,7 +90,7 @@ class Prior:
 
     Attributes:
         mean: Of shape (P + 1,).
-        std: Of shape (P + 1,), positive.
+        std: Of shape (P + 1,); all positive, or all 0 where there is nothing to doubt.
     """
 
     mean: Numbers
@@ -101,7 +107,12 @@ class Prior:
         return cls(found.mean(0), np.hypot(found.std(0), least_std))
 
     def draws(self, count: int) -> Numbers:
-        """Hyperparameters of shape (count, P + 1), spread evenly (Sobol); the same every time."""
+        """Hyperparameters of shape (count, P + 1), spread evenly (Sobol); the same every time.
+
+        Only one draw where there is nothing to doubt.
+        """
+        if not self.std.any():
+            return self.mean[None]
         sobol = qmc.Sobol(len(self.mean), scramble=True, rng=np.random.default_rng(0))
         uniform = np.clip(sobol.random(count), 1e-6, 1 - 1e-6)
         drawn: Numbers = self.mean + self.std * norm.ppf(uniform)
@@ -170,29 +181,47 @@ class Mixture:
     scale: float
     thetas: Numbers
 
-    @cached_property
-    def _grams(self) -> Numbers:
-        return covariances(self.parts, self.parts)
+    @classmethod
+    def fitted(cls, parts: Parts, observed: Numbers, prior: Prior) -> Mixture:
+        """The process given observations (n,), with hyperparameters drawn from a prior."""
+        variances = np.exp(prior.mean)
+        expected = np.tensordot(variances[:-1], covariances(parts, parts), 1)
+        expected += variances[-1] * np.eye(len(observed))
+        # The variance at these rows of what has unit variance in general.
+        unit = float(np.trace(expected) / len(observed) - expected.mean())
+        scale = max(float(observed.std()), 1e-3) / np.sqrt(max(unit, 1e-6))
+        thetas = prior.draws(_DRAWS)
+        if len(thetas) > 1:  # some draws do not believe the prior, in case it is wrong here
+            thetas = np.vstack([thetas, Prior.vague(len(parts.names)).draws(_SCEPTICS)])
+        return cls(parts, observed, float(scale), thetas)
 
     @cached_property
-    def _centre(self) -> float:
+    def centre(self) -> float:
+        """The mean of what was observed."""
         return float(self.observed.mean())
 
     @cached_property
     def _solved(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """Log weights (D,), hyperparameters (D, P + 1), factors (D, n, n), solutions (D, n)."""
+        """Log weights (D,), hyperparameters (D, P + 1), inverses (D, n, n), solutions (D, n)."""
         n = len(self.observed)
         variances = np.exp(self.thetas)
-        totals = np.einsum("dp,pij->dij", variances[:, :-1], self._grams) + _MEAN_VARIANCE
+        grams = covariances(self.parts, self.parts)
+        totals = np.einsum("dp,pij->dij", variances[:, :-1], grams) + _MEAN_VARIANCE
         totals += (variances[:, -1] + _JITTER)[:, None, None] * np.eye(n)
         factors = np.linalg.cholesky(totals)
-        values = (self.observed - self._centre) / self.scale
+        values = (self.observed - self.centre) / self.scale
         halves = np.linalg.solve(factors, np.broadcast_to(values[:, None], (len(totals), n, 1)))
         logs = -0.5 * (halves[..., 0] ** 2).sum(1)
         logs -= np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(1)
         kept = logs > logs.max() + np.log(_LEAST_WEIGHT)
-        solved = np.linalg.solve(np.swapaxes(factors[kept], 1, 2), halves[kept])[..., 0]
-        return logs[kept] - logs.max(), self.thetas[kept], factors[kept], solved
+        roots = np.linalg.inv(factors[kept])
+        solved = np.einsum("dki,dk->di", roots, halves[kept, :, 0])
+        return (
+            logs[kept] - logs.max(),
+            self.thetas[kept],
+            np.swapaxes(roots, 1, 2) @ roots,
+            solved,
+        )
 
     @cached_property
     def weights(self) -> Numbers:
@@ -207,6 +236,57 @@ class Mixture:
         mean: Numbers = self.weights @ self._solved[1]
         return mean
 
+    @cached_property
+    def _variances(self) -> Numbers:
+        """Of the parts, of the unknown mean and, last, of the noise, of shape (D, P + 2)."""
+        variances = np.exp(self._solved[1])
+        return np.insert(variances, -1, _MEAN_VARIANCE, axis=1)
+
+    @cached_property
+    def coefficients(self) -> Numbers:
+        """Of shape (P + 1, n): by which covariances of the parts and, last, 1 are multiplied.
+
+        The posterior mean is linear in them whatever the hyperparameters, so the mean over draws
+        is, too.
+        """
+        found: Numbers = np.einsum(
+            "d,dp,dn->pn", self.weights, self._variances[:, :-1], self._solved[3]
+        )
+        return found
+
+    @cached_property
+    def _reduction(self) -> Numbers:
+        """Of shape ((P + 1) n, (P + 1) n): the quadratic form of covariances that variances lose.
+
+        The mean over draws of k' K^-1 k, less the variance over draws of the mean.
+        """
+        _, _, inverses, solutions = self._solved
+        variances, n = self._variances[:, :-1], len(self.observed)
+        count = variances.shape[1]
+        pairs = self.weights[:, None] * (variances[:, :, None] * variances[:, None]).reshape(
+            len(variances), -1
+        )
+        blocks = (pairs.T @ inverses.reshape(len(inverses), -1)).reshape(count, count, n, n)
+        lost = blocks.transpose(0, 2, 1, 3).reshape(count * n, count * n)
+        draws = (variances[:, :, None] * solutions[:, None]).reshape(len(variances), -1)
+        apart = draws - self.coefficients.ravel()
+        reduction: Numbers = lost - (self.weights[:, None] * apart).T @ apart
+        return reduction
+
+    @cached_property
+    def surprise(self) -> float:
+        """Root mean square error of leaving out each observation, in predicted deviations.
+
+        By Rasmussen and Williams (2006), equations 5.10 to 5.12; about 1 where the process is
+        right, and at least 0.1.
+        """
+        _, _, inverses, solutions = self._solved
+        precisions = np.diagonal(inverses, axis1=1, axis2=2)
+        errors = solutions / precisions
+        mean = self.weights @ errors
+        variance = self.weights @ (1 / precisions + (errors - mean) ** 2)
+        return max(float(np.sqrt((mean**2 / variance).mean())), _LEAST_SURPRISE)
+
     def predict(self, parts: Parts, noise: bool = True) -> tuple[Numbers, Numbers]:
         """Mean and standard deviation, each of shape (m,), in the unit of the observations.
 
@@ -220,22 +300,48 @@ class Mixture:
         ]
         if not chunks:
             return np.zeros(0), np.zeros(0)
-        means, spreads = zip(*chunks, strict=True)
-        return np.concatenate(means), np.concatenate(spreads)
+        centres, spreads = zip(*chunks, strict=True)
+        return np.concatenate(centres), np.concatenate(spreads)
 
     def _predict(self, parts: Parts, noise: bool) -> tuple[Numbers, Numbers]:
-        _, thetas, factors, solved = self._solved
-        cross = covariances(parts, self.parts)
-        own = parts.variances
-        means, spreads = [], []
-        for theta, factor, solution in zip(thetas, factors, solved, strict=True):
-            variances = np.exp(theta)
-            k = np.tensordot(variances[:-1], cross, 1) + _MEAN_VARIANCE
-            half = solve_triangular(factor, k.T, lower=True, check_finite=False)
-            left = variances[:-1] @ own + _MEAN_VARIANCE - (half * half).sum(0)
-            means.append(k @ solution)
-            spreads.append(np.maximum(left, 0.0) + (variances[-1] if noise else 0.0))
-        table = np.array(means)
-        mean = self.weights @ table
-        spread = self.weights @ (np.array(spreads) + (table - mean) ** 2)
-        return self._centre + self.scale * mean, self.scale * np.sqrt(spread)
+        own = self.weights @ self._variances
+        ones = np.ones((1, len(parts), len(self.observed)))
+        cross = np.concatenate([covariances(parts, self.parts), ones])
+        flat = cross.transpose(1, 0, 2).reshape(len(parts), -1)
+        mean = flat @ self.coefficients.ravel()
+        left = own[:-2] @ parts.variances + own[-2]
+        left -= np.einsum("mi,mi->m", flat @ self._reduction, flat)
+        spread = np.maximum(left, 0.0) + (own[-1] if noise else 0.0)
+        return self.centre + self.scale * mean, self.scale * np.sqrt(spread)
+
+
+def means(processes: Sequence[Mixture], parts: Parts) -> Numbers:
+    """Posterior means of several processes, of shape (len(parts), len(processes)).
+
+    As `Mixture.predict` gives them, but faster where processes observed the same rows: these are
+    compared once.
+    """
+    groups: dict[int, list[int]] = {}
+    for index, process in enumerate(processes):
+        groups.setdefault(id(process.parts), []).append(index)
+    result = np.empty((len(parts), len(processes)))
+    for members in groups.values():
+        alike = [processes[i] for i in members]
+        for start in range(0, len(parts), _CHUNK):
+            end = min(start + _CHUNK, len(parts))
+            result[start:end, members] = _means_of_alike(alike, parts.rows(range(start, end)))
+    return result
+
+
+def _means_of_alike(processes: Sequence[Mixture], parts: Parts) -> Numbers:
+    observed = processes[0].parts
+    table = np.stack([each.coefficients for each in processes], axis=2)  # (P + 1, n, processes)
+    total = np.broadcast_to(table[-1].sum(0), (len(parts), len(processes))).copy()
+    for place, name in enumerate(parts.names):
+        if name in parts.linear:
+            total += parts.linear[name] @ (observed.linear[name].T @ table[place])
+        else:
+            total += _radial(parts.radial[name], observed.radial[name]) @ table[place]
+    scales, centres = ([getattr(p, name) for p in processes] for name in ("scale", "centre"))
+    result: Numbers = np.asarray(scales) * total + np.asarray(centres)
+    return result

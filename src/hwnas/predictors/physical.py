@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hwnas.search_spaces import OperatorKind, Step, StepTable
 
-__all__ = ["FEATURES", "Machine", "physical_features", "quantities"]
+__all__ = ["FEATURES", "MACHINES", "Machine", "amounts", "physical_features", "quantities"]
 
 _HEAVY: tuple[OperatorKind, ...] = ("conv", "pointwise", "depthwise", "linear", "matmul")
 _LIGHT: tuple[OperatorKind, ...] = ("activation", "elementwise", "pool", "norm", "other")
@@ -43,7 +43,7 @@ class Machine:
         return 1e-3 * self.overhead_us + busy
 
 
-_MACHINES = {
+MACHINES = {
     "small_cpu": Machine(4, 4, 20, 0.3),
     "cpu_core": Machine(30, 15, 2, 0.2),
     "eager_cpu": Machine(30, 15, 8, 0.1, eager=True),
@@ -80,7 +80,7 @@ def _amounts() -> dict[str, Callable[[Step], float]]:
     table["light_bytes"] = weighed(_live(*_LIGHT), "bytes_moved")
     table["weight_bytes"] = weighed(lambda step: not step.dead, "weight_bytes")
     table["dead_bytes"] = weighed(lambda step: step.dead, "bytes_moved")
-    for name, machine in _MACHINES.items():
+    for name, machine in MACHINES.items():
         table[f"{name}_ms"] = machine.milliseconds
     return table
 
@@ -97,11 +97,19 @@ def quantities(steps: StepTable) -> npt.NDArray[np.float64]:
 
 def physical_features(steps: StepTable) -> npt.NDArray[np.float64]:
     """Logarithms of `quantities`, each in a unit in which 1 is little, of the same shape."""
-    units = np.array([_unit(name) for name in FEATURES])
-    features: npt.NDArray[np.float64] = np.log1p(quantities(steps) / units)
+    features: npt.NDArray[np.float64] = np.log1p(quantities(steps) / _UNITS)
     return features
+
+
+def amounts(features: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The quantities that have these `physical_features`."""
+    found: npt.NDArray[np.float64] = np.expm1(features) * _UNITS
+    return found
 
 
 def _unit(name: str) -> float:
     units: Sequence[tuple[str, float]] = (("_macs", 1e5), ("_bytes", 1e4), ("_ms", 1e-3))
     return next((unit for ending, unit in units if name.endswith(ending)), 1.0)
+
+
+_UNITS = np.array([_unit(name) for name in FEATURES])

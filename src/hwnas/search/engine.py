@@ -282,7 +282,8 @@ class _Search:
         trial.set_user_attr("evaluation", evaluation.to_json())
         trial.set_user_attr("counted", dict(price.counted))
         trial.set_user_attr("estimates", {k: e.to_json() for k, e in price.estimates.items()})
-        for label, violation in violations(self.objectives, values).items():
+        seen = _as_limits_see(values, price.estimates)
+        for label, violation in violations(self.objectives, seen).items():
             trial.set_constraint(label, violation)
         return study.tell(trial, [values[o.label] for o in self.objectives])
 
@@ -325,29 +326,39 @@ def scored_trials(study: SearchStudy, objectives: Sequence[Objective]) -> tuple[
 def _scored(trial: FrozenTrial, objectives: Sequence[Objective]) -> Scored:
     about = trial.user_attrs
     values = {o.label: float(v) for o, v in zip(objectives, trial.values, strict=True)}
+    estimates = {label: Estimate.from_json(e) for label, e in about["estimates"].items()}
+    missed = violations(objectives, _as_limits_see(values, estimates))
     return Scored(
         trial.number,
         Candidate.of(Architecture.from_json(about["architecture"])),
         {**about["evaluation"]["values"], **about["counted"], **values},
         about["evaluation"]["standard_errors"],
-        {label: Estimate.from_json(e) for label, e in about["estimates"].items()},
+        estimates,
         about["counted"],
-        all(violation <= 0 for violation in violations(objectives, values).values()),
+        all(violation <= 0 for violation in missed.values()),
     )
+
+
+def _as_limits_see(
+    values: Mapping[str, float], estimates: Mapping[str, Estimate]
+) -> dict[str, float]:
+    """Values that limits hold for: of what is predicted, the upper end of the 90% interval."""
+    return {**values, **{label: e.interval90[1] for label, e in estimates.items()}}
 
 
 def _nearest(result: SearchResult) -> str:
     """What to tell a user whose limits nothing meets."""
 
     def missed(trial: Scored) -> float:
-        found = violations(result.objectives, trial.values)
+        found = violations(result.objectives, _as_limits_see(trial.values, trial.estimates))
         limits = {o.label: abs(o.limit or 0) or 1.0 for o in result.objectives}
         return sum(max(0.0, v) / limits[label] for label, v in found.items())
 
-    nearest = min(result.trials, key=missed)
+    best = min(result.trials, key=missed)
+    nearest = _as_limits_see(best.values, best.estimates)
     wanted = [
         f"{o.label} {'at most' if o.direction == 'minimize' else 'at least'} {o.limit:g} "
-        f"(nearest found: {nearest.values[o.label]:.4g})"
+        f"(nearest found: {nearest[o.label]:.4g})"
         for o in result.objectives
         if o.limit is not None
     ]

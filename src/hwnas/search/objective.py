@@ -45,7 +45,8 @@ class Objective:
         metric: A metric of the task (``"accuracy"``), ``"latency_ms"``, or one of `COUNTED`.
         direction: Which way is better.
         target: For ``"latency_ms"``, what to be fast on, e.g. ``"cpu-onnxruntime-fp32-b1-t1"``.
-        limit: The worst acceptable value, in the metric's unit; None for no limit.
+        limit: The worst acceptable value, in the metric's unit; None for no limit. Of what is
+            predicted, the upper end of the 90% interval has to keep it.
     """
 
     metric: str

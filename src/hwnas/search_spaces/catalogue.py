@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from hwnas.plugin import build, resolve
+from hwnas.search_spaces import SPACES, SearchSpace
 from hwnas.search_spaces.mobilenet import MobileNetSpace
 
-__all__ = ["SpaceEntry", "spaces"]
+__all__ = ["SpaceEntry", "named_space", "spaces"]
 
 _EXAMPLES = {
     "tiny": (8, 8, 1),
@@ -44,3 +48,21 @@ def spaces() -> list[SpaceEntry]:
             SpaceEntry(space.name, preset, image_shape, len(space.choices), space.size())
         )
     return entries
+
+
+def named_space(
+    name: str, image_shape: tuple[int, int, int], outputs: int, options: Mapping[str, Any]
+) -> SearchSpace:
+    """A space by its name in a recipe.
+
+    Args:
+        name: A short name or ``"package.module:object"``.
+        image_shape: Height, width and channels.
+        outputs: Length of the output vector.
+        options: The other keys of the recipe's table.
+
+    Raises:
+        ConfigError: The name or an option is unknown.
+    """
+    factory = resolve("space", name, SPACES)
+    return build("space", factory, options, image_shape=image_shape, outputs=outputs)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from hwnas.errors import ArtifactError
 from hwnas.search_spaces.workload import Operator, OperatorKind, Workload
 
 __all__ = ["Step", "StepTable"]
+
+_KINDS: tuple[OperatorKind, ...] = get_args(OperatorKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,15 @@ class Step:
     def bytes_moved(self) -> int:
         """Everything that it reads and writes, each tensor once."""
         return self.read_bytes + self.written_bytes + self.weight_bytes
+
+    def per_image(self, batch: int) -> Step:
+        """The same step at batch 1, given what it is at some batch."""
+        return replace(
+            self,
+            macs=self.macs // batch,
+            read_bytes=self.read_bytes // batch,
+            written_bytes=self.written_bytes // batch,
+        )
 
     @classmethod
     def of(cls, operator: Operator, workload: Workload) -> Step:
@@ -91,8 +104,15 @@ class StepTable:
 
     @classmethod
     def of_workloads(cls, workloads: Sequence[Workload]) -> StepTable:
-        """A table of traced networks."""
-        return cls.of(Counter(Step.of(op, each) for op in each.operators) for each in workloads)
+        """A table of networks as they are deployed: without what an export folds away."""
+        return cls.of(
+            Counter(Step.of(op, each) for op in each.operators if not op.folded)
+            for each in workloads
+        )
+
+    def per_image(self, batch: int) -> StepTable:
+        """The same networks at batch 1, given what they are at some batch."""
+        return StepTable(tuple(step.per_image(batch) for step in self.steps), self.counts)
 
     @classmethod
     def of_parts(
@@ -112,6 +132,47 @@ class StepTable:
         ones = np.ones(rows * places)
         selection = sparse.csr_array((ones, chosen, ends), (rows, len(together)))
         return cls(together.steps, sparse.csr_array(selection @ together.counts))
+
+    @classmethod
+    def stacked(cls, tables: Sequence[StepTable]) -> StepTable:
+        """The networks of several tables, one below the other."""
+        return cls.of(network for table in tables for network in table._networks())
+
+    def _networks(self) -> Iterable[Mapping[Step, int]]:
+        for start, end in zip(self.counts.indptr[:-1], self.counts.indptr[1:], strict=True):
+            columns, values = self.counts.indices[start:end], self.counts.data[start:end]
+            yield {self.steps[i]: int(count) for i, count in zip(columns, values, strict=True)}
+
+    def to_arrays(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Integer arrays that hold the whole table; `from_arrays` is the inverse."""
+        steps = [(_KINDS.index(step.kind), *astuple(step)[1:]) for step in self.steps]
+        return {
+            "steps": np.array(steps, dtype=np.int64).reshape(len(steps), -1),
+            "counts": self.counts.data.astype(np.int64),
+            "taken": self.counts.indices.astype(np.int64),
+            "ends": self.counts.indptr.astype(np.int64),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[np.int64]]) -> StepTable:
+        """Read a table back.
+
+        Raises:
+            ArtifactError: An array is missing or is not what it should be.
+        """
+        try:
+            steps = tuple(
+                Step(_KINDS[kind], macs, read, written, weights, kernel, stride, bool(dead))
+                for kind, macs, read, written, weights, kernel, stride, dead in arrays[
+                    "steps"
+                ].tolist()
+            )
+            counts = arrays["counts"].astype(np.float64), arrays["taken"], arrays["ends"]
+            table = sparse.csr_array(counts, (len(arrays["ends"]) - 1, len(steps)))
+            table.check_format()
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ArtifactError(f"not a table of steps: {error}") from error
+        return cls(steps, table)
 
     def rows(self, index: npt.NDArray[np.integer]) -> StepTable:
         """Some of the networks, in the order of ``index``."""

@@ -79,6 +79,11 @@ class Operator:
     dead: bool = False
     in_place: bool = False
 
+    @property
+    def folded(self) -> bool:
+        """Whether it is a batch normalisation, which an export folds into a convolution."""
+        return "batch_norm" in self.name
+
 
 @dataclass(frozen=True)
 class Workload:

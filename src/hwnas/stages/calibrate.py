@@ -11,7 +11,7 @@ from hwnas.deploy.device import Target
 from hwnas.deploy.export import export_onnx
 from hwnas.deploy.timing import measure
 from hwnas.errors import InfeasibleError
-from hwnas.predictors import LatencyRegression, networks_to_time
+from hwnas.predictors import DevicePredictor, Pool, shipped_experience
 from hwnas.progress import Advance
 from hwnas.search.cluster import map_tasks
 from hwnas.search.objective import COUNTED, LATENCY, Objective
@@ -19,7 +19,7 @@ from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.job import Goal, Job
 from hwnas.stages.measurements import Timed, read_measurements, write_measurements
 
-__all__ = ["calibrate", "check_limits", "fitted_predictor"]
+__all__ = ["calibrate", "check_limits", "fitted_predictor", "networks_to_time"]
 
 _NETWORKS_TO_CHECK = 200
 _EXPORT_SHARE = 0.8
@@ -31,7 +31,7 @@ def calibrate(job: Job, target: str, path: Path) -> None:
     inputs = [space.fingerprint, target, recipe.predictor, recipe.seed]
 
     def work(advance: Advance) -> None:
-        chosen = networks_to_time(space, recipe.predictor.networks, random.Random(recipe.seed))
+        chosen = networks_to_time(space, target, recipe.predictor.networks, recipe.seed)
         with tempfile.TemporaryDirectory() as folder:
             models = {a.id: Path(folder, f"{a.id}.onnx") for a in chosen}
             jobs = [(a, models[a.id]) for a in chosen]
@@ -53,15 +53,22 @@ def calibrate(job: Job, target: str, path: Path) -> None:
     job.perform(f"calibrate@{target}", inputs, work, lambda: bool(_timed(target, path)))
 
 
+def networks_to_time(space: SearchSpace, target: str, count: int, seed: int) -> list[Architecture]:
+    """Those that tell the most about a target of which nothing is known."""
+    pool = Pool.of(space, seed)
+    chosen = pool.most_informative(DevicePredictor(target, shipped_experience()), count)
+    return [pool.networks[i] for i in chosen]
+
+
 def _export(space: SearchSpace, architecture: Architecture, path: Path) -> None:
     """An untrained network is as fast as a trained one."""
     export_onnx(space.build(architecture), space.input_shape(architecture), path)
 
 
-def fitted_predictor(space: SearchSpace, target: str, path: Path) -> LatencyRegression:
+def fitted_predictor(space: SearchSpace, target: str, path: Path) -> DevicePredictor:
     """The predictor that the calibration of a target gives."""
     timed = _timed(target, path)
-    return LatencyRegression(Target.parse(target)).adapt(
+    return DevicePredictor(target, shipped_experience()).adapt(
         [space.workload(row.architecture) for row in timed],
         [row.measurement.latency_ms for row in timed],
     )
@@ -72,7 +79,7 @@ def _timed(target: str, path: Path) -> list[Timed]:
     return [r for r in rows if r.role == "calibration" and r.measurement.target == target]
 
 
-def check_limits(job: Job, goal: Goal, predictors: dict[str, LatencyRegression]) -> None:
+def check_limits(job: Job, goal: Goal, predictors: dict[str, DevicePredictor]) -> None:
     """Stop before hours of training for a cost that no network of the space can have.
 
     Raises:
@@ -86,8 +93,7 @@ def check_limits(job: Job, goal: Goal, predictors: dict[str, LatencyRegression])
     workloads = [space.workload(architecture) for architecture in drawn] if costly else []
     for objective in costly:
         if objective.metric == LATENCY:
-            predictor = predictors[objective.target or ""]
-            estimates = predictor.cost(workloads, [predictor.target] * len(workloads))
+            estimates = predictors[objective.target or ""].predict(workloads)
             _check_limit(objective, [(e.mean, e.std) for e in estimates])
         else:
             _check_limit(objective, [(COUNTED[objective.metric](w), 0.0) for w in workloads])

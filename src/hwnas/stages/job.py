@@ -24,7 +24,8 @@ from hwnas.search.objective import LATENCY, Objective, check_objectives
 from hwnas.search.samplers import make_sampler
 from hwnas.search.task import Task
 from hwnas.search.training.sampling import SAMPLING
-from hwnas.search_spaces import SPACES, SearchSpace
+from hwnas.search_spaces import SearchSpace
+from hwnas.search_spaces.catalogue import named_space
 
 __all__ = ["Goal", "Ingredients", "Job", "content_hash"]
 
@@ -70,13 +71,7 @@ class Ingredients:
         task = build(
             "task", resolve("task", recipe.task.name, TASKS), recipe.task.options, data=data
         )
-        space = build(
-            "space",
-            resolve("space", recipe.space.name, SPACES),
-            recipe.space.options,
-            image_shape=data.image_shape,
-            outputs=task.outputs,
-        )
+        space = named_space(recipe.space.name, data.image_shape, task.outputs, recipe.space.options)
         check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
         for objective in recipe.objective:
             if objective.target is not None:

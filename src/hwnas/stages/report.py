@@ -198,12 +198,12 @@ def _calibration(job: Job, goal: Goal) -> tuple[CalibrationRow, ...]:
         predictor = fitted_predictor(space, target, table)
         timed = [row for row in measured if row.measurement.target == target]
         fitted = [row for row in timed if row.role == "calibration"]
-        for row, estimate in zip(fitted, predictor.leave_one_out(), strict=True):
+        for row, estimate in zip(fitted, predictor.held_out(), strict=True):
             latency = row.measurement.latency_ms
             rows.append(_interval(row.architecture, estimate, latency, "left out in turn"))
         for row in timed:
             if row.role == "finalist":
-                [estimate] = predictor.cost([space.workload(row.architecture)], [predictor.target])
+                [estimate] = predictor.predict([space.workload(row.architecture)])
                 latency = row.measurement.latency_ms
                 rows.append(_interval(row.architecture, estimate, latency, "finalist"))
     return tuple(rows)

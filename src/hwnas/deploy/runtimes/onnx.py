@@ -65,10 +65,11 @@ class OnnxSession:
         path: The file.
         batch: Images a run that the file must allow.
         threads: Of one operator; operators run one after the other.
+        profile: Beginning of the path of a file that kernels are timed into; nothing is if None.
     """
 
-    def __init__(self, path: Path, batch: int, threads: int) -> None:
-        self._session = _open(path, threads)
+    def __init__(self, path: Path, batch: int, threads: int, profile: Path | None = None) -> None:
+        self._session = _open(path, threads, profile)
         self._threads = threads
         self._input, self._input_shape = _image_input(self._session, path, batch)
 
@@ -92,12 +93,16 @@ class OnnxSession:
         outputs: NDArray[Any] = self._session.run(None, {self._input: batch})[0]
         return outputs
 
+    def end_profile(self) -> Path:
+        """Write the file with the times of all kernels so far."""
+        return Path(self._session.end_profiling())
+
     def cpu_clock(self) -> float:
         """Seconds; one thread is the caller's own, several are counted with the whole process."""
         return time.thread_time() if self._threads == 1 else time.process_time()
 
 
-def _open(path: Path, threads: int) -> Any:
+def _open(path: Path, threads: int, profile: Path | None) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -108,6 +113,9 @@ def _open(path: Path, threads: int) -> Any:
     # Threads that wait by spinning make a busy machine several times slower.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 4  # what goes wrong is raised, too
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = os.fspath(profile)
     if not path.is_file():
         raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
     try:

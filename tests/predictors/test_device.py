@@ -10,16 +10,27 @@ from scipy.stats import spearmanr
 
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
-from hwnas.predictors import LatencyRegression, networks_to_time
+from hwnas.predictors import DevicePredictor, Pool, shipped_experience
 from hwnas.search_spaces import MobileNetSpace, Workload
 
 Latency = Callable[[Workload], float]
 NOISE = 0.03
+TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")
 
 
 @pytest.fixture(scope="module")
 def timed(space: MobileNetSpace) -> list[Workload]:
-    return [space.workload(network) for network in networks_to_time(space, 20, random.Random(0))]
+    return chosen(space, 20)
+
+
+def untouched(target: Target) -> DevicePredictor:
+    return DevicePredictor(target.name, shipped_experience())
+
+
+def chosen(space: MobileNetSpace, count: int) -> list[Workload]:
+    pool = Pool.of(space)
+    some = pool.most_informative(untouched(TARGET), count)
+    return [space.workload(pool.networks[i]) for i in some]
 
 
 def noisy(workloads: list[Workload], latency: Latency, seed: int = 0) -> list[float]:
@@ -28,12 +39,12 @@ def noisy(workloads: list[Workload], latency: Latency, seed: int = 0) -> list[fl
 
 
 @pytest.fixture(scope="module")
-def fitted(target: Target, timed: list[Workload], true_latency_ms: Latency) -> LatencyRegression:
-    return LatencyRegression(target).adapt(timed, noisy(timed, true_latency_ms))
+def fitted(target: Target, timed: list[Workload], true_latency_ms: Latency) -> DevicePredictor:
+    return untouched(target).adapt(timed, noisy(timed, true_latency_ms))
 
 
 def test_recovers_a_roofline_from_twenty_noisy_timings(
-    fitted: LatencyRegression, target: Target, unseen: list[Workload], true_latency_ms: Latency
+    fitted: DevicePredictor, target: Target, unseen: list[Workload], true_latency_ms: Latency
 ) -> None:
     predicted = [e.mean for e in fitted.cost(unseen, [target] * len(unseen))]
     true = [true_latency_ms(workload) for workload in unseen]
@@ -48,14 +59,14 @@ def test_few_timings_still_rank(
     unseen: list[Workload],
     true_latency_ms: Latency,
 ) -> None:
-    timed = [space.workload(network) for network in networks_to_time(space, 8, random.Random(0))]
-    fitted = LatencyRegression(target).adapt(timed, noisy(timed, true_latency_ms))
+    timed = chosen(space, 8)
+    fitted = untouched(target).adapt(timed, noisy(timed, true_latency_ms))
     predicted = [e.mean for e in fitted.cost(unseen, [target] * len(unseen))]
     assert spearmanr(predicted, [true_latency_ms(w) for w in unseen]).statistic > 0.9
 
 
 def test_the_interval_covers_what_is_measured(
-    fitted: LatencyRegression, target: Target, unseen: list[Workload], true_latency_ms: Latency
+    fitted: DevicePredictor, target: Target, unseen: list[Workload], true_latency_ms: Latency
 ) -> None:
     measured = noisy(unseen, true_latency_ms, seed=1)
     estimates = fitted.cost(unseen, [target] * len(unseen))
@@ -70,18 +81,18 @@ def test_it_is_less_sure_of_what_is_unlike_all_it_has_seen(
     rng = random.Random(0)
     smallest = space.workload(space.smallest())
     near = [space.workload(space.mutate(space.largest(), rng, rate=0.2)) for _ in range(12)]
-    fitted = LatencyRegression(target).adapt(near, noisy(near, true_latency_ms))
+    fitted = untouched(target).adapt(near, noisy(near, true_latency_ms))
     familiar, strange = fitted.cost([near[0], smallest], [target] * 2)
     assert strange.std / strange.mean > 1.5 * familiar.std / familiar.mean
 
 
-def test_leave_one_out_does_not_know_the_one(
+def test_a_network_that_is_held_out_does_not_know_the_one(
     target: Target, timed: list[Workload], true_latency_ms: Latency
 ) -> None:
     latencies = noisy(timed[:6], true_latency_ms)
-    honest = LatencyRegression(target).adapt(timed[:6], latencies).leave_one_out()
+    honest = untouched(target).adapt(timed[:6], latencies).held_out()
     latencies[2] *= 100
-    spoiled = LatencyRegression(target).adapt(timed[:6], latencies).leave_one_out()
+    spoiled = untouched(target).adapt(timed[:6], latencies).held_out()
     assert len(honest) == 6
     assert spoiled[2] == honest[2]
     assert spoiled[3] != honest[3]
@@ -90,36 +101,34 @@ def test_leave_one_out_does_not_know_the_one(
 @pytest.mark.parametrize(
     ("latencies", "message"),
     [
-        ([1.0, 2.0], "got 3 workloads and 2 latencies; expected one latency for each workload"),
-        ([1.0, 0.0, 1.0], "a latency is 0.0 ms; expected a positive number"),
-        ([1.0, -2.0, 1.0], "a latency is -2.0 ms"),
-        ([1.0, math.nan, 1.0], "a latency is nan ms"),
-        ([1.0, math.inf, 1.0], "a latency is inf ms"),
+        ([1.0, 2.0], "got 3 workloads and 2 costs; expected one for each"),
+        ([1.0, 0.0, 1.0], "a latency_ms is 0.0; expected a positive number"),
+        ([1.0, -2.0, 1.0], "a latency_ms is -2.0"),
+        ([1.0, math.nan, 1.0], "a latency_ms is nan"),
+        ([1.0, math.inf, 1.0], "a latency_ms is inf"),
     ],
 )
 def test_wrong_measurements_are_refused(
     target: Target, timed: list[Workload], latencies: list[float], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        LatencyRegression(target).adapt(timed[:3], latencies)
+        untouched(target).adapt(timed[:3], latencies)
 
 
 def test_too_few_measurements_are_refused(target: Target, timed: list[Workload]) -> None:
-    few = LatencyRegression(target).adapt(timed[:2], [1.0, 2.0])
+    few = untouched(target).adapt(timed[:2], [1.0, 2.0])
     with pytest.raises(
-        ConfigError, match=rf"2 networks were timed on {target.name}; .* at least 3"
+        ConfigError, match=rf"2 networks were measured on {target.name}; .* at least 3"
     ):
         few.cost(timed[:1], [target])
 
 
-def test_another_target_is_refused(fitted: LatencyRegression, timed: list[Workload]) -> None:
+def test_another_target_is_refused(fitted: DevicePredictor, timed: list[Workload]) -> None:
     other = Target.parse("cpu-onnxruntime-fp32-b1-t2")
-    with pytest.raises(
-        ConfigError, match=r"was fitted on cpu-onnxruntime-fp32-b1-t1, not on cpu-.*2"
-    ):
+    with pytest.raises(ConfigError, match=r"is of cpu-onnxruntime-fp32-b1-t1, not of cpu-.*2"):
         fitted.cost(timed[:1], [other])
 
 
 def test_equal_latencies_are_no_trouble(target: Target, timed: list[Workload]) -> None:
-    flat = LatencyRegression(target).adapt(timed[:5], [2.0] * 5)
+    flat = untouched(target).adapt(timed[:5], [2.0] * 5)
     assert flat.cost(timed[5:6], [target])[0].mean == pytest.approx(2.0, rel=0.01)

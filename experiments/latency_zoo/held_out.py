@@ -1,0 +1,238 @@
+"""How well are targets of one runtime and format predicted from all others, and few measurements?
+
+One family (a runtime in a format, at several batches and threads) is new, all others are known
+with half of the networks; scored are the other networks, which nothing has seen. Beside ten
+measurements also none: then the known targets' fingerprints say how they are to be mixed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+from scipy.stats import spearmanr
+from sklearn.linear_model import BayesianRidge
+
+from experiments.latency_zoo.run import FOLDER
+from experiments.latency_zoo.zoo import family, read_zoo
+from experiments.readme_table import crosstab
+from experiments.record import Results, Row
+from hwnas.predictors.blocks import blocks_of_steps
+from hwnas.predictors.cold_start import ColdStart
+from hwnas.predictors.coverage import NORMAL_90, learn_widening
+from hwnas.predictors.device import DevicePredictor
+from hwnas.predictors.experience import Experience
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.physical import physical_features
+from hwnas.predictors.selection import most_informative
+from hwnas.predictors.shipped import experience_of
+from hwnas.predictors.store import DeviceProfile
+
+SCORES = {"spearman": "rho", "median_ape": "%", "coverage90": "ratio", "width90": "%"}
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known before a family is touched.
+
+    Attributes:
+        profiles: Of the other families, with the networks of the pool only.
+        experience: What they teach.
+        fingerprints: Logarithms of what probes take, by target.
+    """
+
+    profiles: Sequence[DeviceProfile]
+    experience: Experience
+    fingerprints: dict[str, Numbers]
+
+
+Method = Callable[[Known, DeviceProfile, DeviceProfile, np.random.Generator], Numbers]
+"""From what is known, the new target on the offered networks, and the one that is asked about
+(whose costs only the scores read): medians and bounds, of shape (3, N)."""
+
+
+def adapted(samples: int) -> Method:
+    """The predictor of `hwnas calibrate` and `hwnas predict`."""
+
+    def method(
+        known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
+    ) -> Numbers:
+        untouched = DevicePredictor(asked.device, known.experience)
+        parts = untouched.parts(blocks_of_steps(offered.steps))
+        rows = np.array(most_informative(parts, untouched.variances, samples))
+        predictor = untouched.adapt_steps(offered.steps.rows(rows), offered.costs[rows])
+        estimates = predictor.predict_steps(asked.steps)
+        return np.array([(e.mean, *e.interval90) for e in estimates]).T
+
+    return method
+
+
+def ridge(samples: int) -> Method:
+    """Log latency linear in the physical features, at random networks."""
+
+    def method(
+        known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
+    ) -> Numbers:
+        rows = rng.choice(len(offered), samples, replace=False)
+        features = physical_features(offered.steps)
+        centre, spread = features.mean(0), np.maximum(features.std(0), 1e-9)
+        model = BayesianRidge().fit(
+            ((features - centre) / spread)[rows], np.log(offered.costs[rows])
+        )
+        found = model.predict((physical_features(asked.steps) - centre) / spread, return_std=True)
+        return _bounds(*found)
+
+    return method
+
+
+def nearest(samples: int) -> Method:
+    """The known target that ranks random networks most alike, and its scale."""
+
+    def method(
+        known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
+    ) -> Numbers:
+        rows = rng.choice(len(offered), samples, replace=False)
+        logs = np.log(offered.costs[rows])
+        at_rows, at_asked = (
+            known.experience.see(blocks_of_steps(steps)).predicted
+            for steps in (offered.steps.rows(rows), asked.steps)
+        )
+        ranks = [spearmanr(column, logs).statistic for column in at_rows.T]
+        best = int(np.argmax(ranks))
+        slope, level = np.polyfit(at_rows[:, best], logs, 1)
+        spread = np.std(slope * at_rows[:, best] + level - logs, ddof=2)
+        return _bounds(slope * at_asked[:, best] + level, np.full(len(asked), spread))
+
+    return method
+
+
+def from_fingerprint(
+    known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
+) -> Numbers:
+    """No measurement of networks: known targets mixed by what the probes say."""
+    logs = _known_logs(known, asked)
+    described = np.array([known.fingerprints[p.device] for p in known.profiles])
+    start = ColdStart(described, logs, [family(p.device) for p in known.profiles])
+    mean, spread = start.predict(known.fingerprints[asked.device])
+    return _bounds(mean, np.full(len(asked), spread))
+
+
+def mean_of_targets(
+    known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
+) -> Numbers:
+    """No measurement of networks: the mean of known targets."""
+    logs = _known_logs(known, asked)
+    return _bounds(logs.mean(1), np.full(len(asked), logs.mean(0).std()))
+
+
+def _known_logs(known: Known, asked: DeviceProfile) -> Numbers:
+    predicted = known.experience.see(blocks_of_steps(asked.steps)).predicted
+    levels = np.array([(np.log(p.costs).std(), np.log(p.costs).mean()) for p in known.profiles])
+    logs: Numbers = predicted * levels[:, 0] + levels[:, 1]
+    return logs
+
+
+def _bounds(mean: Numbers, std: Numbers) -> Numbers:
+    return np.exp(np.array([mean, mean - NORMAL_90 * std, mean + NORMAL_90 * std]))
+
+
+METHODS: dict[str, Method] = {
+    "default-10": adapted(10),
+    "default-20": adapted(20),
+    "ridge-10": ridge(10),
+    "nearest-10": nearest(10),
+    "fingerprint-0": from_fingerprint,
+    "mean-0": mean_of_targets,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.latency_zoo.held_out", description=__doc__
+    )
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to N - 1")
+    parser.add_argument("--zoo", type=Path, default=FOLDER / "zoo.parquet")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    work(parser.parse_args())
+
+
+def work(arguments: argparse.Namespace) -> None:
+    profiles = read_zoo(arguments.zoo)
+    probes = json.loads((arguments.zoo.parent / "fingerprints.json").read_text(encoding="utf-8"))
+    fingerprints = {name: np.log([*each.values()]) for name, each in probes.items()}
+    half = len(profiles[0]) // 2
+    pool, queries = np.arange(half), np.arange(half, len(profiles[0]))
+    answers = Results(arguments.out / "results.jsonl", {"seeds": arguments.seeds})
+    for name in dict.fromkeys(family(p.device) for p in profiles):
+        if all(answers.find("spearman", f"{name} {m}", 0) for m in METHODS):
+            continue
+        others = _rows([p for p in profiles if family(p.device) != name], pool)
+        known = Known(others, _taught(others), fingerprints)
+        own = [p for p in profiles if family(p.device) == name]
+        for method in METHODS:
+            rows = [
+                (p.device, seed, _score(method, known, p, pool, queries, seed))
+                for p in own
+                for seed in range(arguments.seeds)
+            ]
+            answers.put(_summary(f"{name} {method}", rows))
+            print(f"{name} {method}: {fmean(r['spearman'] for *_, r in rows):.4f}", flush=True)
+    print(crosstab(answers.rows))
+
+
+def _taught(profiles: Sequence[DeviceProfile]) -> Experience:
+    """What some targets teach, with how wide intervals have to be."""
+    plain = experience_of(profiles)
+    widenings = {samples: learn_widening(plain, samples) for samples in (10, 20)}
+    return replace(plain, known_lessons=replace(plain.lessons, widenings=widenings))
+
+
+def _rows(profiles: Sequence[DeviceProfile], rows: Numbers) -> list[DeviceProfile]:
+    """The same targets with some of their networks, shared by all."""
+    steps = profiles[0].steps.rows(rows)
+    return [
+        replace(p, networks=tuple(p.networks[i] for i in rows), steps=steps, costs=p.costs[rows])
+        for p in profiles
+    ]
+
+
+def _score(
+    method: str, known: Known, new: DeviceProfile, pool: Numbers, queries: Numbers, seed: int
+) -> dict[str, float]:
+    rng = np.random.default_rng(seed)
+    half = np.sort(rng.permutation(pool)[: len(pool) // 2])
+    [offered], [asked] = _rows([new], half), _rows([new], queries)
+    found, lower, upper = METHODS[method](known, offered, asked, rng)
+    inside = (lower <= asked.costs) & (asked.costs <= upper)
+    return {
+        "spearman": float(spearmanr(found, asked.costs).statistic),
+        "median_ape": 100 * float(np.median(np.abs(found / asked.costs - 1))),
+        "coverage90": float(inside.mean()),
+        "width90": 100 * float(np.median(upper / lower - 1)),
+    }
+
+
+def _summary(subject: str, rows: Sequence[tuple[str, int, dict[str, float]]]) -> list[Row]:
+    answers = []
+    for score, unit in SCORES.items():
+        seeds = [
+            fmean(r[score] for _, s, r in rows if s == seed)
+            for seed in {seed for _, seed, _ in rows}
+        ]
+        devices = {
+            device: round(fmean(r[score] for d, _, r in rows if d == device), 4)
+            for device in dict.fromkeys(d for d, *_ in rows)
+        }
+        spread = {"least": min(seeds), "most": max(seeds)}
+        details = {"devices": devices}
+        answers.append(Row(score, subject, 0, fmean(seeds), unit, len(rows), spread, details))
+    return answers
+
+
+if __name__ == "__main__":
+    main()

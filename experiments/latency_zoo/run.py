@@ -1,0 +1,158 @@
+"""What the same networks take on this machine through different runtimes, formats and threads.
+
+Every target is measured on all networks in blocks that take turns with an anchor network, and
+recorded block by block, so a run that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hwnas.atomic import replacing
+from hwnas.deploy import Device, Measurement, Target, TimingSettings, export_onnx, measure
+from hwnas.deploy.device import FORMATS
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.errors import HwnasError
+from hwnas.predictors.fingerprint import fingerprint
+from hwnas.search_spaces import Architecture, MobileNetSpace, mobilenet
+
+FOLDER = Path(__file__).parent
+IMAGE_SHAPE, CLASSES = (64, 64, 3), 100
+BLOCK = 20
+SETTINGS = TimingSettings(warmup=5, rounds=25, round_ms=5.0, max_seconds=2.5)
+SHAPES = ((1, 1), (8, 1), (1, 2))
+"""Batch and threads."""
+
+
+def space() -> MobileNetSpace:
+    return mobilenet(IMAGE_SHAPE, CLASSES)
+
+
+def networks(count: int) -> list[Architecture]:
+    """The smallest, the largest, and random ones; the first are the same whatever the count."""
+    made, rng = space(), random.Random(0)
+    chosen = {made.smallest(): None, made.largest(): None}
+    while len(chosen) < count:
+        chosen[made.sample(rng)] = None
+    return list(chosen)
+
+
+def targets() -> list[Target]:
+    """Every runtime in every format that can be used here."""
+    return [
+        Target(Device("cpu", runtime, batch, threads), number_format)
+        for batch, threads in SHAPES
+        for runtime, formats in FORMATS.items()
+        if RUNTIMES[runtime].unavailable() is None
+        for number_format in formats
+    ]
+
+
+class Zoo:
+    """The recorded rows, one a target and network.
+
+    Args:
+        path: A parquet file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.rows: list[dict[str, Any]] = pq.read_table(path).to_pylist() if path.exists() else []
+
+    def has(self, target: Target, architecture: Architecture) -> bool:
+        """Whether a network was measured on a target."""
+        key = target.name, architecture.id
+        return any((row["target"], row["network"]) == key for row in self.rows)
+
+    def put(self, measured: Mapping[Architecture, Measurement]) -> None:
+        """Record measurements; the file is replaced as a whole."""
+        self.rows += [_row(architecture, m) for architecture, m in measured.items()]
+        with replacing(self._path) as temporary:
+            pq.write_table(pa.Table.from_pylist(self.rows), temporary, compression="zstd")
+
+
+def _row(architecture: Architecture, measurement: Measurement) -> dict[str, Any]:
+    return {
+        "target": measurement.target,
+        "network": architecture.id,
+        "architecture": json.dumps(architecture.to_json(), sort_keys=True),
+        "latency_ms": measurement.latency_ms,
+        "clock": measurement.clock,
+        **{f"cpu_{k}_ms": v for k, v in vars(measurement.cpu_ms).items()},
+        **{f"wall_{k}_ms": v for k, v in vars(measurement.wall_ms).items()},
+        "n": measurement.n,
+        "contended": measurement.contended,
+        "anchor_ms": measurement.anchor_ms,
+        "hardware": measurement.hardware,
+        "versions": json.dumps(dict(measurement.versions), sort_keys=True),
+        "time": measurement.time,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.latency_zoo.run", description=__doc__
+    )
+    parser.add_argument("--networks", type=int, default=200)
+    parser.add_argument("--targets", nargs="+", metavar="NAME", help="all that work if not given")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "latency_zoo"))
+    try:
+        work(parser.parse_args())
+    except HwnasError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    chosen = networks(arguments.networks)
+    wanted = [Target.parse(name) for name in arguments.targets or ()] or targets()
+    zoo = Zoo(arguments.out / "zoo.parquet")
+    models = exported(chosen, arguments.work / "models")
+    for target in wanted:
+        missing = [network for network in chosen if not zoo.has(target, network)]
+        for start in range(0, len(missing), BLOCK):
+            block = missing[start : start + BLOCK]
+            measured = measure({n.id: models[n.id] for n in block}, target, SETTINGS)
+            zoo.put({network: measured[network.id] for network in block})
+            contended = sum(m.contended for m in measured.values())
+            print(f"{target.name}: {len(block)} networks, {contended} contended", flush=True)
+        record_fingerprint(target, arguments.out / "fingerprints.json")
+
+
+def exported(chosen: Sequence[Architecture], folder: Path) -> dict[str, Path]:
+    """Networks as ONNX; an untrained one is as fast as a trained one."""
+    made = space()
+    folder.mkdir(parents=True, exist_ok=True)
+    models = {}
+    for number, network in enumerate(chosen, start=1):
+        path = folder / f"{network.id}.onnx"
+        if not path.exists():
+            export_onnx(made.build(network), made.input_shape(network), path)
+            print(f"exported {number}/{len(chosen)}", flush=True)
+        models[network.id] = path
+    return models
+
+
+def record_fingerprint(target: Target, path: Path) -> None:
+    known = json.loads(path.read_text()) if path.exists() else {}
+    if target.name not in known:
+        known[target.name] = dict(fingerprint(target).probes_ms)
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(known, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

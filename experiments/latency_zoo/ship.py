@@ -1,0 +1,31 @@
+"""Write the devices that hwnas ships, from the recorded measurements."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from experiments.latency_zoo.zoo import read_zoo
+from hwnas.predictors.device import DevicePredictor
+from hwnas.predictors.shipped import FOLDER, experience_of, ship
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.latency_zoo.ship", description=__doc__
+    )
+    parser.parse_args()
+    profiles = read_zoo()
+    known = experience_of(profiles)
+    ship(
+        [
+            replace(p, held_out_error=DevicePredictor.of(p, known.only(p.device)).held_out_error)
+            for p in profiles
+        ],
+        FOLDER,
+    )
+    print(f"{len(profiles)} devices of {len(profiles[0])} networks are in {FOLDER}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The recorded measurements as device profiles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from experiments.latency_zoo.run import FOLDER, space
+from hwnas.deploy import Target
+from hwnas.predictors.store import DeviceProfile
+from hwnas.search_spaces import Architecture, StepTable
+
+__all__ = ["family", "read_zoo"]
+
+
+def read_zoo(path: Path = FOLDER / "zoo.parquet") -> list[DeviceProfile]:
+    """One profile a target, all of the same networks in the same order.
+
+    A target that was not measured on all networks is left out.
+    """
+    made = space()
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in pq.read_table(path).to_pylist():
+        rows.setdefault(row["target"], {})[row["network"]] = row
+    networks = max(rows.values(), key=len)
+    complete = {name: found for name, found in rows.items() if found.keys() == networks.keys()}
+    described = [json.loads(row["architecture"]) for row in networks.values()]
+    workloads = [made.workload(Architecture.from_json(each)) for each in described]
+    steps = StepTable.of_workloads(workloads)
+    names = tuple(networks)
+    return [
+        _profile(name, names, steps, [found[n] for n in names]) for name, found in complete.items()
+    ]
+
+
+def _profile(
+    name: str, networks: tuple[str, ...], steps: StepTable, rows: Sequence[dict[str, Any]]
+) -> DeviceProfile:
+    last = rows[-1]
+    return DeviceProfile(
+        name,
+        networks=networks,
+        steps=steps,
+        costs=np.array([row["latency_ms"] for row in rows]),
+        space=space().fingerprint,
+        hardware=last["hardware"],
+        runtime=Target.parse(name).device.runtime,
+        clock=last["clock"],
+        versions=json.loads(last["versions"]),
+        time=last["time"],
+    )
+
+
+def family(name: str) -> str:
+    """Runtime and format of a target: what is held out together."""
+    target = Target.parse(name)
+    return f"{target.device.runtime}-{target.format}"

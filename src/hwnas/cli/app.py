@@ -1,0 +1,73 @@
+"""What all commands share, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from hwnas.errors import HwnasError
+
+__all__ = ["BundlePath", "Json", "RunPath", "Targets", "app", "fail", "main", "out", "print_json"]
+
+app = typer.Typer(
+    help="Networks searched for a device, measured on it, packed ready to deploy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
+BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's folder.")]
+Targets = Annotated[
+    list[str], typer.Option("--target", help="E.g. cpu-onnxruntime-fp32-b1-t1; may be repeated.")
+]
+
+_UsageError: Any = typer.BadParameter.__base__  # wherever this version of Typer keeps it
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, for scripts."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+def fail(message: str, status: int) -> NoReturn:
+    """End with a line on standard error."""
+    print(message, file=sys.stderr)
+    raise SystemExit(status)
+
+
+def main() -> None:
+    """Entry point: errors that hwnas raises on purpose become one line and exit status 2."""
+    try:
+        status = app(prog_name="hwnas", standalone_mode=False)
+    except HwnasError as error:
+        fail(f"error: {' '.join(str(error).split())}", 2)
+    except _UsageError as error:
+        fail(_usage(error), 2)
+    except (KeyboardInterrupt, typer.Abort):
+        fail("interrupted", 130)
+    except BrokenPipeError:  # of `hwnas ... | head`; Python would complain again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
+    if status == 130:  # what Typer makes of Ctrl-C
+        fail("interrupted", 130)
+    raise SystemExit(status if isinstance(status, int) else 0)
+
+
+def _usage(error: Any) -> str:
+    if error.ctx is None:
+        return f"error: {error.format_message()}"
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed already
+        return f"error: a command is missing; try `{error.ctx.command_path} --help`"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    end = "" if message.endswith("?") else ";"
+    return f"error: {message}{end} see `{error.ctx.command_path} --help`"

@@ -1,0 +1,81 @@
+"""Benchmarks of hwnas itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from hwnas.cli.app import app, out
+
+bench = typer.Typer(help="Benchmarks of hwnas itself.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+
+@bench.command("engine")
+def bench_engine(
+    trials: Annotated[int, typer.Option(min=1, help="How many trials.")] = 2000,
+    choices: Annotated[int, typer.Option(min=1, help="Choices of the space.")] = 12,
+    sampler: Annotated[str, typer.Option(help="Name of the sampler.")] = "nsga2",
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows.")] = None,
+) -> None:
+    """Time the search engine itself, with an evaluation that takes no time."""
+    from hwnas.atomic import write_json
+    from hwnas.search.benchmark import EngineRow, bench_engine
+
+    def show(row: EngineRow) -> None:
+        out.print(
+            f"{row.trials:6d} trials  {row.ms_per_trial:6.2f} ms  "
+            f"{row.cpu_ms_per_trial:6.2f} CPU ms a trial  {row.pss_mb:6.0f} MB"
+        )
+
+    rows = bench_engine(trials, choices, sampler, on_row=show)
+    if json_file is not None:
+        write_json(json_file, [asdict(row) for row in rows])
+
+
+@bench.command("predictor")
+def bench_predictor(
+    table: Annotated[Path, typer.Option(help="An .npz file of costs of networks on devices.")],
+    train: Annotated[str, typer.Option(help="Known devices, separated by commas.")],
+    test: Annotated[str, typer.Option(help="Devices to predict for, separated by commas.")],
+    metric: Annotated[
+        Literal["latency", "energy"], typer.Option(help="What is predicted.")
+    ] = "latency",
+    samples: Annotated[int, typer.Option(help="Measurements of each new device.")] = 10,
+    pool: Annotated[int, typer.Option(help="The first so many rows may be measured.")] = 900,
+    protocol: Annotated[
+        Literal["trimmed", "full"], typer.Option(help="Rows: as HELP scores them, or all.")
+    ] = "trimmed",
+    method: Annotated[str, typer.Option(help="Name of the method.")] = "default",
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0.")] = 5,
+    space: Annotated[
+        str | None, typer.Option(help="Space of the networks; recognised if not given.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows.")] = None,
+) -> None:
+    """Score a method of predicting costs on devices that it has not seen."""
+    from hwnas.atomic import write_json
+    from hwnas.predictors.benchmark import bench_predictor
+    from hwnas.predictors.cost_table import read_cost_table
+    from hwnas.terminal import print_predictor_rows
+
+    rows = bench_predictor(
+        read_cost_table(table, metric, space),
+        _listed(train),
+        _listed(test),
+        method,
+        samples,
+        pool,
+        protocol,
+        seeds,
+    )
+    print_predictor_rows(out, rows)
+    if json_file is not None:
+        write_json(json_file, [asdict(row) for row in rows])
+
+
+def _listed(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]

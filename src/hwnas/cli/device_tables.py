@@ -1,0 +1,164 @@
+"""What commands about devices print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from hwnas.deploy.catalogue import DeviceStatus
+from hwnas.predictors.calibration import Reading
+from hwnas.predictors.estimate import Estimate
+from hwnas.predictors.explain import OperatorCost
+from hwnas.predictors.prediction import KnownDevice, Prediction
+from hwnas.predictors.store import DeviceProfile, DeviceStore
+from hwnas.terminal import table_of
+
+__all__ = [
+    "print_calibrated",
+    "print_export",
+    "print_known_device",
+    "print_known_devices",
+    "print_operators",
+    "print_predictions",
+    "print_reading",
+    "print_targets",
+]
+
+
+def print_reading(console: Console, reading: Reading) -> None:
+    """One network as soon as it was measured, beside what was expected."""
+    expected = "" if reading.predicted is None else f"  predicted {_interval(reading.predicted)}"
+    sure = "" if reading.error is None else f"  others within {_percent(reading.error)}"
+    console.print(
+        f"{reading.number:3d}  {reading.network}  measured {reading.measured:.4g}{expected}{sure}",
+        soft_wrap=True,
+    )
+
+
+def print_calibrated(
+    console: Console, profiles: Sequence[DeviceProfile], store: DeviceStore
+) -> None:
+    """What is known now, and what to do with it."""
+    for profile in profiles:
+        console.print(
+            f"{profile.device}: {profile.metric} of {len(profile)} networks{_error(profile)}; kept "
+            f"in {store.folder}",
+            soft_wrap=True,
+            markup=False,
+        )
+    console.print(f"next: hwnas predict model.onnx --target {profiles[0].device}", soft_wrap=True)
+
+
+def print_export(console: Console, table: Path, device: str) -> None:
+    """Where networks to measure elsewhere are, and how to go on."""
+    console.print(f"{table}: fill in what each network takes, then", soft_wrap=True, markup=False)
+    command = f"hwnas calibrate --target {device} --from {table}"
+    console.print(f"  {command}", soft_wrap=True, markup=False)
+
+
+def print_predictions(console: Console, predictions: Sequence[Prediction]) -> None:
+    """Each cost with its interval, and notes below."""
+    rows = []
+    for each in predictions:
+        lower, upper = each.estimate.interval90
+        estimate = each.estimate
+        numbers = (f"{value:.4g}" for value in (estimate.mean, lower, upper))
+        rows.append([estimate.target, estimate.metric, *numbers, str(each.samples)])
+    columns = ["device", "cost", "predicted", "90% from", "to", "networks measured"]
+    console.print(table_of(columns, rows))
+    for each in predictions:
+        for note in each.notes:
+            console.print(f"{each.estimate.target}: {note}", soft_wrap=True, markup=False)
+
+
+def print_operators(
+    console: Console, costs: Sequence[OperatorCost], top: int, target: str, reason: str
+) -> None:
+    """The costliest operators."""
+    total = sum(each.predicted for each in costs)
+    rows = [
+        [
+            " + ".join(each.nodes),
+            each.kind,
+            f"{each.predicted:.4g}",
+            f"{each.predicted / total:.1%}",
+            "-" if each.profiled_ms is None else f"{each.profiled_ms:.4g}",
+        ]
+        for each in costs[:top]
+    ]
+    title = f"{min(top, len(costs))} costliest of {len(costs)} operators on {target}"
+    columns = ["operator", "kind", "predicted ms", "share", "profiled ms"]
+    console.print(table_of(columns, rows, title))
+    profiled = [each.profiled_ms for each in costs if each.profiled_ms is not None]
+    if profiled:
+        console.print(f"all operators: predicted {total:.4g} ms, profiled {sum(profiled):.4g} ms")
+    else:
+        console.print(f"all operators: predicted {total:.4g} ms; {reason}", soft_wrap=True)
+
+
+def print_targets(console: Console, targets: Sequence[DeviceStatus]) -> None:
+    """Kinds of targets, usable here or not."""
+    for target in targets:
+        state = "usable" if target.usable else f"not usable: {target.reason}"
+        console.print(f"[bold]{target.target}[/]  {state}", soft_wrap=True)
+        for key, value in target.details.items():
+            console.print(f"    {key}: {value}", soft_wrap=True, markup=False)
+
+
+def print_known_devices(console: Console, known: Sequence[KnownDevice]) -> None:
+    """Devices that costs can be predicted for."""
+    rows = [
+        [
+            each.profile.device,
+            each.profile.metric,
+            str(len(each.profile)),
+            _percent(each.profile.held_out_error),
+            each.origin,
+            each.profile.hardware or "-",
+        ]
+        for each in known
+    ]
+    columns = ["device", "cost", "networks", "held-out error", "from", "hardware"]
+    console.print(table_of(columns, rows, "Devices that costs can be predicted for"))
+
+
+def print_known_device(console: Console, known: KnownDevice, foretold: Sequence[Estimate]) -> None:
+    """One device: what was measured on it, beside what the others would have foretold."""
+    profile = known.profile
+    console.print(f"{profile.device}: {profile.metric}{_error(profile)}", style="bold")
+    versions = ", ".join(f"{name} {version}" for name, version in profile.versions.items())
+    facts = {
+        "hardware": profile.hardware,
+        "runtime": profile.runtime,
+        "networks": f"{len(profile)} of {profile.space or 'a table'}",
+        "found": f"{profile.kind}{f', {profile.clock} clock' if profile.clock else ''}",
+        "versions": versions,
+        "time": profile.time,
+        "from": known.origin,
+    }
+    for name, value in facts.items():
+        if value:
+            console.print(f"    {name}: {value}", soft_wrap=True, markup=False)
+    rows = [
+        [name, f"{cost:.4g}", _interval(estimate)]
+        for name, cost, estimate in zip(profile.networks, profile.costs, foretold, strict=False)
+    ]
+    if rows:
+        columns = ["network", f"{profile.kind} {profile.metric}", "predicted from the others"]
+        console.print(table_of(columns, rows))
+
+
+def _interval(estimate: Estimate) -> str:
+    lower, upper = estimate.interval90
+    return f"{estimate.mean:.4g} ({lower:.4g} to {upper:.4g})"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _error(profile: DeviceProfile) -> str:
+    error = profile.held_out_error
+    return "" if error is None else f", held-out error {error:.1%} (median)"

@@ -1,0 +1,337 @@
+"""Commands about devices: measure on them, make them known, predict for them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwnas.cli.app import Json, Targets, app, out, print_json
+from hwnas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hwnas.deploy.onnx_workload import OnnxWorkload
+    from hwnas.predictors.calibration import Reading
+    from hwnas.predictors.prediction import Prediction
+    from hwnas.predictors.store import DeviceStore
+    from hwnas.search_spaces import SearchSpace, StepTable
+
+Store = Annotated[
+    Path | None,
+    typer.Option(help="Folder of device profiles; $HWNAS_HOME/devices if not given."),
+]
+Space = Annotated[
+    str | None,
+    typer.Option(help="A space's name, \"module:object\", a recipe or a run's folder."),
+]
+Image = Annotated[str, typer.Option(help="Height x width x channels of the space's images.")]
+Classes = Annotated[int, typer.Option(min=1, help="Length of the networks' output.")]
+Preset = Annotated[str | None, typer.Option(help="Of the space.")]
+Input = Annotated[
+    str | None,
+    typer.Option("--input", help="Sizes of the model's input without the batch, e.g. 3x224x224."),
+]
+
+
+@app.command()
+def measure(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="An ONNX file.")],
+    target: Annotated[str, typer.Option(help="E.g. cpu-onnxruntime-fp32-b1-t1.")],
+    as_json: Json = False,
+) -> None:
+    """Time an ONNX file on a target of this machine."""
+    from hwnas.deploy.device import Target
+    from hwnas.deploy.timing import measure
+    from hwnas.terminal import print_measurement
+
+    measured = measure({str(model): model}, Target.parse(target))[str(model)]
+    if as_json:
+        print_json(measured.to_json())
+    else:
+        print_measurement(out, str(model), measured)
+
+
+@app.command()
+def fingerprint(
+    target: Annotated[str, typer.Option(help="E.g. cpu-onnxruntime-int8-b1-t1.")],
+    as_json: Json = False,
+) -> None:
+    """What a target of this machine is like, from ten seconds of small models run on it."""
+    from hwnas.deploy.device import Target
+    from hwnas.predictors.fingerprint import fingerprint
+    from hwnas.terminal import print_fingerprint
+
+    found = fingerprint(Target.parse(target))
+    if as_json:
+        print_json({**asdict(found), "machine": asdict(found.machine())})
+    else:
+        print_fingerprint(out, found)
+
+
+@app.command()
+def calibrate(
+    target: Annotated[str, typer.Option(help="A target, or a name for a device of your own.")],
+    space: Space = None,
+    samples: Annotated[int, typer.Option(help="Networks that shall be known of it.")] = 10,
+    until_error: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="Stop when as sure as this, e.g. 5%.")
+    ] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", help="A CSV file of costs measured elsewhere.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write networks to measure elsewhere into this folder.")
+    ] = None,
+    gemm: Annotated[
+        bool, typer.Option("--gemm", help="Time matrix products in the place of networks.")
+    ] = False,
+    runtime: Annotated[
+        str, typer.Option(help="With --from: what ran the networks, e.g. litert-2.3.")
+    ] = "",
+    trust_units: Annotated[
+        bool,
+        typer.Option("--trust-units", help="With --from: costs far from all others are meant."),
+    ] = False,
+    preset: Preset = None,
+    image: Image = "64x64x3",
+    classes: Classes = 100,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Make a device known, from a few well-chosen networks measured on it."""
+    from hwnas.cli.device_tables import print_calibrated, print_reading
+    from hwnas.deploy.device import Target
+    from hwnas.predictors.adoption import adopt
+    from hwnas.predictors.calibration import calibrate, export_chosen
+    from hwnas.predictors.cost_file import read_cost_file
+
+    kept = _store(store)
+    if gemm:
+        _calibrate_gemms(target, kept, as_json)
+        return
+    if from_ is not None:
+        networks = None if space is None else _space(space, preset, image, classes)
+        found = read_cost_file(from_, networks)
+        for note in found.notes:
+            out.print(f"note: {note}", soft_wrap=True, markup=False)
+        profiles = adopt(target, found, kept, runtime, trust_units)
+    elif space is None:
+        raise ConfigError("give --space, whose networks are measured, or --from a CSV file")
+    elif export is not None:
+        networks = _space(space, preset, image, classes)
+        table = export_chosen(target, networks, kept, export, samples)
+        out.print(f"{table}: fill in what each network takes, then", soft_wrap=True, markup=False)
+        out.print(
+            f"  hwnas calibrate --target {target} --from {table}", soft_wrap=True, markup=False
+        )
+        return
+    else:
+        parsed, sure = Target.parse(target), _fraction(until_error)
+        networks = _space(space, preset, image, classes)
+
+        def show(reading: Reading) -> None:
+            if not as_json:
+                print_reading(out, reading)
+
+        profiles = [calibrate(parsed, networks, kept, samples, sure, show)]
+    if as_json:
+        print_json([profile.description() for profile in profiles])
+        return
+    print_calibrated(out, profiles, kept)
+
+
+def _calibrate_gemms(target: str, store: DeviceStore, as_json: bool) -> None:
+    from hwnas.deploy.device import Target
+    from hwnas.predictors.gemm_profile import calibrate_gemms
+
+    profile = calibrate_gemms(Target.parse(target), store)
+    if as_json:
+        print_json(asdict(profile))
+        return
+    out.print(f"{target}: {len(profile.gemms)} products; kept in {store.folder}", soft_wrap=True)
+    out.print(f"next: hwnas predict gemm --m 64 --n 256 --k 128 --target {target}", soft_wrap=True)
+
+
+@app.command()
+def predict(
+    target: Targets,
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="MODEL.onnx|gemm", help="Any ONNX file, or a matrix product."),
+    ] = None,
+    space: Space = None,
+    arch: Annotated[Path | None, typer.Option(help="JSON file of an architecture.")] = None,
+    preset: Preset = None,
+    image: Image = "64x64x3",
+    classes: Classes = 100,
+    input_shape: Input = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """What a network costs on known devices, with a 90% interval; nothing is run."""
+    from hwnas.cli.device_tables import print_predictions
+    from hwnas.predictors.prediction import predict
+
+    network = _network(model, space, arch, preset, image, classes, input_shape)
+    found = predict(_store(store), target, network)
+    if as_json:
+        print_json([each.to_json() for each in found])
+        return
+    print_predictions(out, found)
+
+
+def _predict_gemm(
+    store: DeviceStore, targets: list[str], m: int | None, n: int | None, k: int | None
+) -> list[Prediction]:
+    from hwnas.predictors.gemm import Gemm
+    from hwnas.predictors.gemm_profile import predict_gemm
+
+    if m is None or n is None or k is None:
+        raise ConfigError("a gemm needs its sizes: --m, --n and --k")
+    return [predict_gemm(store, target, Gemm(m, n, k)) for target in targets]
+
+
+@app.command()
+def explain(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="Any ONNX file.")],
+    target: Annotated[str, typer.Option(help="A known target or device.")],
+    top: Annotated[int, typer.Option(min=1, help="How many operators.")] = 10,
+    input_shape: Input = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """The costliest operators of a network, predicted beside profiled."""
+    from hwnas.cli.device_tables import print_operators
+    from hwnas.deploy.onnx_workload import read_workload
+    from hwnas.predictors.device import DevicePredictor
+    from hwnas.predictors.explain import explain, profiled
+
+    network = read_workload(model, input_shape=_sizes(input_shape, "--input"))
+    predictor = DevicePredictor.load(_store(store), target)
+    kernels, reason = profiled(model, target)
+    costs = explain(predictor, network, kernels)
+    if as_json:
+        print_json([asdict(each) for each in costs[:top]])
+        return
+    print_operators(out, costs, top, target, reason)
+
+
+@app.command()
+def devices(
+    show: Annotated[
+        str | None, typer.Option(help="A known device: what it was calibrated on.")
+    ] = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Targets that can be used on this machine, and devices that costs can be predicted for."""
+    from hwnas.cli.device_tables import print_known_devices, print_targets
+    from hwnas.deploy.catalogue import devices
+    from hwnas.predictors.prediction import known_devices
+
+    kept = _store(store)
+    if show is not None:
+        _show(show, kept, as_json)
+        return
+    targets, known = devices(), known_devices(kept)
+    if as_json:
+        print_json(
+            {
+                "targets": [asdict(each) for each in targets],
+                "known": [each.to_json() for each in known],
+            }
+        )
+        return
+    print_targets(out, targets)
+    print_known_devices(out, known)
+
+
+def _show(name: str, store: DeviceStore, as_json: bool) -> None:
+    from hwnas.cli.device_tables import print_known_device
+    from hwnas.predictors.device import DevicePredictor
+    from hwnas.predictors.prediction import known_devices
+
+    known = [each for each in known_devices(store) if each.profile.device == name]
+    if not known:
+        store.load(name)  # says which one is meant
+    for each in known:
+        predictor = DevicePredictor.of_known(each.profile, shipped=each.origin == "shipped")
+        foretold = predictor.held_out() if each.origin == "store" else []
+        if as_json:
+            costs = zip(each.profile.networks, each.profile.costs.tolist(), strict=True)
+            print_json({**each.to_json(), "networks": dict(costs)})
+        else:
+            print_known_device(out, each, foretold)
+
+
+def _store(folder: Path | None) -> DeviceStore:
+    from hwnas.predictors.store import DeviceStore
+
+    return DeviceStore.default() if folder is None else DeviceStore(folder)
+
+
+def _space(text: str, preset: str | None, image: str, classes: int) -> SearchSpace:
+    from hwnas.search_spaces import SPACES
+    from hwnas.search_spaces.catalogue import named_space
+
+    if text not in SPACES and Path(text).exists():
+        from hwnas.experiment import space_of
+
+        return space_of(Path(text))
+    height, width, channels = _image(image)
+    options = {} if preset is None else {"preset": preset}
+    found: SearchSpace = named_space(text, (height, width, channels), classes, options)
+    return found
+
+
+def _network(
+    model: Path | None,
+    space: str | None,
+    arch: Path | None,
+    preset: str | None,
+    image: str,
+    classes: int,
+    input_shape: str | None,
+) -> OnnxWorkload | StepTable:
+    from hwnas.deploy.onnx_workload import read_workload
+    from hwnas.predictors.cost_file import read_architecture
+    from hwnas.search_spaces import StepTable
+
+    if model is not None and space is None and arch is None:
+        return read_workload(model, input_shape=_sizes(input_shape, "--input"))
+    if model is not None or space is None or arch is None:
+        raise ConfigError("give either MODEL.onnx, or --space and --arch")
+    made = _space(space, preset, image, classes)
+    architecture = made.check(read_architecture(Path(), str(arch)))
+    return StepTable.of_workloads([made.workload(architecture)])
+
+
+def _image(text: str) -> tuple[int, int, int]:
+    sizes = _sizes(text, "--image")
+    if sizes is None or len(sizes) != 3:
+        raise ConfigError(f"--image is {text!r}; expected height x width x channels, e.g. 64x64x3")
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _sizes(text: str | None, option: str) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ConfigError(f"{option} is {text!r}; expected sizes such as 3x224x224")
+    return tuple(map(int, parts))
+
+
+def _fraction(text: str | None) -> float | None:
+    """``5%`` and ``0.05`` are the same."""
+    if text is None:
+        return None
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise ConfigError(f"--until-error is {text!r}; expected something like 5%")
+    return value

@@ -1,0 +1,166 @@
+"""Commands about searches: launch, resume, specialise, look, export."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from hwnas.cli.app import Json, RunPath, Targets, app, fail, out, print_json
+
+
+@app.command()
+def search(
+    recipe: Annotated[Path, typer.Argument(help="A TOML recipe.")],
+    run: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME if not given.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="table.key=value, e.g. search.trials=500.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Search for networks: a recipe in, a measured family of bundles out."""
+    from hwnas.experiment import Experiment
+
+    experiment = Experiment.load(recipe, set_ or ())
+    folder = run or Path("runs", experiment.recipe.name)
+    with _resumable(folder):
+        _show(experiment.run(folder), as_json)
+
+
+@app.command()
+def resume(run: RunPath, as_json: Json = False) -> None:
+    """Go on with an interrupted run; nothing that was finished is done again."""
+    from hwnas.experiment import resume
+
+    with _resumable(run):
+        _show(resume(run), as_json)
+
+
+@app.command()
+def specialise(run: RunPath, target: Targets, as_json: Json = False) -> None:
+    """Search for further targets with the weights and accuracies that a run already has."""
+    from hwnas.experiment import specialise
+
+    with _resumable(run):
+        summaries = specialise(run, target)
+    if as_json:
+        print_json([summary.to_json() for summary in summaries])
+        return
+    for summary in summaries:
+        _show(summary, as_json)
+
+
+@app.command()
+def status(run: RunPath, as_json: Json = False) -> None:
+    """How far a run is."""
+    from hwnas.experiment import status
+
+    found = status(run)
+    if as_json:
+        print_json(found)
+        return
+    from hwnas.terminal import table_of
+
+    rows = [
+        [name, stage["state"], f"{stage['wall_s']:.1f}", f"{stage['cpu_s']:.1f}"]
+        for name, stage in found["stages"].items()
+    ]
+    out.print(
+        table_of(["stage", "", "wall s", "CPU s"], rows, f"{found['name']}: {found['state']}")
+    )
+    out.print(f"{found['trials']} of {found['trials_wanted']} candidates evaluated")
+    if found["state"] != "finished":
+        out.print(f"next: hwnas resume {run}", soft_wrap=True, markup=False)
+
+
+@app.command()
+def report(run: RunPath, as_json: Json = False) -> None:
+    """Write the report of a run anew."""
+    from hwnas.experiment import rewrite_reports
+
+    paths = rewrite_reports(run)
+    if as_json:
+        print_json([str(path) for path in paths])
+        return
+    for path in paths:
+        out.print(str(path), soft_wrap=True, markup=False)
+
+
+@app.command()
+def export(
+    run: RunPath,
+    to: Annotated[Path, typer.Option("--out", help="Folder to make; must not exist.")],
+    pick: Annotated[
+        str | None, typer.Option(help="knee, fastest, most-accurate or a network's id.")
+    ] = None,
+    max_latency_ms: Annotated[
+        float | None, typer.Option(help="Only networks measured at most this slow.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="A target that the run was specialised for.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Copy the bundle of one winner out of a run, making it first if need be."""
+    from hwnas.experiment import export
+
+    bundle = export(run, to, pick, max_latency_ms, target)
+    if as_json:
+        print_json(bundle.description)
+        return
+    out.print(f"{to}: network {bundle.architecture.id}, verified", soft_wrap=True, markup=False)
+    out.print(f"next: hwnas run {to} image.png", soft_wrap=True, markup=False)
+
+
+@app.command()
+def spaces(as_json: Json = False) -> None:
+    """Search spaces by name, with their presets."""
+    from hwnas.search_spaces.catalogue import spaces
+    from hwnas.terminal import table_of
+
+    found = spaces()
+    if as_json:
+        print_json([asdict(space) for space in found])
+        return
+    rows = [
+        [
+            f"{s.name} ({s.preset})",
+            "x".join(map(str, s.image_shape)),
+            str(s.choices),
+            f"{s.size:.2g}",
+        ]
+        for s in found
+    ]
+    out.print(table_of(["name (preset)", "images", "choices", "networks"], rows, "Search spaces"))
+    out.print('one\'s own: [space] name = "package.module:object"', markup=False, style="dim")
+
+
+def _show(summary: Any, as_json: bool) -> None:
+    if as_json:
+        print_json(summary.to_json())
+        return
+    from hwnas.terminal import print_summary
+
+    print_summary(out, summary)
+
+
+class _resumable:
+    """Says how to go on where a run is interrupted, by Ctrl-C or by SIGTERM."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGTERM, lambda *_: _interrupt())
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+        if kind is KeyboardInterrupt and (self._run / "run.json").exists():
+            fail(f"interrupted; `hwnas resume {self._run}` goes on from here", 130)
+
+
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,100 @@
+"""Devices that were measured elsewhere: a table of costs becomes a profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+
+from hwnas.errors import ConfigError, DataError
+from hwnas.predictors.blocks import blocks_of_steps
+from hwnas.predictors.cost_file import CostFile
+from hwnas.predictors.device import DevicePredictor
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.shipped import shipped_experience
+from hwnas.predictors.store import CostMetric, DeviceProfile, DeviceStore
+from hwnas.search_spaces import StepTable
+
+__all__ = ["adopt"]
+
+_DOUBTFUL_FACTOR = 100.0  # slower or faster than all known devices, so that a unit may be wrong
+
+
+def adopt(
+    device: str,
+    costs: CostFile,
+    store: DeviceStore,
+    runtime: str = "",
+    trust_units: bool = False,
+) -> list[DeviceProfile]:
+    """Keep costs that were measured elsewhere; a network that is known is measured anew.
+
+    Args:
+        device: A name for where they were measured.
+        costs: What a file says.
+        store: Where profiles are kept.
+        runtime: What ran the networks, in words.
+        trust_units: Keep latencies, however far they are from those of all known devices.
+
+    Returns:
+        A profile for each metric.
+
+    Raises:
+        ConfigError: The store knows the device with another runtime.
+        DataError: Latencies look like seconds or microseconds.
+    """
+    if "latency_ms" in costs.costs and not trust_units:
+        _check_unit(costs.steps, costs.costs["latency_ms"])
+    profiles = [
+        _adopted(device, costs, metric, values, store, runtime)
+        for metric, values in costs.costs.items()
+    ]
+    for profile in profiles:
+        store.save(profile)
+    return profiles
+
+
+def _check_unit(steps: StepTable, latencies_ms: Numbers) -> None:
+    typical = shipped_experience().typical_logs(blocks_of_steps(steps))
+    factor = float(np.exp(np.median(np.log(latencies_ms) - typical)))
+    if 1 / _DOUBTFUL_FACTOR < factor < _DOUBTFUL_FACTOR:
+        return
+    unit, direction = ("seconds", "below") if factor < 1 else ("microseconds", "above")
+    times = max(factor, 1 / factor)
+    raise DataError(
+        f"latency_ms is {times:,.0f} times {direction} what known devices take for these networks: "
+        f"are these {unit}? Write milliseconds, or give --trust-units if they are meant"
+    )
+
+
+def _adopted(
+    device: str,
+    costs: CostFile,
+    metric: CostMetric,
+    values: Numbers,
+    store: DeviceStore,
+    runtime: str,
+) -> DeviceProfile:
+    profile = DeviceProfile(device, metric, kind="table", runtime=runtime)
+    if store.has(device, metric):
+        profile = store.load(device, metric)
+        if runtime != profile.runtime:
+            raise ConfigError(
+                f"{store.folder} knows {device} with the runtime {profile.runtime!r}, and these "
+                f"costs are of {runtime!r}; choose another name, or give the same --runtime"
+            )
+        profile = _without(profile, costs.networks)
+    more = profile.with_more(costs.networks, costs.steps, values)
+    error = DevicePredictor.of(more).held_out_error
+    return replace(more, time=datetime.now(UTC).isoformat(timespec="seconds"), held_out_error=error)
+
+
+def _without(profile: DeviceProfile, networks: tuple[str, ...]) -> DeviceProfile:
+    kept = np.array([i for i, name in enumerate(profile.networks) if name not in networks], int)
+    return replace(
+        profile,
+        networks=tuple(profile.networks[i] for i in kept),
+        steps=profile.steps.rows(kept),
+        costs=profile.costs[kept],
+    )

@@ -1,0 +1,259 @@
+"""Making a device known: the few networks that tell the most are measured on it and kept."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from hwnas.atomic import storage_errors, write_text
+from hwnas.deploy.catalogue import machine
+from hwnas.deploy.device import Target
+from hwnas.deploy.export import export_onnx
+from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.timing import TimingSettings, measure
+from hwnas.errors import ConfigError, DeviceError
+from hwnas.predictors.blocks import Blocks, blocks_of_steps, rows_of
+from hwnas.predictors.device import MINIMUM_MEASUREMENTS, DevicePredictor
+from hwnas.predictors.estimate import Estimate
+from hwnas.predictors.selection import most_informative
+from hwnas.predictors.store import CostMetric, DeviceProfile, DeviceStore
+from hwnas.search_spaces import Architecture, SearchSpace, StepTable
+
+__all__ = ["Pool", "Reading", "calibrate", "export_chosen"]
+
+_POOL = 200
+_BLOCK = 5  # networks that are timed against each other before the next ones are chosen
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Networks of a space that may be measured.
+
+    Attributes:
+        networks: The smallest, the largest, and random ones.
+        steps: What they ask of hardware, at batch 1.
+        blocks: Their features.
+    """
+
+    networks: tuple[Architecture, ...]
+    steps: StepTable
+    blocks: Blocks
+
+    @classmethod
+    def of(cls, space: SearchSpace, seed: int = 0, count: int = _POOL) -> Pool:
+        """Draw networks; fewer where the space holds fewer."""
+        rng = random.Random(seed)
+        drawn = {space.smallest(): None, space.largest(): None}
+        drawn |= dict.fromkeys(space.sample(rng) for _ in range(count))
+        steps = StepTable.of_workloads([space.workload(network) for network in drawn])
+        return cls(tuple(drawn), steps, blocks_of_steps(steps))
+
+    def most_informative(
+        self, predictor: DevicePredictor, count: int, known: Sequence[str] = ()
+    ) -> list[int]:
+        """The networks whose measurement leaves the predictor least unsure of all the others.
+
+        Args:
+            predictor: Of the device, as far as it is known.
+            count: How many; fewer where fewer are left.
+            known: Ids of networks that were measured already.
+        """
+        place = {network.id: index for index, network in enumerate(self.networks)}
+        measured = [place[name] for name in known if name in place]
+        return most_informative(predictor.parts(self.blocks), predictor.variances, count, measured)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One network that was measured.
+
+    Attributes:
+        network: Its id.
+        predicted: What was expected before; None while nothing could be.
+        measured: What it took, in the metric's unit.
+        number: So many are known of the device now.
+        error: Upper bound of the 90% interval over the prediction, minus 1, in the median over the
+            pool; None while nothing can be predicted.
+    """
+
+    network: str
+    predicted: Estimate | None
+    measured: float
+    number: int
+    error: float | None
+
+
+def calibrate(
+    target: Target,
+    space: SearchSpace,
+    store: DeviceStore,
+    samples: int = 10,
+    until_error: float | None = None,
+    on_reading: Callable[[Reading], None] = lambda reading: None,
+    settings: TimingSettings | None = None,
+) -> DeviceProfile:
+    """Time networks on a target of this machine until enough is known, and keep what was found.
+
+    What the store has of the target already counts, so an interrupted calibration goes on where it
+    was. The profile is written after every few networks.
+
+    Args:
+        target: Where to time them.
+        space: Where the networks are from.
+        store: Where the profile is kept.
+        samples: So many networks shall be known of the target, at least 3.
+        until_error: Stop early when `Reading.error` is at most this, as a fraction.
+        on_reading: Called for every network that was timed.
+        settings: How much to time each.
+
+    Raises:
+        ConfigError: ``samples`` or ``until_error`` cannot be.
+        DeviceError: The target cannot be used here, or the store knows it from other hardware.
+    """
+    if samples < MINIMUM_MEASUREMENTS:
+        raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")
+    if until_error is not None and not 0 < until_error < 10:
+        raise ConfigError(f"until_error is {until_error:g}; expected a fraction such as 0.05")
+    profile = _known_so_far(target, space, store)
+    pool = Pool.of(space)
+    predictor = DevicePredictor.of(profile)
+    while len(profile) < samples and not _sure(predictor, pool, until_error):
+        block = min(_BLOCK, samples - len(profile))
+        chosen = pool.most_informative(predictor, block, profile.networks)
+        if not chosen:
+            break  # the space holds no more
+        expected = _expected(predictor, rows_of(pool.blocks, np.array(chosen)))
+        measured = _time([pool.networks[i] for i in chosen], space, target, settings)
+        profile = _with_measured(profile, pool, chosen, measured)
+        predictor = DevicePredictor.of(profile)
+        profile = replace(profile, held_out_error=predictor.held_out_error)
+        store.save(profile)
+        _report(pool, chosen, expected, measured, len(profile), _error(predictor, pool), on_reading)
+    return profile
+
+
+def _known_so_far(target: Target, space: SearchSpace, store: DeviceStore) -> DeviceProfile:
+    hardware = machine()["processor"]
+    if not store.has(target.name):
+        device = target.device
+        return DeviceProfile(
+            target.name, space=space.fingerprint, hardware=hardware, runtime=device.runtime
+        )
+    known = store.load(target.name)
+    if known.hardware != hardware:
+        raise DeviceError(
+            f"{store.folder} knows {target.name} of {known.hardware!r}, and this machine is "
+            f"{hardware!r}; give another --store, or remove {store.folder / target.name}"
+        )
+    spaces = dict.fromkeys([*known.space.split(", "), space.fingerprint])
+    return replace(known, space=", ".join(spaces))
+
+
+def _with_measured(
+    profile: DeviceProfile, pool: Pool, chosen: Sequence[int], measured: Sequence[Measurement]
+) -> DeviceProfile:
+    last = measured[-1]
+    more = profile.with_more(
+        [pool.networks[i].id for i in chosen],
+        pool.steps.rows(np.array(chosen)),
+        np.array([each.latency_ms for each in measured]),
+    )
+    return replace(more, clock=last.clock, versions=last.versions, time=last.time)
+
+
+def _expected(predictor: DevicePredictor, blocks: Blocks) -> list[Estimate | None]:
+    if len(predictor.costs) < MINIMUM_MEASUREMENTS:
+        return [None] * len(blocks["physical"])
+    return [*predictor.estimates(blocks)]
+
+
+def _sure(predictor: DevicePredictor, pool: Pool, until_error: float | None) -> bool:
+    if until_error is None:
+        return False
+    error = _error(predictor, pool)
+    return error is not None and error <= until_error
+
+
+def _error(predictor: DevicePredictor, pool: Pool) -> float | None:
+    if len(predictor.costs) < MINIMUM_MEASUREMENTS:
+        return None
+    found = predictor.estimates(pool.blocks)
+    return float(np.median([each.interval90[1] / each.mean - 1 for each in found]))
+
+
+def _time(
+    networks: Sequence[Architecture],
+    space: SearchSpace,
+    target: Target,
+    settings: TimingSettings | None,
+) -> list[Measurement]:
+    with tempfile.TemporaryDirectory() as folder:
+        models = {network.id: Path(folder, f"{network.id}.onnx") for network in networks}
+        for network in networks:
+            export_onnx(space.build(network), space.input_shape(network), models[network.id])
+        measured = measure(models, target, settings)
+    return [measured[network.id] for network in networks]
+
+
+def _report(
+    pool: Pool,
+    chosen: Sequence[int],
+    expected: Sequence[Estimate | None],
+    measured: Sequence[Measurement],
+    known: int,
+    error: float | None,
+    on_reading: Callable[[Reading], None],
+) -> None:
+    first = known - len(chosen) + 1
+    for offset, (index, before, each) in enumerate(zip(chosen, expected, measured, strict=True)):
+        network = pool.networks[index].id
+        on_reading(Reading(network, before, each.latency_ms, first + offset, error))
+
+
+def export_chosen(
+    device: str,
+    space: SearchSpace,
+    store: DeviceStore,
+    folder: Path,
+    samples: int = 10,
+    metric: CostMetric = "latency_ms",
+) -> Path:
+    """Write the networks to measure on a device that hwnas cannot reach, and a table to fill in.
+
+    Args:
+        device: A name for it.
+        space: Where the networks are from.
+        store: What is known of the device there already counts.
+        folder: Gets ``<id>.onnx`` for each network and ``measurements.csv``.
+        samples: How many networks, at least 3.
+        metric: What shall be measured.
+
+    Returns:
+        The table, with a line for each network and no costs.
+    """
+    if samples < MINIMUM_MEASUREMENTS:
+        raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")
+    known = store.has(device, metric)
+    profile = store.load(device, metric) if known else DeviceProfile(device, metric)
+    predictor = DevicePredictor.of(profile)
+    pool = Pool.of(space)
+    chosen = pool.most_informative(predictor, samples, profile.networks)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for network in (pool.networks[i] for i in chosen):
+            path = folder / f"{network.id}.onnx"
+            export_onnx(space.build(network), space.input_shape(network), path)
+    lines = [f"network,{metric}", *(f"{pool.networks[i].id}.onnx," for i in chosen)]
+    write_text(folder / "measurements.csv", "\n".join(lines) + "\n")
+    return folder / "measurements.csv"
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,87 @@
+"""Costs on a device on which no network was measured, from what devices are like.
+
+A device is described by numbers: what the probes of its fingerprint take, or what its spec sheet
+says. How the costs of each network follow from them is learnt over known devices: a Gaussian
+process over devices whose kernel is linear in the standardised descriptions, so that a prediction
+is a mean of known devices, weighted by how much the new one is like each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hwnas.errors import ConfigError
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.methods import Rows
+
+__all__ = ["ColdStart"]
+
+_RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 1e6)  # the last one is the mean of the devices
+
+
+@dataclass(frozen=True, eq=False)
+class ColdStart:
+    """What known devices are like and what they cost.
+
+    Attributes:
+        descriptions: Of shape (K, D): logarithms of D positive numbers of each known device.
+        logs: Logarithms of the costs of N networks on them, of shape (N, K).
+        groups: Of each device, a name; devices of one name are alike, so none of them may help to
+            foretell another when it is tried how far descriptions help.
+    """
+
+    descriptions: Numbers
+    logs: Numbers
+    groups: Sequence[str]
+
+    def __post_init__(self) -> None:
+        count = self.logs.shape[1]
+        if not len(self.descriptions) == len(self.groups) == count:
+            raise ConfigError(
+                f"{len(self.descriptions)} descriptions and {len(self.groups)} groups of {count} "
+                "devices; expected one of each"
+            )
+
+    def predict(self, description: Numbers) -> tuple[Numbers, float]:
+        """Logarithms of costs (N,) on a device of this description (D,), and their deviation."""
+        everyone = np.arange(len(self.groups))
+        weights = self._weights(everyone, description, self.ridge)
+        return self.logs @ weights, self._deviations[self.ridge]
+
+    @property
+    def ridge(self) -> float:
+        """How little is made of descriptions: what foretells known devices best."""
+        return min(self._deviations, key=lambda ridge: self._deviations[ridge])
+
+    @cached_property
+    def _deviations(self) -> dict[float, float]:
+        """Root mean square error in log cost of each known group foretold from the others."""
+        found = {}
+        for ridge in _RIDGES:
+            errors = []
+            for group in dict.fromkeys(self.groups):
+                alike = np.array([each == group for each in self.groups])
+                others = np.flatnonzero(~alike)
+                if not len(others):
+                    return {_RIDGES[-1]: float(self.logs.std())}
+                for device in np.flatnonzero(alike):
+                    weights = self._weights(others, self.descriptions[device], ridge)
+                    error = self.logs[:, others] @ weights - self.logs[:, device]
+                    errors.append(float(np.mean(error**2)))
+            found[ridge] = float(np.sqrt(np.mean(errors)))
+        return found
+
+    def _weights(self, devices: Rows, description: Numbers, ridge: float) -> Numbers:
+        """Of known devices, with sum 1."""
+        known = self.descriptions[devices]
+        centre, spread = known.mean(0), np.maximum(known.std(0), 1e-6)
+        scaled = (known - centre) / spread / np.sqrt(known.shape[1])
+        asked = (description - centre) / spread / np.sqrt(known.shape[1])
+        gram = scaled @ scaled.T + ridge * np.eye(len(devices))
+        likeness = np.linalg.solve(gram, scaled @ asked)
+        weights: Numbers = likeness + (1 - likeness.sum()) / len(devices)
+        return weights

@@ -1,0 +1,135 @@
+"""Which operators a network's cost comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import nnls
+
+from hwnas.deploy.device import Target
+from hwnas.deploy.onnx_workload import OnnxWorkload
+from hwnas.deploy.profiling import profile_kernels
+from hwnas.errors import ConfigError, DeviceError
+from hwnas.predictors.device import DevicePredictor
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.physical import FEATURES, MACHINES, quantities
+from hwnas.search_spaces import OperatorKind, Step
+
+__all__ = ["OperatorCost", "explain", "profiled", "unknown_share"]
+
+
+@dataclass(frozen=True)
+class OperatorCost:
+    """What some operators that run as one kernel are expected to contribute.
+
+    Attributes:
+        nodes: Their names in the ONNX file; several where the runtime fuses them.
+        kind: What sort of work the costliest of them is.
+        predicted: In the unit of the predictor's metric; all add up to the prediction.
+        profiled_ms: What the runtime says that the kernel took; None where it was not profiled.
+    """
+
+    nodes: tuple[str, ...]
+    kind: OperatorKind
+    predicted: float
+    profiled_ms: float | None = None
+
+
+def explain(
+    predictor: DevicePredictor,
+    network: OnnxWorkload,
+    kernels_ms: Mapping[str, float] | None = None,
+) -> list[OperatorCost]:
+    """Every operator with its share of the predicted cost, the costliest first.
+
+    The shares are those in the mixture of roofline models that explains the networks measured on
+    the device best (nonnegative least squares of relative errors).
+
+    Args:
+        predictor: Of the device.
+        network: The network.
+        kernels_ms: Milliseconds by kernel, from `hwnas.deploy.profiling.profile_kernels`.
+    """
+    predicted = _operator_costs(predictor, network)
+    operators = network.workload.operators
+    found = []
+    for kernel, members in _groups(network, kernels_ms or {}):
+        costliest = max(members, key=lambda i: predicted[i])
+        found.append(
+            OperatorCost(
+                tuple(network.nodes[i] for i in members),
+                operators[costliest].kind,
+                float(sum(predicted[i] for i in members)),
+                None if kernel is None or kernels_ms is None else kernels_ms[kernel],
+            )
+        )
+    return sorted(found, key=lambda each: each.predicted, reverse=True)
+
+
+def profiled(model: Path, target: str) -> tuple[Mapping[str, float] | None, str]:
+    """Kernels of a model on a target of this machine, or why there are none."""
+    try:
+        return profile_kernels(model, Target.parse(target)), ""
+    except (ConfigError, DeviceError) as error:
+        return None, f"not profiled: {error}"
+
+
+def _operator_costs(predictor: DevicePredictor, network: OnnxWorkload) -> Numbers:
+    weights = _machine_weights(predictor)
+    operators = network.workload.operators
+    steps = [Step.of(op, network.workload).per_image(network.batch) for op in operators]
+    raw = np.array([[m.milliseconds(step) for m in MACHINES.values()] for step in steps]) @ weights
+    [estimate] = predictor.predict_steps(network.steps)
+    scaled: Numbers = raw * (estimate.mean / max(float(raw.sum()), 1e-12))
+    return scaled
+
+
+def _groups(
+    network: OnnxWorkload, kernels: Iterable[str]
+) -> list[tuple[str | None, tuple[int, ...]]]:
+    """Operators by the kernel that runs them; one that no kernel is named after joins the next."""
+    names = {name: i for i, name in enumerate(network.written)}
+    names |= {name: i for i, name in enumerate(network.nodes)}
+    owner = {i: kernel for kernel in kernels if (i := _named_after(kernel, names)) is not None}
+    readers: dict[int, list[int]] = {}
+    for i, operator in enumerate(network.workload.operators):
+        for tensor in operator.inputs:
+            readers.setdefault(tensor, []).append(i)
+    members: dict[int, list[int]] = {}
+    for i in range(len(network.nodes)):
+        end = i
+        while end not in owner:
+            following = readers.get(network.workload.operators[end].outputs[0], [])
+            if len(following) != 1:
+                break
+            end = following[0]
+        members.setdefault(end if end in owner else i, []).append(i)
+    return [(owner.get(end), tuple(some)) for end, some in members.items()]
+
+
+def _named_after(kernel: str, names: Mapping[str, int]) -> int | None:
+    """The operator with the longest name that a kernel's name begins with."""
+    parts = kernel.split("_")
+    for length in range(len(parts), 0, -1):
+        found = names.get("_".join(parts[:length]))
+        if found is not None:
+            return found
+    return None
+
+
+def unknown_share(predictor: DevicePredictor, network: OnnxWorkload) -> float:
+    """Which part of the predicted cost comes from operators of unknown types, 0 to 1."""
+    costs = _operator_costs(predictor, network)
+    unknown = [operator.kind == "other" for operator in network.workload.operators]
+    return float(costs[unknown].sum() / max(float(costs.sum()), 1e-12))
+
+
+def _machine_weights(predictor: DevicePredictor) -> Numbers:
+    """How much of each roofline model's time a device takes, of shape (len(MACHINES),)."""
+    columns = [FEATURES.index(f"{name}_ms") for name in MACHINES]
+    relative = quantities(predictor.steps)[:, columns] / np.array(predictor.costs)[:, None]
+    weights: Numbers = nnls(relative, np.ones(len(relative)))[0]
+    return weights

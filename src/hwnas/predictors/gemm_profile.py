@@ -1,0 +1,125 @@
+"""Matrix products that were timed on a target, kept beside its networks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hwnas.atomic import write_json
+from hwnas.deploy.catalogue import machine
+from hwnas.deploy.device import Target
+from hwnas.errors import ArtifactError, ConfigError
+from hwnas.predictors.gemm import Gemm, GemmModel, sampled_gemms, time_gemms
+from hwnas.predictors.prediction import Prediction, elsewhere
+from hwnas.predictors.store import DeviceStore, check_device_name
+
+__all__ = ["GemmProfile", "calibrate_gemms", "load_gemms", "predict_gemm"]
+
+SCHEMA = 1
+_MAX_MACS = 2**28  # about ten milliseconds of one core
+
+
+@dataclass(frozen=True)
+class GemmProfile:
+    """Products that were timed on one target.
+
+    Attributes:
+        device: Name of the target.
+        gemms: The products.
+        latencies_ms: What each took.
+        hardware: Processor, in words.
+        versions: Of the packages that matter.
+        time: Of the last measurement, ISO 8601.
+    """
+
+    device: str
+    gemms: tuple[Gemm, ...]
+    latencies_ms: tuple[float, ...]
+    hardware: str
+    versions: Mapping[str, str]
+    time: str
+
+    def model(self) -> GemmModel:
+        """What follows for other products."""
+        return GemmModel.fit(self.device, self.gemms, self.latencies_ms)
+
+
+def calibrate_gemms(
+    target: Target,
+    store: DeviceStore,
+    count: int = 120,
+    progress: Callable[[float], None] | None = None,
+) -> GemmProfile:
+    """Time matrix products on a target of this machine and keep them, in about a minute.
+
+    Args:
+        target: Where to time them.
+        store: Where they are kept; older ones are replaced.
+        count: How many products, at least 20.
+        progress: Called with the share that is done, from 0 to 1.
+
+    Raises:
+        ConfigError: ``count`` is too small to learn from.
+        DeviceError: The target cannot be used here.
+    """
+    if count < 20:
+        raise ConfigError(f"{count} products are too few to learn from; time at least 20")
+    gemms = sampled_gemms(count, np.random.default_rng(0), max_macs=_MAX_MACS)
+    measured = time_gemms(gemms, target, progress)
+    last = measured[-1]
+    profile = GemmProfile(
+        target.name,
+        tuple(gemms),
+        tuple(each.latency_ms for each in measured),
+        machine()["processor"],
+        last.versions,
+        last.time,
+    )
+    sizes = [[gemm.m, gemm.n, gemm.k] for gemm in gemms]
+    write_json(_path(store, target.name), {"schema": SCHEMA, **vars(profile), "gemms": sizes})
+    return profile
+
+
+def load_gemms(store: DeviceStore, device: str) -> GemmProfile:
+    """Read what was timed.
+
+    Raises:
+        ConfigError: Nothing was.
+        ArtifactError: The file is damaged, or was written by a newer version of hwnas.
+    """
+    path = _path(store, device)
+    if not path.is_file():
+        raise ConfigError(
+            f"no matrix products were timed on {device}; `hwnas calibrate --target {device} "
+            "--gemm` times some"
+        )
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        schema = found.pop("schema")
+        if schema != SCHEMA:
+            raise ArtifactError(
+                f"{path}: schema {schema!r} is not {SCHEMA}: it was written by another version of "
+                "hwnas; update hwnas, or calibrate the device anew"
+            )
+        gemms = tuple(Gemm(*sizes) for sizes in found.pop("gemms"))
+        return GemmProfile(gemms=gemms, latencies_ms=tuple(found.pop("latencies_ms")), **found)
+    except ArtifactError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{path} is damaged ({error}); calibrate the device anew") from error
+
+
+def predict_gemm(store: DeviceStore, device: str, gemm: Gemm) -> Prediction:
+    """What one product takes on a target whose products were timed."""
+    profile = load_gemms(store, device)
+    [estimate] = profile.model().predict([gemm])
+    return Prediction(estimate, len(profile.gemms), tuple(elsewhere(device, profile.hardware)))
+
+
+def _path(store: DeviceStore, device: str) -> Path:
+    check_device_name(device)
+    return store.folder / device / "gemm.json"

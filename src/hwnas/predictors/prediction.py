@@ -1,0 +1,138 @@
+"""What a network will cost on known devices, and how far that is to be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hwnas.deploy.catalogue import machine
+from hwnas.deploy.device import HARDWARE
+from hwnas.deploy.onnx_workload import OnnxWorkload
+from hwnas.errors import ConfigError
+from hwnas.plugin import closest
+from hwnas.predictors.device import DevicePredictor
+from hwnas.predictors.estimate import Estimate
+from hwnas.predictors.explain import unknown_share
+from hwnas.predictors.shipped import shipped_profiles
+from hwnas.predictors.store import METRICS, DeviceProfile, DeviceStore
+from hwnas.search_spaces import StepTable
+
+__all__ = ["KnownDevice", "Prediction", "elsewhere", "known_devices", "predict"]
+
+_MOST_REASONS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class KnownDevice:
+    """A device that costs can be predicted for.
+
+    Attributes:
+        profile: What was measured on it.
+        origin: Whether it is in the user's store, or comes with hwnas.
+    """
+
+    profile: DeviceProfile
+    origin: Literal["store", "shipped"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Its description, with the number of its networks in the place of their names."""
+        values = self.profile.description()
+        return {**values, "networks": len(self.profile), "origin": self.origin}
+
+
+def known_devices(store: DeviceStore) -> list[KnownDevice]:
+    """All devices with all their metrics, sorted; those in the store hide those that ship."""
+    found = {
+        (name, metric): KnownDevice(store.load(name, metric), "store")
+        for name in store.devices
+        for metric in store.metrics(name)
+    }
+    for metric in METRICS:
+        for name, profile in shipped_profiles(metric).items():
+            found.setdefault((name, metric), KnownDevice(profile, "shipped"))
+    return [found[key] for key in sorted(found)]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One predicted cost.
+
+    Attributes:
+        estimate: The cost.
+        samples: How many networks were measured on the device.
+        notes: What its user should know, in words.
+    """
+
+    estimate: Estimate
+    samples: int
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with the 90% interval beside the estimate."""
+        lower, upper = self.estimate.interval90
+        values = {**self.estimate.to_json(), "lower90": lower, "upper90": upper}
+        return {**values, "samples": self.samples, "notes": list(self.notes)}
+
+
+def predict(
+    store: DeviceStore, devices: Sequence[str], network: OnnxWorkload | StepTable
+) -> list[Prediction]:
+    """Every cost that is known of the devices.
+
+    Args:
+        store: Where calibrated devices are kept.
+        devices: Names of targets or of devices of one's own.
+        network: An ONNX file that was read, or a table of one network.
+
+    Raises:
+        ConfigError: A device is not known.
+        ArtifactError: A profile is damaged, or was written by a newer version of hwnas.
+    """
+    known = known_devices(store)
+    names = list(dict.fromkeys(each.profile.device for each in known))
+    found = []
+    for device in devices:
+        if device not in names:
+            raise ConfigError(
+                f"device {device!r} is not known: `hwnas calibrate --target {device}` measures "
+                f"it; {closest(device, names)}"
+            )
+        found += [_predict(each, network) for each in known if each.profile.device == device]
+    return found
+
+
+def _predict(known: KnownDevice, network: OnnxWorkload | StepTable) -> Prediction:
+    profile = known.profile
+    predictor = DevicePredictor.of_known(profile, shipped=known.origin == "shipped")
+    steps = network if isinstance(network, StepTable) else network.steps
+    [estimate] = predictor.predict_steps(steps)
+    notes = [*elsewhere(profile.device, profile.hardware), *_unfamiliar(predictor, steps)]
+    if isinstance(network, OnnxWorkload) and network.unknown:
+        notes.append(_unknown(network.unknown, unknown_share(predictor, network)))
+    return Prediction(estimate, len(profile), tuple(notes))
+
+
+def elsewhere(device: str, hardware: str) -> list[str]:
+    """A note where a target, which is always this machine's, was measured on another one."""
+    here = machine()["processor"]
+    if device.split("-")[0] not in HARDWARE or hardware in ("", here):
+        return []
+    return [
+        f"measured on {hardware}, and this machine is {here}; `hwnas calibrate --target {device}` "
+        "measures it here"
+    ]
+
+
+def _unfamiliar(predictor: DevicePredictor, steps: StepTable) -> list[str]:
+    reasons = predictor.unfamiliar(steps)
+    if not reasons:
+        return []
+    more = len(reasons) - _MOST_REASONS
+    end = f"; and {more} more" if more > 0 else ""
+    return [f"unlike anything measured: {'; '.join(reasons[:_MOST_REASONS])}{end}"]
+
+
+def _unknown(unknown: Mapping[str, int], share: float) -> str:
+    kinds = ", ".join(f"{name} ({count})" for name, count in unknown.items())
+    return f"unknown operators: {kinds}; priced by the bytes they move, {share:.1%} of the cost"

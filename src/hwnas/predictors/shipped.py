@@ -1,0 +1,109 @@
+"""The devices that hwnas knows from the start, and what they teach about all others.
+
+They are in ``shipped_devices/``, made by ``python -m experiments.latency_zoo.ship`` from recorded
+measurements. No store of the user's is needed to read them, and nothing is fitted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from hwnas.atomic import replacing_folder, write_json
+from hwnas.errors import ArtifactError
+from hwnas.predictors.blocks import Blocks, blocks_of_steps
+from hwnas.predictors.coverage import learn_widening
+from hwnas.predictors.experience import Experience, Lessons, Source, Widening
+from hwnas.predictors.gaussian_process import Prior
+from hwnas.predictors.physical import FEATURES
+from hwnas.predictors.store import CostMetric, DeviceProfile
+from hwnas.search_spaces import StepTable
+
+__all__ = ["FOLDER", "experience_of", "ship", "shipped_experience", "shipped_profiles"]
+
+FOLDER = Path(__file__).parent / "shipped_devices"
+_DESCRIPTION, _ARRAYS = "devices.json", "devices.safetensors"
+_SAMPLES = (3, 5, 10, 20, 40)  # numbers of measurements that intervals are learnt for
+
+
+@cache
+def shipped_profiles(metric: CostMetric = "latency_ms") -> Mapping[str, DeviceProfile]:
+    """The known devices by name; of other metrics than latency there are none."""
+    return {p.device: p for p in _read(FOLDER)[0] if p.metric == metric}
+
+
+@cache
+def shipped_experience() -> Experience:
+    """What their latencies teach."""
+    profiles, lessons = _read(FOLDER)
+    return experience_of(profiles, lessons)
+
+
+def experience_of(profiles: Sequence[DeviceProfile], lessons: Lessons | None = None) -> Experience:
+    """What some devices teach; the networks of the first are those over which all is scaled.
+
+    Args:
+        profiles: Of the devices, all of one metric.
+        lessons: What was found out about them before; found anew if None.
+    """
+    blocks: dict[int, Blocks] = {}
+    sources = []
+    for profile in profiles:
+        shared = blocks.setdefault(id(profile.steps), blocks_of_steps(profile.steps))
+        sources.append(Source(profile.device, shared, np.log(profile.costs)))
+    return Experience(tuple(sources), next(iter(blocks.values())), lessons)
+
+
+def ship(profiles: Sequence[DeviceProfile], folder: Path = FOLDER) -> None:
+    """Find out what devices teach, and write all that is needed to know them.
+
+    Args:
+        profiles: Of the devices, all measured on the same networks.
+        folder: Replaced as a whole.
+    """
+    from safetensors.numpy import save_file
+
+    experience = experience_of(profiles)
+    lessons = experience.lessons
+    widenings = {str(n): vars(learn_widening(experience, n)) for n in _SAMPLES}
+    described = [
+        {k: v for k, v in p.description().items() if k not in ("schema", "networks")}
+        for p in profiles
+    ]
+    steps = {f"steps.{name}": array for name, array in profiles[0].steps.to_arrays().items()}
+    with replacing_folder(folder) as temporary:
+        found = {"thetas": lessons.thetas, "mean": lessons.prior.mean, "std": lessons.prior.std}
+        costs = np.array([p.costs for p in profiles])
+        save_file({"costs": costs, **found, **steps}, temporary / _ARRAYS)
+        description = {
+            "features": FEATURES,
+            "networks": profiles[0].networks,
+            "widenings": widenings,
+            "devices": described,
+        }
+        write_json(temporary / _DESCRIPTION, description)
+
+
+@cache
+def _read(folder: Path) -> tuple[tuple[DeviceProfile, ...], Lessons]:
+    from safetensors.numpy import load_file
+
+    description = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
+    if description["features"] != list(FEATURES):
+        raise ArtifactError(f"{folder} is of another version of hwnas; install hwnas anew")
+    arrays = load_file(folder / _ARRAYS)
+    steps = StepTable.from_arrays(
+        {n.removeprefix("steps."): arrays[n] for n in arrays if n.startswith("steps.")}
+    )
+    names = tuple(description["networks"])
+    profiles = tuple(
+        DeviceProfile(**values, networks=names, steps=steps, costs=costs)
+        for values, costs in zip(description["devices"], arrays["costs"], strict=True)
+    )
+    widenings = {int(n): Widening(**each) for n, each in description["widenings"].items()}
+    prior = Prior(arrays["mean"], arrays["std"])
+    return profiles, Lessons(arrays["thetas"], prior, widenings)

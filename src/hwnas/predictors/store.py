@@ -1,0 +1,200 @@
+"""What was measured on devices, kept so that costs on them can be predicted at any time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from hwnas.atomic import replacing_folder, write_json
+from hwnas.errors import ArtifactError, ConfigError
+from hwnas.plugin import closest
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.search_spaces import StepTable
+
+__all__ = ["METRICS", "CostMetric", "DeviceProfile", "DeviceStore", "check_device_name"]
+
+SCHEMA = 1
+CostMetric = Literal["latency_ms", "energy_mj", "peak_memory_bytes"]
+METRICS: tuple[CostMetric, ...] = get_args(CostMetric)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+_DESCRIPTION, _ARRAYS = "profile.json", "measurements.safetensors"
+_STEPS = "steps."
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceProfile:
+    """Networks that were measured on one device.
+
+    Attributes:
+        device: Name of a target, or of a device of one's own.
+        metric: What was measured; the unit is in its name.
+        networks: Name or id of each network, n of them.
+        steps: What the networks ask of hardware, at batch 1.
+        costs: Of shape (n,), positive.
+        kind: How the costs were found: by hwnas, or read from a table.
+        space: Where the networks are from, in words.
+        hardware: Processor or accelerator, in words.
+        runtime: What ran the networks, in words.
+        clock: Which clock was read; empty where it is not known.
+        versions: Of the packages that matter.
+        time: Of the last measurement, ISO 8601.
+        held_out_error: Median error of the prediction of networks from the others, as a fraction;
+            None where there are too few.
+    """
+
+    device: str
+    metric: CostMetric = "latency_ms"
+    networks: tuple[str, ...] = ()
+    steps: StepTable = field(default_factory=lambda: StepTable.of(()))
+    costs: Numbers = field(default_factory=lambda: np.zeros(0))
+    kind: Literal["measured", "table"] = "measured"
+    space: str = ""
+    hardware: str = ""
+    runtime: str = ""
+    clock: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    time: str = ""
+    held_out_error: float | None = None
+
+    def __post_init__(self) -> None:
+        check_device_name(self.device)
+        if self.metric not in METRICS:
+            raise ConfigError(f"unknown metric {self.metric!r}; {closest(self.metric, METRICS)}")
+        if not len(self.networks) == len(self.steps) == len(self.costs):
+            raise ConfigError(
+                f"device {self.device}: {len(self.networks)} names, {len(self.steps)} networks and "
+                f"{len(self.costs)} costs; expected one of each"
+            )
+        wrong = [cost for cost in self.costs if not (np.isfinite(cost) and cost > 0)]
+        if wrong:
+            raise ConfigError(
+                f"device {self.device}: a {self.metric} is {wrong[0]:g}; expected a positive number"
+            )
+
+    def __len__(self) -> int:
+        return len(self.networks)
+
+    def with_more(self, networks: Sequence[str], steps: StepTable, costs: Numbers) -> DeviceProfile:
+        """The same device with further measurements."""
+        return replace(
+            self,
+            networks=(*self.networks, *networks),
+            steps=StepTable.stacked([self.steps, steps]),
+            costs=np.concatenate([self.costs, costs]),
+        )
+
+    def description(self) -> dict[str, Any]:
+        """All but the arrays, as a JSON object."""
+        values = {k: v for k, v in vars(self).items() if k not in ("steps", "costs")}
+        return {"schema": SCHEMA, **values}
+
+
+def check_device_name(name: str) -> None:
+    """Refuse names that cannot be a folder's.
+
+    Raises:
+        ConfigError: It is empty, too long or has other characters than letters, digits, . _ and -.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot be a device's name; expected letters, digits, '.', '_' and '-', at "
+            "most 80, the first one a letter or a digit"
+        )
+
+
+@dataclass(frozen=True)
+class DeviceStore:
+    """A folder of device profiles: ``DEVICE/METRIC/`` with JSON and safetensors, no pickle.
+
+    Attributes:
+        folder: Made when something is first saved.
+    """
+
+    folder: Path
+
+    @classmethod
+    def default(cls) -> DeviceStore:
+        """``$HWNAS_HOME/devices``; ``~/.hwnas/devices`` if that is not set."""
+        home = os.environ.get("HWNAS_HOME")
+        return cls((Path(home).expanduser() if home else Path.home() / ".hwnas") / "devices")
+
+    @property
+    def devices(self) -> list[str]:
+        """Names of all devices, sorted."""
+        found = self.folder.glob(f"*/*/{_DESCRIPTION}")
+        return sorted({path.parents[1].name for path in found})
+
+    def metrics(self, device: str) -> list[CostMetric]:
+        """What was measured on a device."""
+        return [metric for metric in METRICS if self.has(device, metric)]
+
+    def has(self, device: str, metric: CostMetric = "latency_ms") -> bool:
+        """Whether there is a profile."""
+        return (self._path(device, metric) / _DESCRIPTION).is_file()
+
+    def load(self, device: str, metric: CostMetric = "latency_ms") -> DeviceProfile:
+        """Read a profile.
+
+        Raises:
+            ConfigError: There is none.
+            ArtifactError: It is damaged, or was written by a newer version of hwnas.
+        """
+        path = self._path(device, metric)
+        if not self.has(device, metric):
+            known = closest(device, self.devices) if self.devices else "no device is known yet"
+            raise ConfigError(f"{self.folder} has no {metric} of device {device!r}; {known}")
+        try:
+            return self._read(path)
+        except ArtifactError as error:
+            raise ArtifactError(f"{path}: {error}") from error
+        except ConfigError as error:
+            raise ArtifactError(f"{path} is damaged: {error}; calibrate the device anew") from error
+
+    def _read(self, path: Path) -> DeviceProfile:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            found = json.loads((path / _DESCRIPTION).read_text(encoding="utf-8"))
+            schema = found.pop("schema")
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise ArtifactError(f"damaged ({error}); calibrate the device anew") from error
+        if schema != SCHEMA:
+            raise ArtifactError(
+                f"schema {schema!r} is not {SCHEMA}: it was written by another version of hwnas; "
+                "update hwnas, or calibrate the device anew"
+            )
+        try:
+            arrays = load_file(path / _ARRAYS)
+            names = [name for name in arrays if name.startswith(_STEPS)]
+            steps = StepTable.from_arrays({n.removeprefix(_STEPS): arrays[n] for n in names})
+            found["networks"] = tuple(found["networks"])
+            return DeviceProfile(**found, steps=steps, costs=arrays["costs"])
+        except (OSError, KeyError, TypeError, SafetensorError) as error:
+            raise ArtifactError(f"damaged ({error}); calibrate the device anew") from error
+
+    def save(self, profile: DeviceProfile) -> Path:
+        """Write a profile, whole or not at all; one that is there is replaced.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        from safetensors.numpy import save_file
+
+        path = self._path(profile.device, profile.metric)
+        steps = {f"{_STEPS}{name}": array for name, array in profile.steps.to_arrays().items()}
+        with replacing_folder(path) as temporary:
+            save_file({"costs": profile.costs, **steps}, temporary / _ARRAYS)
+            write_json(temporary / _DESCRIPTION, profile.description())
+        return path
+
+    def _path(self, device: str, metric: CostMetric) -> Path:
+        check_device_name(device)
+        return self.folder / device / metric

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from hwnas.deploy import Device, Export, Target, export_onnx, memory
+from hwnas.deploy.memory import PeakMemory, peak_memory
+from hwnas.errors import ArtifactError, ConfigError, DeviceError
+
+TARGET = Target(Device("cpu", "onnxruntime"))
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(),
+    reason="this system has no /proc/self/smaps_rollup",
+)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Few weights, and 17 MB of activations: 64 channels of 256 x 256 pixels."""
+    path = tmp_path_factory.mktemp("wide") / "wide.onnx"
+    layers = nn.Conv2d(1, 64, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    export_onnx(nn.Sequential(*layers), (1, 256, 256), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Hardly any activations, and 20 MB of weights."""
+    path = tmp_path_factory.mktemp("heavy") / "heavy.onnx"
+    layers = nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16, 300_000)
+    export_onnx(nn.Sequential(*layers), (1, 8, 8), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def of_wide(wide: Path) -> PeakMemory:
+    return peak_memory(wide, TARGET, 2)
+
+
+def test_activations_count_when_run_and_the_runtime_never_does(of_wide: PeakMemory) -> None:
+    activations = 4 * 64 * 256 * 256
+    assert 0 < of_wide.loaded_bytes < 0.2 * activations
+    assert activations < of_wide.peak_bytes < 6 * activations  # copied to another layout, twice
+
+
+def test_weights_count_when_loaded(heavy: Path) -> None:
+    weights = 4 * 17 * 300_000
+    found = peak_memory(heavy, TARGET, 1)
+    assert weights < found.loaded_bytes < 5 * weights
+    assert found.loaded_bytes <= found.peak_bytes
+
+
+def test_a_larger_batch_takes_more(wide: Path, of_wide: PeakMemory) -> None:
+    four = Target(Device("cpu", "onnxruntime", batch=4))
+    assert peak_memory(wide, four, 1).peak_bytes > 2 * of_wide.peak_bytes
+
+
+def test_fresh_processes_agree(of_wide: PeakMemory) -> None:
+    assert of_wide.target == TARGET.name
+    assert of_wide.processes == 2
+    assert of_wide.lowest_bytes <= of_wide.peak_bytes <= of_wide.highest_bytes
+    assert of_wide.spread < 0.05
+
+
+def test_spread_is_a_share_of_the_median() -> None:
+    assert PeakMemory("t", 200, 100, 190, 210, 3).spread == pytest.approx(0.1)
+
+
+def test_a_file_that_does_not_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "text.onnx").write_text("hello")
+    with pytest.raises(ArtifactError, match=r"text\.onnx is not an ONNX file") as raised:
+        peak_memory(tmp_path / "text.onnx", TARGET)
+    assert len(str(raised.value).splitlines()) == 1
+    with pytest.raises(ArtifactError, match="there is no ONNX file"):
+        peak_memory(tmp_path / "none.onnx", TARGET)
+
+
+def test_what_cannot_be_measured_is_said_before_anything_runs(
+    exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="processes is 0; expected at least 1"):
+        peak_memory(exported.path, TARGET, 0)
+    with pytest.raises(DeviceError, match="has 4096 threads"):
+        peak_memory(exported.path, Target(Device("cpu", "onnxruntime", threads=4096)))
+    monkeypatch.setattr(memory, "_PROCESS", tmp_path)
+    with pytest.raises(DeviceError, match="which Linux has since"):
+        peak_memory(exported.path, TARGET)
+
+
+def test_a_process_that_takes_too_long_is_ended(exported: Export) -> None:
+    with pytest.raises(DeviceError, match=r"within 0\.01 s; give it a larger timeout_s"):
+        peak_memory(exported.path, TARGET, timeout_s=0.01)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwnas.deploy import Target, TimingSettings
+from hwnas.errors import ConfigError, DeviceError
+from hwnas.predictors import DevicePredictor, DeviceStore, Reading, calibrate, calibration
+from hwnas.predictors.calibration import Pool, export_chosen
+from hwnas.search_spaces import MobileNetSpace, mobilenet
+
+TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")
+QUICK = TimingSettings(warmup=1, rounds=3, round_ms=1.0, max_seconds=0.2)
+SPACE = mobilenet((8, 8, 1), 10)
+
+
+def test_a_target_is_measured_and_kept_step_by_step(tmp_path: Path) -> None:
+    store = DeviceStore(tmp_path)
+    readings: list[Reading] = []
+    calibrate(TARGET, SPACE, store, 3, on_reading=readings.append, settings=QUICK)
+    assert [reading.number for reading in readings] == [1, 2, 3]
+    assert all(reading.predicted is None for reading in readings)
+    # The same command with more samples goes on where it was, and knows what to expect.
+    profile = calibrate(TARGET, SPACE, store, 7, on_reading=readings.append, settings=QUICK)
+    assert [reading.number for reading in readings[3:]] == [4, 5, 6, 7]
+    assert len({reading.network for reading in readings}) == 7
+    for reading in readings[3:]:
+        assert reading.predicted is not None
+        assert 0.1 < reading.predicted.mean / reading.measured < 10
+        assert reading.error is not None
+        assert reading.error > 0
+    assert store.load(TARGET.name).costs.tolist() == profile.costs.tolist()
+    assert [reading.measured for reading in readings] == profile.costs.tolist()
+    assert profile.held_out_error is not None
+    assert profile.clock == "cpu"
+    assert profile.versions["onnxruntime"]
+    assert calibrate(TARGET, SPACE, store, 7, on_reading=readings.append) is not None
+    assert len(readings) == 7  # enough was known
+
+
+def test_what_was_measured_before_a_device_was_lost_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DeviceStore(tmp_path)
+    measured, calls = calibration.measure, []
+
+    def lost(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise DeviceError("the device is gone")
+        return measured(*arguments, **options)
+
+    monkeypatch.setattr(calibration, "measure", lost)
+    with pytest.raises(DeviceError, match="gone"):
+        calibrate(TARGET, SPACE, store, 8, settings=QUICK)
+    assert len(store.load(TARGET.name)) == 5
+    assert len(calibrate(TARGET, SPACE, store, 8, settings=QUICK)) == 8
+
+
+def test_it_stops_when_it_is_sure_enough(tmp_path: Path) -> None:
+    profile = calibrate(TARGET, SPACE, DeviceStore(tmp_path), 40, until_error=5.0, settings=QUICK)
+    assert len(profile) == 5
+
+
+def test_another_machine_is_not_mixed_in(tmp_path: Path) -> None:
+    store = DeviceStore(tmp_path)
+    profile = calibrate(TARGET, SPACE, store, 3, settings=QUICK)
+    store.save(dataclasses.replace(profile, hardware="an abacus"))
+    with pytest.raises(DeviceError, match=r"knows cpu-.* of 'an abacus', and this machine is"):
+        calibrate(TARGET, SPACE, store, 4, settings=QUICK)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 2}, "samples is 2; expected at least 3"),
+        ({"until_error": 0.0}, "until_error is 0; expected a fraction"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        calibrate(TARGET, SPACE, DeviceStore(tmp_path), **options)
+
+
+def test_a_space_of_one_network_is_measured_once(space: MobileNetSpace) -> None:
+    from hwnas.predictors import shipped_experience
+
+    pool = Pool.of(space, count=0)
+    assert len(pool.networks) == 2
+    untouched = DevicePredictor(TARGET.name, shipped_experience())
+    assert sorted(pool.most_informative(untouched, 9)) == [0, 1]
+    assert pool.most_informative(untouched, 9, [pool.networks[0].id]) == [1]
+
+
+def test_chosen_networks_tell_more_than_random_ones(space: MobileNetSpace) -> None:
+    from hwnas.predictors import shipped_experience
+
+    pool = Pool.of(space)
+    untouched = DevicePredictor(TARGET.name, shipped_experience())
+
+    def unsure(rows: list[int]) -> float:
+        some = [space.workload(pool.networks[i]) for i in rows]
+        adapted = untouched.adapt(some, [1e-6 * workload.macs for workload in some])
+        return float(np.mean(adapted.logs(pool.blocks)[1] ** 2))
+
+    rng = np.random.default_rng(0)
+    at_random = [unsure(rng.choice(len(pool.networks), 8, replace=False)) for _ in range(5)]
+    assert unsure(pool.most_informative(untouched, 8)) < np.median(at_random)
+
+
+def test_networks_for_another_device_come_with_a_table_to_fill_in(tmp_path: Path) -> None:
+    table = export_chosen("phone", SPACE, DeviceStore(tmp_path / "store"), tmp_path / "out", 3)
+    header, *lines = table.read_text().splitlines()
+    assert header == "network,latency_ms"
+    assert len(lines) == 3
+    for line in lines:
+        assert (tmp_path / "out" / line.rstrip(",")).is_file()

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hwnas.deploy import Target
+from hwnas.errors import ArtifactError, ConfigError
+from hwnas.predictors import DeviceStore
+from hwnas.predictors.gemm import Gemm
+from hwnas.predictors.gemm_profile import calibrate_gemms, load_gemms, predict_gemm
+
+TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> DeviceStore:
+    made = DeviceStore(tmp_path_factory.mktemp("store"))
+    calibrate_gemms(TARGET, made, 24)
+    return made
+
+
+def test_products_are_kept_and_price_others(store: DeviceStore) -> None:
+    profile = load_gemms(store, TARGET.name)
+    assert len(profile.gemms) == len(profile.latencies_ms) == 24
+    assert store.devices == []  # no network was measured
+    small, large = (predict_gemm(store, TARGET.name, Gemm(size, size, size)) for size in (16, 512))
+    assert 0 < 10 * small.estimate.mean < large.estimate.mean
+    assert small.samples == 24
+    assert small.notes == ()
+
+
+def test_products_of_another_machine_are_no_more_than_a_guess(
+    store: DeviceStore, tmp_path: Path
+) -> None:
+    elsewhere = DeviceStore(tmp_path)
+    found = json.loads((store.folder / TARGET.name / "gemm.json").read_text())
+    path = tmp_path / TARGET.name / "gemm.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({**found, "hardware": "an abacus"}))
+    assert "measured on an abacus" in predict_gemm(elsewhere, TARGET.name, Gemm(8, 8, 8)).notes[0]
+    path.write_text(json.dumps({**found, "schema": 2}))
+    with pytest.raises(ArtifactError, match="update hwnas"):
+        load_gemms(elsewhere, TARGET.name)
+    path.write_text("{")
+    with pytest.raises(ArtifactError, match="is damaged"):
+        load_gemms(elsewhere, TARGET.name)
+
+
+def test_what_was_not_timed_says_how_to(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"calibrate --target {TARGET.name} --gemm"):
+        load_gemms(DeviceStore(tmp_path), TARGET.name)
+    with pytest.raises(ConfigError, match="3 products are too few"):
+        calibrate_gemms(TARGET, DeviceStore(tmp_path), 3)

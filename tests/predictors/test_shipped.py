@@ -1,0 +1,66 @@
+"""The devices that hwnas ships are whole, and belong to the code that reads them."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from hwnas.predictors import DevicePredictor, Pool, shipped_experience
+from hwnas.predictors.blocks import blocks_of_steps
+from hwnas.predictors.shipped import experience_of, shipped_profiles
+from hwnas.search_spaces import StepTable, mobilenet
+
+
+def test_every_device_was_measured_on_enough_networks() -> None:
+    profiles = shipped_profiles()
+    assert len(profiles) >= 8
+    for profile in profiles.values():
+        assert len(profile) >= 150
+        assert profile.hardware
+        assert profile.versions
+        assert profile.clock in ("cpu", "wall")
+        assert profile.held_out_error is not None
+        assert profile.held_out_error < 0.1
+
+
+def test_its_lessons_are_those_of_its_measurements() -> None:
+    """One device learnt anew gives what is shipped, so both are of the same features."""
+    profiles, known = [*shipped_profiles().values()], shipped_experience()
+    learnt = experience_of(profiles[:1])
+    np.testing.assert_allclose(learnt._thetas[0], known.lessons.thetas[0], atol=0.05)
+
+
+def test_ten_networks_of_the_space_make_a_new_device_known() -> None:
+    """Played: a target that hwnas ships is forgotten, and calibrated with ten networks."""
+    profiles = shipped_profiles()
+    for name in ("cpu-onnxruntime-fp32-b1-t1", "cpu-pytorch-fp32-b1-t1"):
+        left_out = profiles[name]
+        untouched = DevicePredictor(name, shipped_experience().but([name]))
+        pool = Pool((), left_out.steps, blocks_of_steps(left_out.steps))
+        rows = np.array(pool.most_informative(untouched, 10))
+        adapted = untouched.adapt_steps(left_out.steps.rows(rows), left_out.costs[rows])
+        others = np.delete(np.arange(len(left_out)), rows)
+        found = np.array([e.mean for e in adapted.predict_steps(left_out.steps.rows(others))])
+        assert spearmanr(found, left_out.costs[others]).statistic > 0.95
+        assert np.median(np.abs(found / left_out.costs[others] - 1)) < 0.08
+
+
+@pytest.mark.parametrize("count", [10, 20])
+def test_adapting_is_quick(count: int) -> None:
+    space = mobilenet((64, 64, 3), 100)
+    pool = Pool.of(space, count=40)
+    untouched = DevicePredictor("my-phone", shipped_experience())
+    untouched.parts(pool.blocks)  # what is loaded once
+    rows = np.arange(count)
+    start = time.process_time()
+    adapted = untouched.adapt_steps(pool.steps.rows(rows), pool.steps.macs[rows] * 1e-7)
+    adapted.predict_steps(pool.steps)
+    assert time.process_time() - start < 2.0
+
+
+def test_an_empty_table_has_no_predictions() -> None:
+    predictor = DevicePredictor.load("nowhere", "cpu-onnxruntime-fp32-b1-t1")
+    assert predictor.predict_steps(StepTable.of(())) == []

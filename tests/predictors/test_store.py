@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hwnas.errors import ArtifactError, ConfigError
+from hwnas.predictors import DevicePredictor, DeviceProfile, DeviceStore
+from hwnas.search_spaces import StepTable, Workload
+
+
+def profile(unseen: list[Workload], device: str = "my-phone", count: int = 6) -> DeviceProfile:
+    some = unseen[:count]
+    return DeviceProfile(
+        device,
+        networks=tuple(workload.id for workload in some),
+        steps=StepTable.of_workloads(some),
+        costs=np.array([1e-6 * workload.macs for workload in some]),
+        hardware="a phone",
+        versions={"litert": "2.3"},
+        held_out_error=0.04,
+    )
+
+
+def test_a_profile_comes_back_as_it_was(tmp_path: Path, unseen: list[Workload]) -> None:
+    store = DeviceStore(tmp_path / "devices")
+    saved = profile(unseen)
+    store.save(saved)
+    loaded = store.load("my-phone")
+    assert loaded.description() == json.loads(json.dumps(saved.description())) | {
+        "networks": saved.networks
+    }
+    assert loaded.costs.tolist() == saved.costs.tolist()
+    assert loaded.steps.macs.tolist() == saved.steps.macs.tolist()
+    assert store.devices == ["my-phone"]
+    assert store.metrics("my-phone") == ["latency_ms"]
+    before, after = (DevicePredictor.of(each) for each in (saved, loaded))
+    assert before.predict(unseen[6:9]) == after.predict(unseen[6:9])
+    assert DevicePredictor.load(store, "my-phone").predict(unseen[6:7]) == after.predict(
+        unseen[6:7]
+    )
+
+
+def test_no_file_is_a_pickle(tmp_path: Path, unseen: list[Workload]) -> None:
+    folder = DeviceStore(tmp_path).save(profile(unseen))
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "measurements.safetensors",
+        "profile.json",
+    ]
+
+
+def test_further_measurements_are_added(unseen: list[Workload]) -> None:
+    more = profile(unseen).with_more(["new"], StepTable.of_workloads(unseen[6:7]), np.array([3.0]))
+    assert len(more) == 7
+    assert more.networks[-1] == "new"
+    assert more.steps.macs[-1] == unseen[6].macs
+
+
+def test_the_home_folder_can_be_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
+    assert DeviceStore.default().folder == tmp_path / "devices"
+    monkeypatch.delenv("HWNAS_HOME")
+    assert DeviceStore.default().folder == Path.home() / ".hwnas" / "devices"
+
+
+def test_an_unknown_device_is_refused_with_the_nearest(
+    tmp_path: Path, unseen: list[Workload]
+) -> None:
+    store = DeviceStore(tmp_path)
+    with pytest.raises(ConfigError, match="no device is known yet"):
+        store.load("my-fone")
+    store.save(profile(unseen))
+    with pytest.raises(ConfigError, match="did you mean 'my-phone'"):
+        store.load("my-fone")
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a" * 81])
+def test_names_that_are_no_folder_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be a device's name"):
+        DeviceProfile(name)
+
+
+def test_a_newer_version_is_refused(tmp_path: Path, unseen: list[Workload]) -> None:
+    store = DeviceStore(tmp_path)
+    path = store.save(profile(unseen)) / "profile.json"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({**found, "schema": 2, "from_the_future": 1}))
+    with pytest.raises(ArtifactError, match=r"schema 2 is not 1.*update hwnas"):
+        store.load("my-phone")
+
+
+@pytest.mark.parametrize("file", ["profile.json", "measurements.safetensors"])
+def test_damage_is_told_in_one_line(tmp_path: Path, unseen: list[Workload], file: str) -> None:
+    store = DeviceStore(tmp_path)
+    path = store.save(profile(unseen)) / file
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ArtifactError, match="damaged") as raised:
+        store.load("my-phone")
+    assert len(str(raised.value).splitlines()) == 1
+    path.unlink()
+    with pytest.raises((ArtifactError, ConfigError), match="my-phone"):
+        store.load("my-phone")
+
+
+def test_costs_that_cannot_be_are_refused(unseen: list[Workload]) -> None:
+    good = profile(unseen)
+    with pytest.raises(ConfigError, match="a latency_ms is -1; expected a positive number"):
+        DeviceProfile("x", networks=good.networks, steps=good.steps, costs=-np.ones(6))
+    with pytest.raises(ConfigError, match="6 names, 6 networks and 2 costs"):
+        DeviceProfile("x", networks=good.networks, steps=good.steps, costs=np.ones(2))
+    with pytest.raises(ConfigError, match="unknown metric 'speed'"):
+        DeviceProfile("x", "speed")  # type: ignore[arg-type]
