@@ -167,6 +167,9 @@ def predict(
     image: Image = "64x64x3",
     classes: Classes = 100,
     input_shape: Input = None,
+    m: Annotated[int | None, typer.Option("--m", help="Of a gemm: rows of the product.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Of a gemm: columns of the product.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Of a gemm: what is summed over.")] = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -174,8 +177,11 @@ def predict(
     from hwnas.cli.device_tables import print_predictions
     from hwnas.predictors.prediction import predict
 
-    network = _network(model, space, arch, preset, image, classes, input_shape)
-    found = predict(_store(store), target, network)
+    if model == Path("gemm"):
+        found = _predict_gemm(_store(store), target, m, n, k)
+    else:
+        network = _network(model, space, arch, preset, image, classes, input_shape)
+        found = predict(_store(store), target, network)
     if as_json:
         print_json([each.to_json() for each in found])
         return

@@ -52,7 +52,8 @@ def learn_widening(experience: Experience, samples: int) -> Widening:
     slope = float(spread @ needed / (spread @ spread + _DOUBT))
     exponent = min(max(slope, 0.0), 1.0)
     scaled = [errors / surprise**exponent for surprise, errors in trials]
-    return Widening(float(np.quantile(np.concatenate(scaled), 0.9) / NORMAL_90), exponent)
+    factor = float(np.quantile(np.concatenate(scaled), 0.9) / NORMAL_90)
+    return Widening(factor * (1 + 1 / len(devices)), exponent)  # it is unlike all of them
 
 
 def _trial(experience: Experience, device: int, samples: int, seed: int) -> tuple[float, Numbers]:
