@@ -1,53 +1,27 @@
-"""What a matrix product takes, from its sizes.
-
-After GPPerf, which predicts runtime and power of products on GPUs from M, N, K by regression. Where
-it departs: the regression is a sum of what a blocked product does (operations on tiles, bytes to
-and fro), none of which can take negative time, so that it extrapolates to sizes beyond those that
-were timed.
-"""
+"""Matrix products by their sizes: which ones to time, and what they take."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-from sklearn.linear_model import LinearRegression
 
 from hwnas.deploy.device import Target
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.timing import TimingSettings, measure
 from hwnas.errors import ConfigError
-from hwnas.predictors.estimate import Estimate
 from hwnas.predictors.gaussian_process import Numbers
 
-__all__ = [
-    "Gemm",
-    "GemmModel",
-    "Roofline",
-    "sampled_gemms",
-    "steady_ms",
-    "time_gemms",
-    "write_gemm",
-]
+__all__ = ["Gemm", "sampled_gemms", "steady_ms", "time_gemms", "write_gemm"]
 
 _OPSET, _IR_VERSION = 17, 8
 _SETTINGS = TimingSettings(warmup=3, rounds=15, round_ms=3.0, max_seconds=1.0)
 _TIMED_AT_ONCE = 40  # all of them are in memory
-_NORMAL_90 = 1.6449  # quantile of the normal distribution that leaves a twentieth on either side
-_LEAST = 20  # products to learn from
 _TRIES = 200  # a product that is wanted
 _MULTIPLE = 16  # what the widths of layers are multiples of
-
-_ROWS, _COLUMNS, _DEPTH = (4, 6, 8, 12, 16), (16, 32), 256
-"""Sizes of tiles that kernels compute at once; which of them a kernel has is left to the fit."""
-_PASSES = 4  # of least squares, until the weights have settled
-_THRESHOLDS = tuple(2**power for power in range(12, 25))
-_GAIN = 0.8  # a threshold must make the errors so much smaller to be believed
-_LEAST_SIDE = 8  # products on each side of it
 
 
 @dataclass(frozen=True, order=True)
@@ -178,210 +152,3 @@ def steady_ms(latencies_ms: Sequence[float], anchors_ms: Sequence[float]) -> Num
     anchors = np.asarray(anchors_ms, dtype=np.float64)
     steady: Numbers = np.asarray(latencies_ms) * np.median(anchors) / anchors
     return steady
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """Cost of products as a sum of the work in them, of which none costs less than nothing.
-
-    Runtimes compute small products in another way than large ones, e.g. with fewer threads, so
-    there may be several sums, each for products of some size.
-
-    Attributes:
-        rates: Cost a unit of each kind of work, of shape (len(thresholds_macs) + 1, W).
-        thresholds_macs: Multiply-accumulates from which the next row of rates holds, ascending.
-    """
-
-    rates: Numbers
-    thresholds_macs: tuple[int, ...] = ()
-
-    @classmethod
-    def fit(cls, gemms: Sequence[Gemm], costs: Sequence[float] | Numbers) -> Roofline:
-        """Least squares on the logarithms of positive costs, with the thresholds that pay."""
-        work, macs, logs = _work(gemms), _macs(gemms), np.log(costs)
-        best, error = cls(_rates(work, logs)[None]), np.inf
-        found: Roofline | None = best
-        while found is not None:
-            best, error = found, _spread(logs - found._logs(work, macs))
-            split = (best._split(threshold, work, macs, logs) for threshold in _THRESHOLDS)
-            tried = [(_spread(logs - new._logs(work, macs)), new) for new in split if new]
-            least, found = min(tried, key=lambda pair: pair[0], default=(error, None))
-            found = found if least < _GAIN * error else None
-        return best
-
-    def log_costs(self, gemms: Sequence[Gemm]) -> Numbers:
-        """Logarithms of the costs."""
-        return self._logs(_work(gemms), _macs(gemms))
-
-    def _logs(self, work: Numbers, macs: Numbers) -> Numbers:
-        rates = self.rates[np.searchsorted(self.thresholds_macs, macs, side="right")]
-        logs: Numbers = np.log((work * rates).sum(1))
-        return logs
-
-    def _split(
-        self, threshold_macs: int, work: Numbers, macs: Numbers, logs: Numbers
-    ) -> Roofline | None:
-        """With one more threshold, or None where too few products are on a side of it."""
-        thresholds = tuple(sorted({*self.thresholds_macs, threshold_macs}))
-        place = np.searchsorted(thresholds, macs, side="right")
-        parts = [place == part for part in range(len(thresholds) + 1)]
-        if thresholds == self.thresholds_macs or min(part.sum() for part in parts) < _LEAST_SIDE:
-            return None
-        return Roofline(np.array([_rates(work[part], logs[part]) for part in parts]), thresholds)
-
-
-@dataclass(frozen=True)
-class GemmModel:
-    """Cost of products on one target.
-
-    Attributes:
-        target: Name of the target.
-        metric: What a cost is, e.g. ``"latency_ms"``; energy adds up in the same way.
-        roofline: What they cost.
-        log_std: Standard deviation of the logarithm of a cost within the sizes that were seen.
-        drift: The same beyond them, for sizes e times as large or as small.
-        seen: Logarithms of the least and the largest m, n, k and m n k, of shape (2, 4).
-    """
-
-    target: str
-    metric: str
-    roofline: Roofline
-    log_std: float
-    drift: float
-    seen: Numbers
-
-    @classmethod
-    def fit(
-        cls,
-        target: str,
-        gemms: Sequence[Gemm],
-        costs: Sequence[float],
-        metric: str = "latency_ms",
-    ) -> GemmModel:
-        """Learn from measured products.
-
-        How wrong it is beyond the sizes that were seen is found by leaving out the largest and the
-        smallest third of them, by each size and by all.
-
-        Args:
-            target: Name of the target.
-            gemms: What was measured, at least 20 different products.
-            costs: What each of them took.
-            metric: What that is, with the unit at its end.
-
-        Raises:
-            ConfigError: There are too few, or a cost is not a positive number.
-        """
-        if len(gemms) != len(costs) or len(set(gemms)) < _LEAST:
-            raise ConfigError(
-                f"got {len(gemms)} products, {len(set(gemms))} of them different, and {len(costs)} "
-                f"costs; expected a cost for each, and at least {_LEAST} different products"
-            )
-        found = np.asarray(costs, dtype=np.float64)
-        if not (np.isfinite(found) & (found > 0)).all():
-            raise ConfigError(f"{metric} has values that are not positive numbers; leave them out")
-        roofline = Roofline.fit(gemms, found)
-        log_std = _spread(np.log(found) - roofline.log_costs(gemms))
-        places = _places(gemms)
-        return cls(
-            target,
-            metric,
-            roofline,
-            log_std,
-            _drift(gemms, found, log_std),
-            np.array([places.min(0), places.max(0)]),
-        )
-
-    def predict(self, gemms: Sequence[Gemm]) -> list[Estimate]:
-        """What each product costs."""
-        if not gemms:
-            return []
-        logs = self.roofline.log_costs(gemms)
-        stds = np.hypot(self.log_std, self.drift * _distance(_places(gemms), self.seen))
-        return [
-            Estimate.log_normal(self.metric, float(log), float(std), self.target)
-            for log, std in zip(logs, stds, strict=True)
-        ]
-
-
-def _work(gemms: Sequence[Gemm]) -> Numbers:
-    """Amounts of each kind of work in products, of shape (len(gemms), W).
-
-    A call; the numbers in the three matrices; multiply-accumulates with the columns, and the rows
-    as well, rounded up to whole tiles; partial sums that are stored; and tiles.
-    """
-    m, n, k = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], dtype=np.float64).T
-    kinds = [np.ones_like(m), m * k, n * k, m * n]
-    for columns in _COLUMNS:
-        strips = np.ceil(n / columns)
-        kinds += [m * strips * k, m * strips * np.ceil(k / _DEPTH)]
-        for rows in _ROWS:
-            tiles = np.ceil(m / rows) * strips
-            kinds += [tiles, tiles * k]
-    return np.stack(kinds, axis=1)
-
-
-def _macs(gemms: Sequence[Gemm]) -> Numbers:
-    return np.array([gemm.macs for gemm in gemms], dtype=np.float64)
-
-
-def _rates(work: Numbers, logs: Numbers) -> Numbers:
-    """Cost a unit of each kind of work, of shape (W,), none negative.
-
-    The squares of relative errors are weighed anew in each pass, such that those of the logarithms
-    are what becomes least (Gauss-Newton).
-    """
-    predicted, ratios = np.exp(logs), np.ones_like(logs)
-    for _ in range(_PASSES):
-        shares = work / predicted[:, None]
-        scale = np.sqrt((shares**2).mean(0))
-        fitted = LinearRegression(positive=True, fit_intercept=False).fit(shares / scale, ratios)
-        rates: Numbers = fitted.coef_ / scale
-        predicted = work @ rates
-        ratios = 1 + logs - np.log(predicted)
-    return rates
-
-
-def _places(gemms: Sequence[Gemm]) -> Numbers:
-    """Logarithms of m, n, k and m n k, of shape (len(gemms), 4)."""
-    places: Numbers = np.log([(gemm.m, gemm.n, gemm.k, gemm.macs) for gemm in gemms])
-    return places
-
-
-def _distance(places: Numbers, seen: Numbers) -> Numbers:
-    """How far outside of what was seen, of shape (len(places),); 0 inside."""
-    beyond = np.maximum(0.0, np.maximum(seen[0] - places, places - seen[1]))
-    distance: Numbers = np.sqrt((beyond**2).sum(1))
-    return distance
-
-
-def _held_out(places: Numbers) -> Iterator[npt.NDArray[np.bool_]]:
-    """The least and the largest third by each column."""
-    for column in places.T:
-        low, high = np.quantile(column, [1 / 3, 2 / 3])
-        yield from (out for out in (column <= low, column >= high) if not out.all())
-
-
-def _drift(gemms: Sequence[Gemm], costs: Numbers, log_std: float) -> float:
-    """Standard deviation of the logarithm, for each e-fold outside of what was seen.
-
-    The least one for which nine in ten of the products that were left out are in their interval.
-    """
-    places, needed = _places(gemms), []
-    for out in _held_out(places):
-        fitted = Roofline.fit(_chosen(gemms, ~out), costs[~out])
-        errors = np.log(costs[out]) - fitted.log_costs(_chosen(gemms, out))
-        seen = np.array([places[~out].min(0), places[~out].max(0)])
-        distances = _distance(places[out], seen)
-        excess = np.maximum(0.0, (errors / _NORMAL_90) ** 2 - log_std**2)
-        needed.append(np.sqrt(excess[distances > 0]) / distances[distances > 0])
-    return float(np.quantile(np.concatenate(needed), 0.9))
-
-
-def _chosen(gemms: Sequence[Gemm], chosen: npt.NDArray[np.bool_]) -> list[Gemm]:
-    return [gemm for gemm, wanted in zip(gemms, chosen, strict=True) if wanted]
-
-
-def _spread(residuals: Numbers) -> float:
-    """Root of the mean square."""
-    return float(np.sqrt((residuals**2).mean()))

@@ -13,7 +13,8 @@ from hwnas.atomic import write_json
 from hwnas.deploy.catalogue import machine
 from hwnas.deploy.device import Target
 from hwnas.errors import ArtifactError, ConfigError
-from hwnas.predictors.gemm import Gemm, GemmModel, sampled_gemms, time_gemms
+from hwnas.predictors.gemm import Gemm, sampled_gemms, steady_ms, time_gemms
+from hwnas.predictors.gemm_model import GemmModel
 from hwnas.predictors.prediction import Prediction, elsewhere
 from hwnas.predictors.store import DeviceStore, check_device_name
 
@@ -74,7 +75,7 @@ def calibrate_gemms(
     profile = GemmProfile(
         target.name,
         tuple(gemms),
-        tuple(each.latency_ms for each in measured),
+        tuple(steady_ms([m.latency_ms for m in measured], [m.anchor_ms for m in measured])),
         machine()["processor"],
         last.versions,
         last.time,
