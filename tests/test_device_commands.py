@@ -115,6 +115,16 @@ def test_a_device_of_ones_own(hwnas: Command, model: Path, tmp_path: Path) -> No
     assert "my-phone" in hwnas("devices").out
 
 
+def test_a_target_on_which_nothing_was_measured(hwnas: Command, model: Path) -> None:
+    new = "cpu-onnxruntime-fp32-b3-t1"
+    hwnas("predict", model, "--target", new).refused("not known", "hwnas calibrate")
+    [found] = read(hwnas("predict", model, "--target", new, "--fingerprint", "--json"))
+    assert found["samples"] == 0
+    assert found["target"] == new
+    assert 0 < found["lower90"] < found["mean"] < found["upper90"]
+    assert "no network was measured" in found["notes"][0]
+
+
 def test_matrix_products(hwnas: Command) -> None:
     sizes = ("--m", 64, "--n", 256, "--k", 128)
     hwnas("predict", "gemm", *sizes, "--target", TARGET).refused(

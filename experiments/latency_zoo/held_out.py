@@ -20,6 +20,7 @@ from sklearn.linear_model import BayesianRidge
 
 from experiments.latency_zoo.run import FOLDER
 from experiments.latency_zoo.zoo import family, read_zoo
+from experiments.over_cases import mean_over_cases
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.predictors.blocks import blocks_of_steps
@@ -115,7 +116,7 @@ def from_fingerprint(
     known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
 ) -> Numbers:
     """No measurement of networks: known targets mixed by what the probes say."""
-    logs = _known_logs(known, asked)
+    logs = known.experience.logs(blocks_of_steps(asked.steps))
     described = np.array([known.fingerprints[p.device] for p in known.profiles])
     start = ColdStart(described, logs, [family(p.device) for p in known.profiles])
     mean, spread = start.predict(known.fingerprints[asked.device])
@@ -126,15 +127,8 @@ def mean_of_targets(
     known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
 ) -> Numbers:
     """No measurement of networks: the mean of known targets."""
-    logs = _known_logs(known, asked)
+    logs = known.experience.logs(blocks_of_steps(asked.steps))
     return _bounds(logs.mean(1), np.full(len(asked), logs.mean(0).std()))
-
-
-def _known_logs(known: Known, asked: DeviceProfile) -> Numbers:
-    predicted = known.experience.see(blocks_of_steps(asked.steps)).predicted
-    levels = np.array([(np.log(p.costs).std(), np.log(p.costs).mean()) for p in known.profiles])
-    logs: Numbers = predicted * levels[:, 0] + levels[:, 1]
-    return logs
 
 
 def _bounds(mean: Numbers, std: Numbers) -> Numbers:
@@ -168,7 +162,8 @@ def work(arguments: argparse.Namespace) -> None:
     half = len(profiles[0]) // 2
     pool, queries = np.arange(half), np.arange(half, len(profiles[0]))
     answers = Results(arguments.out / "results.jsonl", {"seeds": arguments.seeds})
-    for name in dict.fromkeys(family(p.device) for p in profiles):
+    families = list(dict.fromkeys(family(p.device) for p in profiles))
+    for name in families:
         if all(answers.find("spearman", f"{name} {m}", 0) for m in METHODS):
             continue
         others = _rows([p for p in profiles if family(p.device) != name], pool)
@@ -182,6 +177,7 @@ def work(arguments: argparse.Namespace) -> None:
             ]
             answers.put(_summary(f"{name} {method}", rows))
             print(f"{name} {method}: {fmean(r['spearman'] for *_, r in rows):.4f}", flush=True)
+    answers.put(mean_over_cases(answers.rows, {"mean": families}))
     print(crosstab(answers.rows))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 
+from experiments.latency_zoo.run import FOLDER as ZOO
 from experiments.latency_zoo.zoo import read_zoo
 from hwnas.predictors.device import DevicePredictor
 from hwnas.predictors.shipped import FOLDER, experience_of, ship
@@ -22,6 +24,7 @@ def main() -> None:
             replace(p, held_out_error=DevicePredictor.of(p, known.only(p.device)).held_out_error)
             for p in profiles
         ],
+        json.loads((ZOO / "fingerprints.json").read_text(encoding="utf-8")),
         FOLDER,
     )
     print(f"{len(profiles)} devices of {len(profiles[0])} networks are in {FOLDER}")

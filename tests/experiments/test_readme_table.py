@@ -1,6 +1,8 @@
 from pathlib import Path
 
+from experiments.over_cases import mean_over_cases
 from experiments.readme_table import (
+    HEADLINES,
     MISSING,
     crosstab,
     filled,
@@ -14,7 +16,7 @@ PAGE = "# Title\n\n<!-- results -->\nold\n<!-- /results -->\n\nThe end.\n"
 
 
 def row(seed: int, value: float | None, unit: str = "rho", metric: str = "spearman") -> Row:
-    return Row(metric, "regression", seed, value, unit, 30)
+    return Row(metric, "default", seed, value, unit, 30)
 
 
 def recorded(folder: Path, rows: list[Row], config: int = 0) -> list[Row]:
@@ -32,7 +34,7 @@ def test_the_table_replaces_what_is_between_the_markers_and_nothing_else() -> No
 
 def test_seeds_become_a_median_with_its_range(tmp_path: Path) -> None:
     table = markdown(recorded(tmp_path, [row(0, 0.9), row(1, 0.97), row(2, 0.95)]))
-    assert "| spearman | regression | 0.95 | 0.9 to 0.97 | 3 | 30 |" in table
+    assert "| spearman | default | 0.95 | 0.9 to 0.97 | 3 | 30 |" in table
     assert "torch" in table
 
 
@@ -40,7 +42,7 @@ def test_fractions_are_shown_in_percent_and_missing_values_as_none(tmp_path: Pat
     rows = [row(0, 0.0512, "fraction"), row(0, None, "fraction", "accuracy")]
     table = markdown(recorded(tmp_path, rows))
     assert "5.12 %" in table
-    assert "| accuracy | regression | none | - |" in table
+    assert "| accuracy | default | none | - |" in table
 
 
 def test_methods_stand_side_by_side_for_each_case(tmp_path: Path) -> None:
@@ -62,8 +64,21 @@ def test_only_the_configuration_that_was_recorded_last_is_shown(tmp_path: Path) 
 
 
 def test_the_headlines_say_what_is_not_recorded(tmp_path: Path) -> None:
-    assert headline_table(tmp_path).count(MISSING) == 11
+    assert headline_table(tmp_path).count(MISSING) == len(HEADLINES)
     recorded(tmp_path, [row(0, 0.96)])
     table = headline_table(tmp_path)
-    assert table.count(MISSING) == 10
+    assert table.count(MISSING) == len(HEADLINES) - 1
     assert "0.96 (1 seed)" in table
+
+
+def test_a_mean_over_cases_has_their_range_and_needs_them_all(tmp_path: Path) -> None:
+    rows = [
+        Row("spearman", "a ours", 0, 0.9, "rho", 10),
+        Row("spearman", "b ours", 0, 0.7, "rho", 5),
+        Row("spearman", "a ridge", 0, 0.5, "rho", 10),
+    ]
+    [mean] = mean_over_cases(rows, {"mean": ["a", "b"], "none": []})
+    assert (mean.subject, mean.n, mean.spread) == ("mean ours", 15, {"least": 0.7, "most": 0.9})
+    assert mean.value is not None
+    assert abs(mean.value - 0.8) < 1e-12
+    assert "| spearman | mean ours | 0.8 | 0.7 to 0.9 |" in markdown(recorded(tmp_path, [mean]))

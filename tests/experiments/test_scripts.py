@@ -31,7 +31,7 @@ SCRIPTS = {
     "fashion_mnist": ["--seeds", "0", "--widths", "0.5", "1.0", "--set", "deploy.top=2"],
 }
 EXPECTED = {
-    "predictor": {("spearman", "regression"), ("median_error", "macs")},
+    "predictor": {("spearman", "default"), ("median_error", "macs")},
     "engine": {("ms_per_trial", "random-12"), ("memory_growth", "random-12"), ("peak_pss", "job")},
     "training_step": {("step_ratio", "cpu-t1"), ("first_activation", "cpu")},
     "depthwise": {("plain_over_ours", "k5-s1-144x7x7-t1")},

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,17 @@ import numpy as np
 import pytest
 
 from hwnas.deploy import Target, TimingSettings
-from hwnas.errors import ConfigError, DeviceError
-from hwnas.predictors import DevicePredictor, DeviceStore, Reading, calibrate, calibration
+from hwnas.deploy.energy import energy_of
+from hwnas.errors import ConfigError, DeviceError, EnergyUnavailable
+from hwnas.predictors import (
+    DevicePredictor,
+    DeviceStore,
+    Reading,
+    calibrate,
+    calibration,
+    predict,
+    shipped_experience,
+)
 from hwnas.predictors.calibration import Pool, export_chosen
 from hwnas.search_spaces import MobileNetSpace, mobilenet
 
@@ -61,6 +71,33 @@ def test_what_was_measured_before_a_device_was_lost_stays(
     assert len(calibrate(TARGET, SPACE, store, 8, settings=QUICK)) == 8
 
 
+def test_energy_is_measured_where_something_counts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A counter that takes five watts, whatever runs, stands in for one of the hardware's."""
+    with pytest.raises(EnergyUnavailable, match="looked for readable RAPL counters"):
+        calibrate(TARGET, SPACE, DeviceStore(tmp_path / "none"), 3, metric="energy_mj")
+
+    class FiveWatts:
+        name = "five watts"
+
+        def read_mj(self) -> float:
+            return 5e3 * time.perf_counter()
+
+    def quickly(run: Any, counter: Any) -> Any:
+        return energy_of(run, counter, seconds=0.02)
+
+    monkeypatch.setattr(calibration, "energy_counter", lambda hardware: FiveWatts())
+    monkeypatch.setattr(calibration, "energy_of", quickly)
+    store = DeviceStore(tmp_path)
+    profile = calibrate(TARGET, SPACE, store, 4, metric="energy_mj")
+    assert store.metrics(TARGET.name) == ["energy_mj"]
+    assert profile.clock == "five watts"
+    assert (profile.costs > 0).all()
+    [found] = predict(store, [TARGET.name], profile.steps.rows(np.array([0])))[:1]
+    assert found.estimate.metric == "energy_mj"
+
+
 def test_it_stops_when_it_is_sure_enough(tmp_path: Path) -> None:
     profile = calibrate(TARGET, SPACE, DeviceStore(tmp_path), 40, until_error=5.0, settings=QUICK)
     assert len(profile) == 5
@@ -87,8 +124,6 @@ def test_what_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any], mess
 
 
 def test_a_space_of_one_network_is_measured_once(space: MobileNetSpace) -> None:
-    from hwnas.predictors import shipped_experience
-
     pool = Pool.of(space, count=0)
     assert len(pool.networks) == 2
     untouched = DevicePredictor(TARGET.name, shipped_experience())
@@ -97,8 +132,6 @@ def test_a_space_of_one_network_is_measured_once(space: MobileNetSpace) -> None:
 
 
 def test_chosen_networks_tell_more_than_random_ones(space: MobileNetSpace) -> None:
-    from hwnas.predictors import shipped_experience
-
     pool = Pool.of(space)
     untouched = DevicePredictor(TARGET.name, shipped_experience())
 

@@ -84,6 +84,9 @@ def calibrate(
     export: Annotated[
         Path | None, typer.Option(help="Write networks to measure elsewhere into this folder.")
     ] = None,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Measure energy, where the hardware counts it.")
+    ] = False,
     gemm: Annotated[
         bool, typer.Option("--gemm", help="Time matrix products in the place of networks.")
     ] = False,
@@ -104,7 +107,7 @@ def calibrate(
     from hwnas.cli.device_tables import print_calibrated, print_reading
     from hwnas.deploy.device import Target
     from hwnas.predictors.adoption import adopt
-    from hwnas.predictors.calibration import calibrate, export_chosen
+    from hwnas.predictors.calibration import MeasuredMetric, calibrate, export_chosen
     from hwnas.predictors.cost_file import read_cost_file
 
     kept = _store(store)
@@ -135,7 +138,8 @@ def calibrate(
             if not as_json:
                 print_reading(out, reading)
 
-        profiles = [calibrate(parsed, networks, kept, samples, sure, show)]
+        metric: MeasuredMetric = "energy_mj" if energy else "latency_ms"
+        profiles = [calibrate(parsed, networks, kept, samples, sure, show, metric=metric)]
     if as_json:
         print_json([profile.description() for profile in profiles])
         return
@@ -170,18 +174,28 @@ def predict(
     m: Annotated[int | None, typer.Option("--m", help="Of a gemm: rows of the product.")] = None,
     n: Annotated[int | None, typer.Option("--n", help="Of a gemm: columns of the product.")] = None,
     k: Annotated[int | None, typer.Option("--k", help="Of a gemm: what is summed over.")] = None,
+    from_fingerprint: Annotated[
+        bool,
+        typer.Option("--fingerprint", help="From ten seconds of small models run on the target."),
+    ] = False,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
     """What a network costs on known devices, with a 90% interval; nothing is run."""
     from hwnas.cli.device_tables import print_predictions
-    from hwnas.predictors.prediction import predict
+    from hwnas.deploy.device import Target
+    from hwnas.predictors.fingerprint import fingerprint as fingerprint_of
+    from hwnas.predictors.prediction import predict, predict_from_fingerprint
 
     if model == Path("gemm"):
         found = _predict_gemm(_store(store), target, m, n, k)
     else:
         network = _network(model, space, arch, preset, image, classes, input_shape)
-        found = predict(_store(store), target, network)
+        if from_fingerprint:
+            prints = [fingerprint_of(Target.parse(name)) for name in target]
+            found = [predict_from_fingerprint(each, network) for each in prints]
+        else:
+            found = predict(_store(store), target, network)
     if as_json:
         print_json([each.to_json() for each in found])
         return

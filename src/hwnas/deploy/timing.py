@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hwnas.atomic import storage_errors
 from hwnas.deploy.anchor import write_anchor
@@ -27,7 +28,15 @@ from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.errors import ConfigError
 
-__all__ = ["Clock", "Round", "Stopwatch", "TimingSettings", "interleave", "measure"]
+__all__ = [
+    "Clock",
+    "Round",
+    "Stopwatch",
+    "TimingSettings",
+    "interleave",
+    "measure",
+    "prepared_run",
+]
 
 Clock = Callable[[], float]
 """Gives seconds."""
@@ -217,15 +226,31 @@ def measure(
     }
 
 
+def prepared_run(model: Path, target: Target, folder: Path) -> Callable[[], object]:
+    """A call that runs an ONNX file once on a target of this machine, on random images.
+
+    Args:
+        model: The file.
+        target: Where to run it.
+        folder: For what is written on the way.
+    """
+    session, images = _loaded(model, target, folder)
+    return lambda: session.run(images)
+
+
 def _start(
     path: Path, target: Target, settings: TimingSettings, folder: Path
 ) -> tuple[Session, Stopwatch]:
     """Load a network, give it random images and warm it up."""
-    runtime = RUNTIMES[target.device.runtime]
-    session = runtime.load(runtime.prepare(path, target, folder), target)
-    shape = (target.device.batch, *session.input_shape)
-    images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    session, images = _loaded(path, target, folder)
     threads = target.device.threads
     return session, Stopwatch(
         lambda: session.run(images), settings, session.cpu_clock, threads=threads
     )
+
+
+def _loaded(path: Path, target: Target, folder: Path) -> tuple[Session, NDArray[np.float32]]:
+    runtime = RUNTIMES[target.device.runtime]
+    session = runtime.load(runtime.prepare(path, target, folder), target)
+    shape = (target.device.batch, *session.input_shape)
+    return session, np.random.default_rng(0).standard_normal(shape, dtype=np.float32)

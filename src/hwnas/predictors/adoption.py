@@ -56,7 +56,7 @@ def adopt(
 
 
 def _check_unit(steps: StepTable, latencies_ms: Numbers) -> None:
-    typical = shipped_experience().typical_logs(blocks_of_steps(steps))
+    typical = np.median(shipped_experience().logs(blocks_of_steps(steps)), axis=1)
     factor = float(np.exp(np.median(np.log(latencies_ms) - typical)))
     if 1 / _DOUBTFUL_FACTOR < factor < _DOUBTFUL_FACTOR:
         return

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from hwnas.atomic import storage_errors, write_text
-from hwnas.deploy.catalogue import machine
+from hwnas.deploy.catalogue import machine, versions
 from hwnas.deploy.device import Target
+from hwnas.deploy.energy import energy_counter, energy_of
 from hwnas.deploy.export import export_onnx
-from hwnas.deploy.measurement import Measurement
-from hwnas.deploy.timing import TimingSettings, measure
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.timing import TimingSettings, measure, prepared_run
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.predictors.blocks import Blocks, blocks_of_steps, rows_of
 from hwnas.predictors.device import MINIMUM_MEASUREMENTS, DevicePredictor
@@ -25,7 +28,7 @@ from hwnas.predictors.selection import most_informative
 from hwnas.predictors.store import CostMetric, DeviceProfile, DeviceStore
 from hwnas.search_spaces import Architecture, SearchSpace, StepTable
 
-__all__ = ["Pool", "Reading", "calibrate", "export_chosen"]
+__all__ = ["MeasuredMetric", "Pool", "Reading", "calibrate", "export_chosen"]
 
 _POOL = 200
 _BLOCK = 5  # networks that are timed against each other before the next ones are chosen
@@ -97,30 +100,34 @@ def calibrate(
     until_error: float | None = None,
     on_reading: Callable[[Reading], None] = lambda reading: None,
     settings: TimingSettings | None = None,
+    metric: MeasuredMetric = "latency_ms",
 ) -> DeviceProfile:
-    """Time networks on a target of this machine until enough is known, and keep what was found.
+    """Measure networks on a target of this machine until enough is known, and keep what was found.
 
     What the store has of the target already counts, so an interrupted calibration goes on where it
     was. The profile is written after every few networks.
 
     Args:
-        target: Where to time them.
+        target: Where to measure them.
         space: Where the networks are from.
         store: Where the profile is kept.
         samples: So many networks shall be known of the target, at least 3.
         until_error: Stop early when `Reading.error` is at most this, as a fraction.
-        on_reading: Called for every network that was timed.
+        on_reading: Called for every network that was measured.
         settings: How much to time each.
+        metric: What to measure; energy needs a counter in the hardware.
 
     Raises:
         ConfigError: ``samples`` or ``until_error`` cannot be.
         DeviceError: The target cannot be used here, or the store knows it from other hardware.
+        EnergyUnavailable: Nothing on this machine counts energy.
     """
     if samples < MINIMUM_MEASUREMENTS:
         raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")
     if until_error is not None and not 0 < until_error < 10:
         raise ConfigError(f"until_error is {until_error:g}; expected a fraction such as 0.05")
-    profile = _known_so_far(target, space, store)
+    profile = _known_so_far(target, metric, space, store)
+    measure_some = _MEASURES[metric](target, settings)
     pool = Pool.of(space)
     predictor = DevicePredictor.of(profile)
     while len(profile) < samples and not _sure(predictor, pool, until_error):
@@ -129,7 +136,8 @@ def calibrate(
         if not chosen:
             break  # the space holds no more
         expected = _expected(predictor, rows_of(pool.blocks, np.array(chosen)))
-        measured = _time([pool.networks[i] for i in chosen], space, target, settings)
+        with _exported([pool.networks[i] for i in chosen], space) as models:
+            measured = measure_some(models)
         profile = _with_measured(profile, pool, chosen, measured)
         predictor = DevicePredictor.of(profile)
         profile = replace(profile, held_out_error=predictor.held_out_error)
@@ -138,14 +146,16 @@ def calibrate(
     return profile
 
 
-def _known_so_far(target: Target, space: SearchSpace, store: DeviceStore) -> DeviceProfile:
+def _known_so_far(
+    target: Target, metric: MeasuredMetric, space: SearchSpace, store: DeviceStore
+) -> DeviceProfile:
     hardware = machine()["processor"]
-    if not store.has(target.name):
-        device = target.device
+    if not store.has(target.name, metric):
+        runtime = target.device.runtime
         return DeviceProfile(
-            target.name, space=space.fingerprint, hardware=hardware, runtime=device.runtime
+            target.name, metric, space=space.fingerprint, hardware=hardware, runtime=runtime
         )
-    known = store.load(target.name)
+    known = store.load(target.name, metric)
     if known.hardware != hardware:
         raise DeviceError(
             f"{store.folder} knows {target.name} of {known.hardware!r}, and this machine is "
@@ -156,15 +166,11 @@ def _known_so_far(target: Target, space: SearchSpace, store: DeviceStore) -> Dev
 
 
 def _with_measured(
-    profile: DeviceProfile, pool: Pool, chosen: Sequence[int], measured: Sequence[Measurement]
+    profile: DeviceProfile, pool: Pool, chosen: Sequence[int], measured: Measured
 ) -> DeviceProfile:
-    last = measured[-1]
-    more = profile.with_more(
-        [pool.networks[i].id for i in chosen],
-        pool.steps.rows(np.array(chosen)),
-        np.array([each.latency_ms for each in measured]),
-    )
-    return replace(more, clock=last.clock, versions=last.versions, time=last.time)
+    names = [pool.networks[i].id for i in chosen]
+    more = profile.with_more(names, pool.steps.rows(np.array(chosen)), np.array(measured.costs))
+    return replace(more, clock=measured.clock, versions=dict(measured.versions), time=measured.time)
 
 
 def _expected(predictor: DevicePredictor, blocks: Blocks) -> list[Estimate | None]:
@@ -187,33 +193,82 @@ def _error(predictor: DevicePredictor, pool: Pool) -> float | None:
     return float(np.median([each.interval90[1] / each.mean - 1 for each in found]))
 
 
-def _time(
-    networks: Sequence[Architecture],
-    space: SearchSpace,
-    target: Target,
-    settings: TimingSettings | None,
-) -> list[Measurement]:
+@contextlib.contextmanager
+def _exported(networks: Sequence[Architecture], space: SearchSpace) -> Iterator[list[Path]]:
+    """Networks as ONNX files, for a while; an untrained one is as fast as a trained one."""
     with tempfile.TemporaryDirectory() as folder:
-        models = {network.id: Path(folder, f"{network.id}.onnx") for network in networks}
-        for network in networks:
-            export_onnx(space.build(network), space.input_shape(network), models[network.id])
-        measured = measure(models, target, settings)
-    return [measured[network.id] for network in networks]
+        paths = [Path(folder, f"{network.id}.onnx") for network in networks]
+        for network, path in zip(networks, paths, strict=True):
+            export_onnx(space.build(network), space.input_shape(network), path)
+        yield paths
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Costs of some networks, and how they were found.
+
+    Attributes:
+        costs: Of each, in the metric's unit.
+        clock: Which clock or counter was read.
+        versions: Of the packages that matter.
+        time: When, ISO 8601.
+    """
+
+    costs: tuple[float, ...]
+    clock: str
+    versions: Mapping[str, str]
+    time: str
+
+
+MeasuredMetric = Literal["latency_ms", "energy_mj"]
+_Measure = Callable[[Sequence[Path]], Measured]
+
+
+def _latency(target: Target, settings: TimingSettings | None) -> _Measure:
+    def work(models: Sequence[Path]) -> Measured:
+        found = [*measure({path.stem: path for path in models}, target, settings).values()]
+        last = found[-1]
+        costs = tuple(each.latency_ms for each in found)
+        return Measured(costs, last.clock, last.versions, last.time)
+
+    return work
+
+
+def _energy(target: Target, settings: TimingSettings | None) -> _Measure:
+    counter = energy_counter(target.device.hardware)
+
+    def work(models: Sequence[Path]) -> Measured:
+        costs = []
+        for path in models:
+            with tempfile.TemporaryDirectory() as folder:
+                run = prepared_run(path, target, Path(folder))
+                costs.append(energy_of(run, counter).energy_mj)
+        used = versions(RUNTIMES[target.device.runtime].packages)
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        return Measured(tuple(costs), counter.name, used, time)
+
+    return work
+
+
+_MEASURES: dict[MeasuredMetric, Callable[[Target, TimingSettings | None], _Measure]] = {
+    "latency_ms": _latency,
+    "energy_mj": _energy,
+}
 
 
 def _report(
     pool: Pool,
     chosen: Sequence[int],
     expected: Sequence[Estimate | None],
-    measured: Sequence[Measurement],
+    measured: Measured,
     known: int,
     error: float | None,
     on_reading: Callable[[Reading], None],
 ) -> None:
     first = known - len(chosen) + 1
-    for offset, (index, before, each) in enumerate(zip(chosen, expected, measured, strict=True)):
-        network = pool.networks[index].id
-        on_reading(Reading(network, before, each.latency_ms, first + offset, error))
+    rows = zip(chosen, expected, measured.costs, strict=True)
+    for number, (index, before, cost) in enumerate(rows, start=first):
+        on_reading(Reading(pool.networks[index].id, before, cost, number, error))
 
 
 def export_chosen(
@@ -252,8 +307,3 @@ def export_chosen(
     lines = [f"network,{metric}", *(f"{pool.networks[i].id}.onnx," for i in chosen)]
     write_text(folder / "measurements.csv", "\n".join(lines) + "\n")
     return folder / "measurements.csv"
-
-
-def now() -> str:
-    """The time in UTC, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

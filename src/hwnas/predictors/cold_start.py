@@ -14,11 +14,17 @@ from functools import cached_property
 
 import numpy as np
 
+from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
+from hwnas.predictors.blocks import blocks_of_steps
+from hwnas.predictors.estimate import Estimate
+from hwnas.predictors.fingerprint import PROBES, Fingerprint
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.methods import Rows
+from hwnas.predictors.shipped import shipped_experience, shipped_fingerprints
+from hwnas.search_spaces import StepTable
 
-__all__ = ["ColdStart"]
+__all__ = ["ColdStart", "from_fingerprint"]
 
 _RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 1e6)  # the last one is the mean of the devices
 
@@ -48,9 +54,11 @@ class ColdStart:
 
     def predict(self, description: Numbers) -> tuple[Numbers, float]:
         """Logarithms of costs (N,) on a device of this description (D,), and their deviation."""
-        everyone = np.arange(len(self.groups))
-        weights = self._weights(everyone, description, self.ridge)
-        return self.logs @ weights, self._deviations[self.ridge]
+        return self.logs @ self.weights(description), self._deviations[self.ridge]
+
+    def weights(self, description: Numbers) -> Numbers:
+        """Of the known devices, of shape (K,), with sum 1."""
+        return self._weights(np.arange(len(self.groups)), description, self.ridge)
 
     @property
     def ridge(self) -> float:
@@ -78,6 +86,7 @@ class ColdStart:
     def _weights(self, devices: Rows, description: Numbers, ridge: float) -> Numbers:
         """Of known devices, with sum 1."""
         known = self.descriptions[devices]
+        description = np.clip(description, known.min(0), known.max(0))  # no further out than these
         centre, spread = known.mean(0), np.maximum(known.std(0), 1e-6)
         scaled = (known - centre) / spread / np.sqrt(known.shape[1])
         asked = (description - centre) / spread / np.sqrt(known.shape[1])
@@ -85,3 +94,30 @@ class ColdStart:
         likeness = np.linalg.solve(gram, scaled @ asked)
         weights: Numbers = likeness + (1 - likeness.sum()) / len(devices)
         return weights
+
+
+def from_fingerprint(fingerprint: Fingerprint, steps: StepTable) -> list[Estimate]:
+    """Latencies on a target of which nothing is known but its fingerprint.
+
+    Args:
+        fingerprint: Of the target.
+        steps: Of N networks, at batch 1.
+    """
+    known, experience = shipped_fingerprints(), shipped_experience()
+    names = [source.name for source in experience.sources]
+    described = np.array([_described(known[name]) for name in names])
+    start = ColdStart(described, experience.logs(blocks_of_steps(steps)), [*map(_family, names)])
+    logs, spread = start.predict(_described(fingerprint))
+    return [
+        Estimate.log_normal("latency_ms", float(log), spread, fingerprint.target) for log in logs
+    ]
+
+
+def _described(fingerprint: Fingerprint) -> Numbers:
+    described: Numbers = np.log([fingerprint.probes_ms[name] for name in PROBES])
+    return described
+
+
+def _family(target: str) -> str:
+    parsed = Target.parse(target)
+    return f"{parsed.device.runtime}-{parsed.format}"

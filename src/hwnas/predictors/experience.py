@@ -147,11 +147,11 @@ class Experience:
         lessons = replace(self.lessons, thetas=self.lessons.thetas[kept])
         return Experience(tuple(self.sources[i] for i in kept), self.reference, lessons)
 
-    def typical_logs(self, blocks: Blocks) -> Numbers:
-        """Logarithm of what networks cost the known devices, in the median, of shape (N,)."""
+    def logs(self, blocks: Blocks) -> Numbers:
+        """Logarithms of what networks cost each known device, of shape (N, K)."""
         levels = np.array([(source.logs.std(), source.logs.mean()) for source in self.sources])
-        typical: Numbers = np.median(self.see(blocks).predicted * levels[:, 0] + levels[:, 1], 1)
-        return typical
+        found: Numbers = self.see(blocks).predicted * levels[:, 0] + levels[:, 1]
+        return found
 
     @cached_property
     def lessons(self) -> Lessons:

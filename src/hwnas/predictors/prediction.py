@@ -11,14 +11,23 @@ from hwnas.deploy.device import HARDWARE
 from hwnas.deploy.onnx_workload import OnnxWorkload
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
+from hwnas.predictors.cold_start import from_fingerprint
 from hwnas.predictors.device import DevicePredictor
 from hwnas.predictors.estimate import Estimate
 from hwnas.predictors.explain import unknown_share
+from hwnas.predictors.fingerprint import Fingerprint
 from hwnas.predictors.shipped import shipped_profiles
 from hwnas.predictors.store import METRICS, DeviceProfile, DeviceStore
 from hwnas.search_spaces import StepTable
 
-__all__ = ["KnownDevice", "Prediction", "elsewhere", "known_devices", "predict"]
+__all__ = [
+    "KnownDevice",
+    "Prediction",
+    "elsewhere",
+    "known_devices",
+    "predict",
+    "predict_from_fingerprint",
+]
 
 _MOST_REASONS = 3
 
@@ -100,6 +109,17 @@ def predict(
             )
         found += [_predict(each, network) for each in known if each.profile.device == device]
     return found
+
+
+def predict_from_fingerprint(
+    fingerprint: Fingerprint, network: OnnxWorkload | StepTable
+) -> Prediction:
+    """Latency on a target on which no network was measured, from what its probes take."""
+    steps = network if isinstance(network, StepTable) else network.steps
+    [estimate] = from_fingerprint(fingerprint, steps)
+    known = len(shipped_profiles())
+    note = f"no network was measured: {known} known targets, mixed by what small models take"
+    return Prediction(estimate, 0, (note,))
 
 
 def _predict(known: KnownDevice, network: OnnxWorkload | StepTable) -> Prediction:

@@ -18,12 +18,20 @@ from hwnas.errors import ArtifactError
 from hwnas.predictors.blocks import Blocks, blocks_of_steps
 from hwnas.predictors.coverage import learn_widening
 from hwnas.predictors.experience import Experience, Lessons, Source, Widening
+from hwnas.predictors.fingerprint import Fingerprint
 from hwnas.predictors.gaussian_process import Prior
 from hwnas.predictors.physical import FEATURES
 from hwnas.predictors.store import CostMetric, DeviceProfile
 from hwnas.search_spaces import StepTable
 
-__all__ = ["FOLDER", "experience_of", "ship", "shipped_experience", "shipped_profiles"]
+__all__ = [
+    "FOLDER",
+    "experience_of",
+    "ship",
+    "shipped_experience",
+    "shipped_fingerprints",
+    "shipped_profiles",
+]
 
 FOLDER = Path(__file__).parent / "shipped_devices"
 _DESCRIPTION, _ARRAYS = "devices.json", "devices.safetensors"
@@ -58,11 +66,23 @@ def experience_of(profiles: Sequence[DeviceProfile], lessons: Lessons | None = N
     return Experience(tuple(sources), next(iter(blocks.values())), lessons)
 
 
-def ship(profiles: Sequence[DeviceProfile], folder: Path = FOLDER) -> None:
+@cache
+def shipped_fingerprints() -> Mapping[str, Fingerprint]:
+    """What the probes take on them, by name."""
+    found = json.loads((FOLDER / _DESCRIPTION).read_text(encoding="utf-8"))["fingerprints"]
+    return {name: Fingerprint(name, probes_ms) for name, probes_ms in found.items()}
+
+
+def ship(
+    profiles: Sequence[DeviceProfile],
+    fingerprints: Mapping[str, Mapping[str, float]],
+    folder: Path = FOLDER,
+) -> None:
     """Find out what devices teach, and write all that is needed to know them.
 
     Args:
         profiles: Of the devices, all measured on the same networks.
+        fingerprints: Milliseconds of each probe, by device.
         folder: Replaced as a whole.
     """
     from safetensors.numpy import save_file
@@ -84,6 +104,7 @@ def ship(profiles: Sequence[DeviceProfile], folder: Path = FOLDER) -> None:
             "networks": profiles[0].networks,
             "widenings": widenings,
             "devices": described,
+            "fingerprints": {p.device: dict(fingerprints[p.device]) for p in profiles},
         }
         write_json(temporary / _DESCRIPTION, description)
 
