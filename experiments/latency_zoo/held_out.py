@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 from sklearn.linear_model import BayesianRidge
 
 from experiments.latency_zoo.run import FOLDER
-from experiments.latency_zoo.zoo import family, read_zoo
+from experiments.latency_zoo.zoo import read_zoo
 from experiments.over_cases import mean_over_cases
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
@@ -31,7 +31,7 @@ from hwnas.predictors.experience import Experience
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.physical import physical_features
 from hwnas.predictors.selection import most_informative
-from hwnas.predictors.shipped import experience_of
+from hwnas.predictors.shipped import experience_of, family
 from hwnas.predictors.store import DeviceProfile
 
 SCORES = {"spearman": "rho", "median_ape": "%", "coverage90": "ratio", "width90": "%"}

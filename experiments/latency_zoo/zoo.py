@@ -15,7 +15,7 @@ from hwnas.deploy import Target
 from hwnas.predictors.store import DeviceProfile
 from hwnas.search_spaces import Architecture, StepTable
 
-__all__ = ["family", "read_zoo"]
+__all__ = ["read_zoo"]
 
 
 def read_zoo(path: Path = FOLDER / "zoo.parquet") -> list[DeviceProfile]:
@@ -54,9 +54,3 @@ def _profile(
         versions=json.loads(last["versions"]),
         time=last["time"],
     )
-
-
-def family(name: str) -> str:
-    """Runtime and format of a target: what is held out together."""
-    target = Target.parse(name)
-    return f"{target.device.runtime}-{target.format}"

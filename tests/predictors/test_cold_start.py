@@ -49,5 +49,5 @@ def test_devices_that_are_alike_do_not_vouch_for_each_other() -> None:
 
 
 def test_lists_of_different_lengths_are_refused() -> None:
-    with pytest.raises(ConfigError, match="3 descriptions and 2 groups of 2 devices"):
+    with pytest.raises(ConfigError, match="3 descriptions and 2 families of 2 devices"):
         ColdStart(np.zeros((3, 2)), np.zeros((5, 2)), ["a", "b"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,10 +41,14 @@ def ranking(table: CostTable, found: np.ndarray, device: str) -> float:
 
 
 def test_what_other_devices_teach_helps(table: CostTable) -> None:
-    alone = predicted(table, experience(table, []), "server", 6)
-    taught = predicted(table, experience(table, ["slow", "core", "gpu", "chip"]), "server", 6)
-    assert ranking(table, taught, "server") > 0.9
-    assert ranking(table, taught, "server") > ranking(table, alone, "server")
+    """All devices have the same likes and dislikes, which no physical feature tells."""
+    places = blocks_of_codes(table.space, table.codes)["places"]
+    likes = np.exp(places @ np.random.default_rng(0).normal(0, 0.2, places.shape[1]))
+    liked = replace(table, costs=table.costs * likes[:, None])
+    alone = predicted(liked, experience(liked, []), "server", 6)
+    taught = predicted(liked, experience(liked, ["slow", "core", "gpu", "chip"]), "server", 6)
+    assert ranking(liked, taught, "server") > 0.9
+    assert ranking(liked, taught, "server") > ranking(liked, alone, "server") + 0.1
 
 
 def test_devices_that_have_nothing_in_common_do_no_harm(table: CostTable) -> None:
@@ -58,11 +63,25 @@ def test_devices_that_have_nothing_in_common_do_no_harm(table: CostTable) -> Non
 def test_a_device_that_is_left_out_has_no_say(table: CostTable) -> None:
     known = experience(table, ["slow", "core", "gpu"])
     networks = known.see(rows_of(blocks_of_codes(table.space, table.codes), POOL))
-    without = known.parts(networks, leave_out=1)
+    without = known.parts(networks, known.others(1))
     other = experience(table, ["slow", "gpu"])
     again = other.parts(other.see(rows_of(blocks_of_codes(table.space, table.codes), POOL)))
     for name, features in without.linear.items():
         np.testing.assert_allclose(features, again.linear[name], atol=1e-9)
+
+
+def test_a_family_is_left_out_as_a_whole(table: CostTable) -> None:
+    """What a twin would have taught says nothing about a device that has none."""
+    known = experience(table, ["slow", "core", "gpu", "chip"])
+    first, *rest = known.sources
+    twin = replace(first, name="twin", logs=first.logs + 0.1)
+    apart = Experience((first, twin, *rest), known.reference)
+    related = tuple(replace(source, family="slow") for source in (first, twin))
+    together = Experience((*related, *rest), known.reference)
+    assert apart.others(0) == [1, 2, 3, 4]
+    assert together.others(0) == together.others(1) == [2, 3, 4]
+    place = together.parts(together.see(known.reference)).names.index("differences")
+    assert together.prior.mean[place] != apart.prior.mean[place]
 
 
 def test_rows_can_be_taken_before_or_after(table: CostTable) -> None:

@@ -65,7 +65,7 @@ def test_the_likeliest_hyperparameters_are_those_of_scikit_learn() -> None:
 
 def test_several_draws_are_the_mixture_of_their_processes() -> None:
     (x, z), (xq, zq) = drawn(8, 9), drawn(9, 6)
-    y, thetas = x[:, 0], Prior.vague(2).draws(8)
+    y, thetas = x[:, 0] + 0.1 * z[:, 0], Prior.vague(2).draws(8)
     mixture = Mixture(parts(x, z), y, 1.0, thetas)
     kept = mixture._solved[1]
     alone = [Mixture(parts(x, z), y, 1.0, theta[None]).predict(parts(xq, zq)) for theta in kept]
@@ -148,3 +148,11 @@ def test_covariances_of_rows_with_themselves_are_the_variances() -> None:
     np.testing.assert_allclose(
         np.diagonal(covariances(own, own), axis1=1, axis2=2), own.variances, atol=1e-12
     )
+
+
+def test_a_vague_prior_draws_processes_of_a_few_parts() -> None:
+    drawn = Prior.vague(6).draws(256)[:, :-1]
+    absent = drawn == drawn.min()
+    assert 0.4 < absent.mean() < 0.6
+    assert (drawn[~absent] > drawn.min()).all()
+    assert (Prior(np.zeros(7), np.ones(7)).draws(64) > drawn.min()).all()

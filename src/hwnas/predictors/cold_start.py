@@ -14,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 
-from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.blocks import blocks_of_steps
 from hwnas.predictors.estimate import Estimate
@@ -36,20 +35,20 @@ class ColdStart:
     Attributes:
         descriptions: Of shape (K, D): logarithms of D positive numbers of each known device.
         logs: Logarithms of the costs of N networks on them, of shape (N, K).
-        groups: Of each device, a name; devices of one name are alike, so none of them may help to
-            foretell another when it is tried how far descriptions help.
+        families: Of each device; none may help to foretell another of its family when it is tried
+            how far descriptions help.
     """
 
     descriptions: Numbers
     logs: Numbers
-    groups: Sequence[str]
+    families: Sequence[str]
 
     def __post_init__(self) -> None:
         count = self.logs.shape[1]
-        if not len(self.descriptions) == len(self.groups) == count:
+        if not len(self.descriptions) == len(self.families) == count:
             raise ConfigError(
-                f"{len(self.descriptions)} descriptions and {len(self.groups)} groups of {count} "
-                "devices; expected one of each"
+                f"{len(self.descriptions)} descriptions and {len(self.families)} families of "
+                f"{count} devices; expected one of each"
             )
 
     def predict(self, description: Numbers) -> tuple[Numbers, float]:
@@ -58,7 +57,7 @@ class ColdStart:
 
     def weights(self, description: Numbers) -> Numbers:
         """Of the known devices, of shape (K,), with sum 1."""
-        return self._weights(np.arange(len(self.groups)), description, self.ridge)
+        return self._weights(np.arange(len(self.families)), description, self.ridge)
 
     @property
     def ridge(self) -> float:
@@ -67,12 +66,12 @@ class ColdStart:
 
     @cached_property
     def _deviations(self) -> dict[float, float]:
-        """Root mean square error in log cost of each known group foretold from the others."""
+        """Root mean square error in log cost of each known family foretold from the others."""
         found = {}
         for ridge in _RIDGES:
             errors = []
-            for group in dict.fromkeys(self.groups):
-                alike = np.array([each == group for each in self.groups])
+            for family in dict.fromkeys(self.families):
+                alike = np.array([each == family for each in self.families])
                 others = np.flatnonzero(~alike)
                 if not len(others):
                     return {_RIDGES[-1]: float(self.logs.std())}
@@ -104,9 +103,9 @@ def from_fingerprint(fingerprint: Fingerprint, steps: StepTable) -> list[Estimat
         steps: Of N networks, at batch 1.
     """
     known, experience = shipped_fingerprints(), shipped_experience()
-    names = [source.name for source in experience.sources]
-    described = np.array([_described(known[name]) for name in names])
-    start = ColdStart(described, experience.logs(blocks_of_steps(steps)), [*map(_family, names)])
+    described = np.array([_described(known[source.name]) for source in experience.sources])
+    families = [source.family for source in experience.sources]
+    start = ColdStart(described, experience.logs(blocks_of_steps(steps)), families)
     logs, spread = start.predict(_described(fingerprint))
     return [
         Estimate.log_normal("latency_ms", float(log), spread, fingerprint.target) for log in logs
@@ -116,8 +115,3 @@ def from_fingerprint(fingerprint: Fingerprint, steps: StepTable) -> list[Estimat
 def _described(fingerprint: Fingerprint) -> Numbers:
     described: Numbers = np.log([fingerprint.probes_ms[name] for name in PROBES])
     return described
-
-
-def _family(target: str) -> str:
-    parsed = Target.parse(target)
-    return f"{parsed.device.runtime}-{parsed.format}"

@@ -42,9 +42,10 @@ def adapted(
 
 def learn_widening(experience: Experience, samples: int) -> Widening:
     """Play each known device as the new one, with the others as sources."""
-    devices = range(len(experience.sources))
-    if len(devices) < 3:
+    devices = [k for k in range(len(experience.sources)) if len(experience.others(k)) > 1]
+    if not devices:
         return Widening()
+    families = len({experience.sources[k].family or k for k in devices})
     trials = [_trial(experience, k, samples, s) for k in devices for s in range(_TRIALS)]
     surprises = np.log([surprise for surprise, _ in trials])
     needed = np.log([np.quantile(errors, 0.9) / NORMAL_90 for _, errors in trials])
@@ -53,13 +54,13 @@ def learn_widening(experience: Experience, samples: int) -> Widening:
     exponent = min(max(slope, 0.0), 1.0)
     scaled = [errors / surprise**exponent for surprise, errors in trials]
     factor = float(np.quantile(np.concatenate(scaled), 0.9) / NORMAL_90)
-    return Widening(factor * (1 + 1 / len(devices)), exponent)  # it is unlike all of them
+    return Widening(factor * (1 + 1 / families), exponent)  # it is unlike all of them
 
 
 def _trial(experience: Experience, device: int, samples: int, seed: int) -> tuple[float, Numbers]:
     """Surprise of the process, and errors on a known device in predicted standard deviations."""
     source = experience.sources[device].first(_TRIAL_ROWS)
-    parts = experience.parts(experience.see(source.blocks), leave_out=device)
+    parts = experience.parts(experience.see(source.blocks), experience.others(device))
     order = np.random.default_rng([seed, device]).permutation(len(source))
     offered, queries = np.split(order, [len(order) // 2])
     logs = source.logs

@@ -31,11 +31,14 @@ class Source:
         name: Of the device.
         blocks: Features of the networks that were measured on it.
         logs: Logarithms of their costs, of shape (n,).
+        family: Devices of one family are so alike that none is news to who knows another; a new
+            device is of none of the known ones. The device alone if empty.
     """
 
     name: str
     blocks: Blocks
     logs: Numbers
+    family: str = ""
 
     def __len__(self) -> int:
         return len(self.logs)
@@ -51,7 +54,7 @@ class Source:
         if len(self) <= count:
             return self
         rows = np.linspace(0, len(self) - 1, count).astype(np.int64)
-        return Source(self.name, rows_of(self.blocks, rows), self.logs[rows])
+        return replace(self, blocks=rows_of(self.blocks, rows), logs=self.logs[rows])
 
 
 @dataclass(frozen=True)
@@ -196,14 +199,19 @@ class Experience:
     def _reference(self) -> Networks:
         return self.see(self.reference)
 
-    def parts(self, networks: Networks, leave_out: int | None = None) -> Parts:
+    def others(self, device: int) -> list[int]:
+        """Indices of the known devices that are not of this one's family."""
+        family = self.sources[device].family or device
+        return [k for k, source in enumerate(self.sources) if (source.family or k) != family]
+
+    def parts(self, networks: Networks, only: Sequence[int] | None = None) -> Parts:
         """What the kernel reads of networks.
 
         Args:
             networks: From `see`.
-            leave_out: Index of a known device that shall not take part.
+            only: Indices of the known devices that take part; all if None.
         """
-        devices = [k for k in range(len(self.sources)) if k != leave_out]
+        devices = range(len(self.sources)) if only is None else only
         if not devices:
             return networks.own
         scales = [Scale.over(b, whiten=False) for b in _split(self._reference, devices)]
@@ -223,13 +231,16 @@ class Experience:
         return self.lessons.prior
 
     def _prior(self) -> Prior:
-        if len(self.sources) < 3:  # with one left out, at least two have to be left
-            return Prior.vague(len(self.parts(self._reference.rows([0])).names))
         found = []
         for k, source in enumerate(self.sources):
+            others = self.others(k)
+            if len(others) < 2:  # their differences are a part of the kernel
+                continue
             few = source.first(_ROWS_FOR_PRIOR)
-            parts = self.parts(self.see(few.blocks), leave_out=k)
+            parts = self.parts(self.see(few.blocks), others)
             found.append(likeliest(parts, few.standardised, Prior.vague(len(parts.names))))
+        if not found:
+            return Prior.vague(len(self.parts(self._reference.rows([0])).names))
         return Prior.around(np.array(found), _PRIOR_STD)
 
 

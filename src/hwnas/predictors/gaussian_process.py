@@ -25,6 +25,7 @@ _LEAST_WEIGHT = 1e-3  # draws with less, relative to the heaviest, are left out
 _BOUND = 12.0  # of logarithms of variances
 _DRAWS = 256
 _SCEPTICS = 64
+_PRESENT = 0.5  # share of the parts that a draw from the vague prior has
 _LEAST_SURPRISE = 0.1
 _CHUNK = 4096  # rows that are predicted at once, for the sake of memory
 _MEAN_VARIANCE = 100.0  # of the unknown constant, in units of the observations' own variance
@@ -91,15 +92,17 @@ class Prior:
     Attributes:
         mean: Of shape (P + 1,).
         std: Of shape (P + 1,); all positive, or all 0 where there is nothing to doubt.
+        present: Probability that a part is there at all; counts for `draws` alone.
     """
 
     mean: Numbers
     std: Numbers
+    present: float = 1.0
 
     @classmethod
     def vague(cls, parts: int) -> Prior:
-        """Any part may matter, the noise is probably small."""
-        return cls(np.array([*[-2.0] * parts, -5.0]), np.full(parts + 1, 3.0))
+        """A few parts matter, whichever they are, and the noise is probably small."""
+        return cls(np.array([*[-2.0] * parts, -5.0]), np.full(parts + 1, 3.0), _PRESENT)
 
     @classmethod
     def around(cls, found: Numbers, least_std: float) -> Prior:
@@ -113,10 +116,13 @@ class Prior:
         """
         if not self.std.any():
             return self.mean[None]
-        sobol = qmc.Sobol(len(self.mean), scramble=True, rng=np.random.default_rng(0))
+        parts = len(self.mean) - 1
+        sobol = qmc.Sobol(2 * parts + 1, scramble=True, rng=np.random.default_rng(0))
         uniform = np.clip(sobol.random(count), 1e-6, 1 - 1e-6)
-        drawn: Numbers = self.mean + self.std * norm.ppf(uniform)
-        return np.clip(drawn, -_BOUND, _BOUND)
+        drawn: Numbers = self.mean + self.std * norm.ppf(uniform[:, : parts + 1])
+        drawn = np.clip(drawn, -_BOUND, _BOUND)
+        drawn[:, :parts][uniform[:, parts + 1 :] > self.present] = -_BOUND
+        return drawn
 
     def log_density(self, theta: Numbers) -> float:
         """Up to a constant."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hwnas.atomic import replacing_folder, write_json
+from hwnas.deploy.device import Target
 from hwnas.errors import ArtifactError
 from hwnas.predictors.blocks import Blocks, blocks_of_steps
 from hwnas.predictors.coverage import learn_widening
@@ -27,6 +28,7 @@ from hwnas.search_spaces import StepTable
 __all__ = [
     "FOLDER",
     "experience_of",
+    "family",
     "ship",
     "shipped_experience",
     "shipped_fingerprints",
@@ -62,8 +64,15 @@ def experience_of(profiles: Sequence[DeviceProfile], lessons: Lessons | None = N
     sources = []
     for profile in profiles:
         shared = blocks.setdefault(id(profile.steps), blocks_of_steps(profile.steps))
-        sources.append(Source(profile.device, shared, np.log(profile.costs)))
+        logs = np.log(profile.costs)
+        sources.append(Source(profile.device, shared, logs, family(profile.device)))
     return Experience(tuple(sources), next(iter(blocks.values())), lessons)
+
+
+def family(target: str) -> str:
+    """Runtime and format of a target; those with other batches and threads are of one family."""
+    parsed = Target.parse(target)
+    return f"{parsed.device.runtime}-{parsed.format}"
 
 
 @cache

@@ -3,24 +3,30 @@
 The kernel adds what other devices' predictors say (their mean and the differences between them,
 which span the same functions as their principal components), what is linear in physical features
 and in counts of options, and small radial parts of both. The weights of the parts have a prior
-that is learnt by predicting each known device from the others. So transfer switches itself off
-where devices have little in common: its weight is then small for the known devices already, and a
-few measurements that contradict it make it smaller.
+that is learnt by predicting each known device from those of other families. So transfer switches
+itself off where devices have little in common: its weight is then small for the known devices
+already, and a few measurements that contradict it make it smaller.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.cluster.hierarchy import fcluster, single
+from scipy.spatial.distance import pdist
 
 from hwnas.predictors.blocks import blocks_of_codes, rows_of
 from hwnas.predictors.coverage import NORMAL_90, adapted, learn_widening
 from hwnas.predictors.experience import Experience, Networks, Source, Widening
+from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.methods import Forecast, Measure, Rows, Sources
 
 __all__ = ["Transfer", "transfer"]
+
+_ALIKE = 0.95
 
 
 def transfer(sources: Sources) -> Transfer:
@@ -34,9 +40,18 @@ def transfer(sources: Sources) -> Transfer:
             if np.isfinite(column).all():
                 columns.append(np.log(column))
                 names.append(f"latency of {name}")
-    known = tuple(Source(n, pool, logs) for n, logs in zip(names, columns, strict=True))
+    families = _families(names, np.array(columns))
+    known = tuple(map(Source, names, [pool] * len(names), columns, families))
     experience = Experience(known, pool)
     return Transfer(experience, experience.see(blocks))
+
+
+def _families(names: Sequence[str], logs: Numbers) -> list[str]:
+    """Devices whose log costs correlate by more than 0.95, directly or through others."""
+    if len(names) < 2:
+        return [*names]
+    apart = pdist(logs, "correlation")
+    return [f"family {label}" for label in fcluster(single(apart), 1 - _ALIKE, "distance")]
 
 
 @dataclass(frozen=True)
