@@ -125,6 +125,20 @@ def test_a_target_on_which_nothing_was_measured(hwnas: Command, model: Path) -> 
     assert "no network was measured" in found["notes"][0]
 
 
+@pytest.mark.slow
+def test_peak_memory(hwnas: Command, model: Path, architecture: Path) -> None:
+    answer = hwnas("calibrate", "--target", TARGET, *TINY, "--memory", "--samples", 3)
+    assert answer.status == 0, answer.err
+    assert answer.out.count(" MB\n") == 3
+    found = read(hwnas("predict", model, "--target", TARGET, "--json"))
+    assert [each["metric"] for each in found] == ["latency_ms", "peak_memory_bytes"]
+    assert found[1]["samples"] == 3
+    by_arch = read(hwnas("predict", *TINY, "--arch", architecture, "--target", TARGET, "--json"))
+    assert by_arch[1]["mean"] == pytest.approx(found[1]["mean"], rel=0.01)
+    other = "cpu-openvino-fp32-b1-t1"
+    hwnas("calibrate", "--target", other, *TINY, "--memory").refused("target of onnxruntime")
+
+
 def test_matrix_products(hwnas: Command) -> None:
     sizes = ("--m", 64, "--n", 256, "--k", 128)
     hwnas("predict", "gemm", *sizes, "--target", TARGET).refused(

@@ -44,7 +44,7 @@ def test_products_of_another_machine_are_no_more_than_a_guess(
     with pytest.raises(ArtifactError, match="update hwnas"):
         load_gemms(elsewhere, TARGET.name)
     path.write_text("{")
-    with pytest.raises(ArtifactError, match="is damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         load_gemms(elsewhere, TARGET.name)
 
 

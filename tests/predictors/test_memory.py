@@ -88,7 +88,7 @@ def test_ten_measurements_are_enough(target: Target, networks: list[Workload]) -
     assert np.mean(inside) >= 0.8
     assert np.median([e.std / e.mean for e in estimates]) < 0.1  # and is not vacuous
     assert {(e.metric, e.kind, e.target) for e in estimates} == {
-        ("peak_bytes", "predicted", target.name)
+        ("peak_memory_bytes", "predicted", target.name)
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from hwnas.predictors.calibration import Reading
     from hwnas.predictors.prediction import Prediction
     from hwnas.predictors.store import DeviceStore
-    from hwnas.search_spaces import SearchSpace, StepTable
+    from hwnas.search_spaces import SearchSpace, StepTable, Workload
 
 Store = Annotated[
     Path | None,
@@ -87,6 +88,9 @@ def calibrate(
     energy: Annotated[
         bool, typer.Option("--energy", help="Measure energy, where the hardware counts it.")
     ] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Measure peak memory, in fresh processes.")
+    ] = False,
     gemm: Annotated[
         bool, typer.Option("--gemm", help="Time matrix products in the place of networks.")
     ] = False,
@@ -130,6 +134,10 @@ def calibrate(
             f"  hwnas calibrate --target {target} --from {table}", soft_wrap=True, markup=False
         )
         return
+    elif memory:
+        networks = _space(space, preset, image, classes)
+        _calibrate_memory(target, networks, samples, kept, as_json)
+        return
     else:
         parsed, sure = Target.parse(target), _fraction(until_error)
         networks = _space(space, preset, image, classes)
@@ -156,6 +164,25 @@ def _calibrate_gemms(target: str, store: DeviceStore, as_json: bool) -> None:
         return
     out.print(f"{target}: {len(profile.gemms)} products; kept in {store.folder}", soft_wrap=True)
     out.print(f"next: hwnas predict gemm --m 64 --n 256 --k 128 --target {target}", soft_wrap=True)
+
+
+def _calibrate_memory(
+    target: str, space: SearchSpace, samples: int, store: DeviceStore, as_json: bool
+) -> None:
+    from hwnas.deploy.device import Target
+    from hwnas.predictors.memory_profile import calibrate_memory
+
+    def show(network: str, peak_bytes: int, number: int) -> None:
+        if not as_json:
+            out.print(f"{number:3d}  {network}  measured {peak_bytes / 1e6:.4g} MB", soft_wrap=True)
+
+    profile = calibrate_memory(Target.parse(target), space, store, samples, show)
+    if as_json:
+        print_json(asdict(profile))
+        return
+    known = len(profile.networks)
+    out.print(f"{target}: peak memory of {known} networks; kept in {store.folder}", soft_wrap=True)
+    out.print(f"next: hwnas predict model.onnx --target {target}", soft_wrap=True)
 
 
 @app.command()
@@ -185,17 +212,21 @@ def predict(
     from hwnas.cli.device_tables import print_predictions
     from hwnas.deploy.device import Target
     from hwnas.predictors.fingerprint import fingerprint as fingerprint_of
+    from hwnas.predictors.memory_profile import has_memory, predict_memory
     from hwnas.predictors.prediction import predict, predict_from_fingerprint
 
+    kept = _store(store)
     if model == Path("gemm"):
-        found = _predict_gemm(_store(store), target, m, n, k)
+        found = _predict_gemm(kept, target, m, n, k)
     else:
-        network = _network(model, space, arch, preset, image, classes, input_shape)
+        network, at_batch = _network(model, space, arch, preset, image, classes, input_shape)
         if from_fingerprint:
             prints = [fingerprint_of(Target.parse(name)) for name in target]
             found = [predict_from_fingerprint(each, network) for each in prints]
         else:
-            found = predict(_store(store), target, network)
+            found = predict(kept, target, network)
+        measured = [name for name in dict.fromkeys(target) if has_memory(kept, name)]
+        found += [predict_memory(kept, name, at_batch) for name in measured]
     if as_json:
         print_json([each.to_json() for each in found])
         return
@@ -314,18 +345,22 @@ def _network(
     image: str,
     classes: int,
     input_shape: str | None,
-) -> OnnxWorkload | StepTable:
+) -> tuple[OnnxWorkload | StepTable, Callable[[int], Workload]]:
+    """What was asked about, and the same at any batch."""
     from hwnas.deploy.onnx_workload import read_workload
     from hwnas.predictors.cost_file import read_architecture
     from hwnas.search_spaces import StepTable
 
     if model is not None and space is None and arch is None:
-        return read_workload(model, input_shape=_sizes(input_shape, "--input"))
+        sizes = _sizes(input_shape, "--input")
+        file = read_workload(model, input_shape=sizes)
+        return file, lambda batch: read_workload(model, batch, sizes).workload
     if model is not None or space is None or arch is None:
         raise ConfigError("give either MODEL.onnx, or --space and --arch")
     made = _space(space, preset, image, classes)
     architecture = made.check(read_architecture(Path(), str(arch)))
-    return StepTable.of_workloads([made.workload(architecture)])
+    steps = StepTable.of_workloads([made.workload(architecture)])
+    return steps, lambda batch: made.workload(architecture, batch)
 
 
 def _image(text: str) -> tuple[int, int, int]:

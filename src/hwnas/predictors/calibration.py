@@ -28,7 +28,14 @@ from hwnas.predictors.selection import most_informative
 from hwnas.predictors.store import CostMetric, DeviceProfile, DeviceStore
 from hwnas.search_spaces import Architecture, SearchSpace, StepTable
 
-__all__ = ["MeasuredMetric", "Pool", "Reading", "calibrate", "export_chosen"]
+__all__ = [
+    "MeasuredMetric",
+    "Pool",
+    "Reading",
+    "calibrate",
+    "check_measured_here",
+    "export_chosen",
+]
 
 _POOL = 200
 _BLOCK = 5  # networks that are timed against each other before the next ones are chosen
@@ -156,13 +163,23 @@ def _known_so_far(
             target.name, metric, space=space.fingerprint, hardware=hardware, runtime=runtime
         )
     known = store.load(target.name, metric)
-    if known.hardware != hardware:
-        raise DeviceError(
-            f"{store.folder} knows {target.name} of {known.hardware!r}, and this machine is "
-            f"{hardware!r}; give another --store, or remove {store.folder / target.name}"
-        )
+    check_measured_here(store, target.name, known.hardware)
     spaces = dict.fromkeys([*known.space.split(", "), space.fingerprint])
     return replace(known, space=", ".join(spaces))
+
+
+def check_measured_here(store: DeviceStore, device: str, hardware: str) -> None:
+    """Refuse to add to what was measured on another machine.
+
+    Raises:
+        DeviceError: ``hardware`` is not this machine's.
+    """
+    here = machine()["processor"]
+    if hardware != here:
+        raise DeviceError(
+            f"{store.folder} knows {device} of {hardware!r}, and this machine is {here!r}; give "
+            f"another --store, or remove {store.folder / device}"
+        )
 
 
 def _with_measured(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,10 @@ from hwnas.errors import ArtifactError, ConfigError
 from hwnas.predictors.gemm import Gemm, sampled_gemms, steady_ms, time_gemms
 from hwnas.predictors.gemm_model import GemmModel
 from hwnas.predictors.prediction import Prediction, elsewhere
-from hwnas.predictors.store import DeviceStore, check_device_name
+from hwnas.predictors.store import SCHEMA, DeviceStore, check_device_name, read_description
 
 __all__ = ["GemmProfile", "calibrate_gemms", "load_gemms", "predict_gemm"]
 
-SCHEMA = 1
 _MAX_MACS = 2**28  # about ten milliseconds of one core
 
 
@@ -99,18 +97,12 @@ def load_gemms(store: DeviceStore, device: str) -> GemmProfile:
             "--gemm` times some"
         )
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        schema = found.pop("schema")
-        if schema != SCHEMA:
-            raise ArtifactError(
-                f"{path}: schema {schema!r} is not {SCHEMA}: it was written by another version of "
-                "hwnas; update hwnas, or calibrate the device anew"
-            )
+        found = read_description(path)
         gemms = tuple(Gemm(*sizes) for sizes in found.pop("gemms"))
         return GemmProfile(gemms=gemms, latencies_ms=tuple(found.pop("latencies_ms")), **found)
-    except ArtifactError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except ArtifactError as error:
+        raise ArtifactError(f"{path}: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(f"{path} is damaged ({error}); calibrate the device anew") from error
 
 

@@ -30,7 +30,7 @@ from hwnas.search_spaces import Operator, Workload
 __all__ = ["MINIMUM_MEASUREMENTS", "MemoryPredictor", "arena_bytes", "memory_features"]
 
 MINIMUM_MEASUREMENTS = 3
-METRIC = "peak_bytes"
+METRIC = "peak_memory_bytes"
 
 _PAGE = 4096
 _ALIGNMENT = 256  # of the arena's chunks
@@ -39,7 +39,7 @@ _MOST_UNUSED = 128 * 2**20  # a chunk with more to spare is split in any case
 _CHANNELS = 16  # float32 convolutions pad channels to a multiple of it (AVX-512)
 _LOADED = 1e5  # bytes that loading takes whatever the network
 _LOADED_PER_WEIGHT = 2.3  # for each byte of float32 weights, also where they are quantised
-_LOADED_PER_OPERATOR = {"fp32": 7e3, "int8": 2e4}  # bytes
+_LOADED_PER_OPERATOR = {"fp32": 1e4, "int8": 2.7e4}  # bytes, for each in the file
 _INT8_SHARE = 0.25  # of a float32 tensor
 _POINTER = 8  # bytes
 _FEATURES = 3
@@ -266,10 +266,17 @@ def memory_features(workloads: Sequence[Workload], number_format: str = "fp32") 
     for workload in workloads:
         arena = arena_bytes(workload, number_format)
         images = sum(workload.tensors[i].bytes for i in _given(workload))
-        per_operator = _LOADED_PER_OPERATOR[number_format] * sum(workload.counts().values())
-        loaded = _LOADED + _LOADED_PER_WEIGHT * workload.weight_bytes + per_operator
-        rows.append([loaded + images + arena, arena, workload.weight_bytes])
+        written = [each for each in workload.operators if not (each.dead or each.folded)]
+        weights = _weight_bytes(workload, written)
+        per_operator = _LOADED_PER_OPERATOR[number_format] * len(written)
+        loaded = _LOADED + _LOADED_PER_WEIGHT * weights + per_operator
+        rows.append([loaded + images + arena, arena, weights])
     return np.log(np.array(rows, dtype=np.float64).reshape(-1, _FEATURES))
+
+
+def _weight_bytes(workload: Workload, operators: Sequence[Operator]) -> int:
+    read = {i for operator in operators for i in operator.inputs}
+    return sum(workload.tensors[i].bytes for i in read if workload.tensors[i].role == "weight")
 
 
 def _widening(measurements: int) -> float:

@@ -18,7 +18,15 @@ from hwnas.plugin import closest
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search_spaces import StepTable
 
-__all__ = ["METRICS", "CostMetric", "DeviceProfile", "DeviceStore", "check_device_name"]
+__all__ = [
+    "METRICS",
+    "SCHEMA",
+    "CostMetric",
+    "DeviceProfile",
+    "DeviceStore",
+    "check_device_name",
+    "read_description",
+]
 
 SCHEMA = 1
 CostMetric = Literal["latency_ms", "energy_mj", "peak_memory_bytes"]
@@ -96,6 +104,25 @@ class DeviceProfile:
         return {"schema": SCHEMA, **values}
 
 
+def read_description(path: Path) -> dict[str, Any]:
+    """Read a JSON object that was written with the schema number of this version of hwnas.
+
+    Raises:
+        ArtifactError: The file is damaged, or was written by another version.
+    """
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        schema = found.pop("schema")
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise ArtifactError(f"damaged ({error}); calibrate the device anew") from error
+    if schema != SCHEMA:
+        raise ArtifactError(
+            f"schema {schema!r} is not {SCHEMA}: it was written by another version of hwnas; "
+            "update hwnas, or calibrate the device anew"
+        )
+    return found
+
+
 def check_device_name(name: str) -> None:
     """Refuse names that cannot be a folder's.
 
@@ -161,16 +188,7 @@ class DeviceStore:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        try:
-            found = json.loads((path / _DESCRIPTION).read_text(encoding="utf-8"))
-            schema = found.pop("schema")
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise ArtifactError(f"damaged ({error}); calibrate the device anew") from error
-        if schema != SCHEMA:
-            raise ArtifactError(
-                f"schema {schema!r} is not {SCHEMA}: it was written by another version of hwnas; "
-                "update hwnas, or calibrate the device anew"
-            )
+        found = read_description(path / _DESCRIPTION)
         try:
             arrays = load_file(path / _ARRAYS)
             names = [name for name in arrays if name.startswith(_STEPS)]

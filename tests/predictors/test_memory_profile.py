@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hwnas.deploy import Target, export_onnx
+from hwnas.deploy.onnx_workload import read_workload
+from hwnas.errors import ArtifactError, ConfigError, DeviceError
+from hwnas.predictors import DeviceStore
+from hwnas.predictors.memory import memory_features
+from hwnas.predictors.memory_profile import calibrate_memory, load_memory, predict_memory
+from hwnas.search_spaces import mobilenet
+
+TARGET = Target.parse("cpu-onnxruntime-fp32-b2-t1")
+SPACE = mobilenet((32, 32, 3), 10)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> DeviceStore:
+    made = DeviceStore(tmp_path_factory.mktemp("store"))
+    calibrate_memory(TARGET, SPACE, made, 3)
+    return made
+
+
+def test_what_was_measured_prices_others(store: DeviceStore) -> None:
+    profile = load_memory(store, TARGET.name)
+    assert len(profile.networks) == len(profile.peaks_bytes) == 3
+    small, large = (
+        predict_memory(store, TARGET.name, lambda batch, n=network: SPACE.workload(n, batch))
+        for network in (SPACE.smallest(), SPACE.largest())
+    )
+    assert 1e5 < small.estimate.mean < large.estimate.mean < 1e9
+    assert small.estimate.metric == "peak_memory_bytes"
+    assert small.samples == 3
+    assert small.notes == ()
+
+
+def test_a_calibration_goes_on_where_it_was(store: DeviceStore) -> None:
+    measured: list[int] = []
+    known = calibrate_memory(
+        TARGET, SPACE, store, 3, lambda network, peak, number: measured.append(number)
+    )
+    assert measured == []
+    assert known == load_memory(store, TARGET.name)
+
+
+def test_a_file_and_an_architecture_take_the_same(tmp_path: Path) -> None:
+    network = SPACE.smallest()
+    path = tmp_path / "model.onnx"
+    export_onnx(SPACE.build(network), SPACE.input_shape(network), path)
+    workloads = [SPACE.workload(network, 2), read_workload(path, 2).workload]
+    traced, read = memory_features(workloads)
+    np.testing.assert_allclose(read, traced, atol=0.01)
+
+
+def test_what_cannot_be_is_refused(store: DeviceStore, tmp_path: Path) -> None:
+    empty = DeviceStore(tmp_path)
+    with pytest.raises(ConfigError, match=f"calibrate --target {TARGET.name} --memory"):
+        load_memory(empty, TARGET.name)
+    with pytest.raises(ConfigError, match="samples is 2; expected at least 3"):
+        calibrate_memory(TARGET, SPACE, empty, 2)
+    with pytest.raises(ConfigError, match="choose a target of onnxruntime"):
+        calibrate_memory(Target.parse("cpu-pytorch-fp32-b1-t1"), SPACE, empty)
+    found = json.loads((store.folder / TARGET.name / "peak_memory_bytes.json").read_text())
+    path = tmp_path / TARGET.name / "peak_memory_bytes.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({**found, "hardware": "an abacus"}))
+    with pytest.raises(DeviceError, match="of 'an abacus', and this machine is"):
+        calibrate_memory(TARGET, SPACE, empty, 5)
+    path.write_text(json.dumps({**found, "peaks_bytes": [1]}))
+    with pytest.raises(ArtifactError, match="3 networks, 3 rows, 1 peaks"):
+        load_memory(empty, TARGET.name)
+    path.write_text(json.dumps({**found, "schema": 2}))
+    with pytest.raises(ArtifactError, match="update hwnas"):
+        load_memory(empty, TARGET.name)
