@@ -63,9 +63,11 @@ def experience_of(profiles: Sequence[DeviceProfile], lessons: Lessons | None = N
     blocks: dict[int, Blocks] = {}
     sources = []
     for profile in profiles:
-        shared = blocks.setdefault(id(profile.steps), blocks_of_steps(profile.steps))
+        place = id(profile.steps)  # devices with the same networks share their features
+        if place not in blocks:
+            blocks[place] = blocks_of_steps(profile.steps)
         logs = np.log(profile.costs)
-        sources.append(Source(profile.device, shared, logs, family(profile.device)))
+        sources.append(Source(profile.device, blocks[place], logs, family(profile.device)))
     return Experience(tuple(sources), next(iter(blocks.values())), lessons)
 
 
