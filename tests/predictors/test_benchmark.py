@@ -27,6 +27,7 @@ def bench(table: CostTable, method: str, **options: object) -> list[PredictorRow
 def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked of every method is as true of a network that has learnt little."""
     monkeypatch.setattr("hwnas.predictors.neural._EPISODES", 150)
+    monkeypatch.setattr("hwnas.predictors.sequence._STEPS", 60)
 
 
 @pytest.mark.usefixtures("short_training")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hwnas.errors import ArtifactError
-from hwnas.search_spaces import MobileNetSpace, Step, StepTable, mobilenet, trace
+from hwnas.search_spaces import Assembly, MobileNetSpace, Step, StepTable, mobilenet, trace
 from hwnas.search_spaces.workload import Workload
 
 
@@ -39,7 +39,7 @@ def test_parts_and_whole_networks_give_the_same_table() -> None:
     a, b, c = Step("conv", macs=5), Step("pool"), Step("linear", macs=2, weight_bytes=8)
     parts = [[Counter({a: 1}), Counter({b: 2})], [Counter[Step](), Counter({c: 3, a: 1})]]
     codes = np.array([[0, 0], [0, 1], [1, 1], [1, 0]])
-    together = StepTable.of_parts(parts, codes)
+    together = StepTable.of_parts(Assembly(parts, codes))
     apart = StepTable.of(
         sum((parts[i][code] for i, code in enumerate(row)), Counter()) for row in codes
     )

@@ -21,12 +21,14 @@ from hwnas.predictors.cost_table import CostTable
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.methods import Forecast, Learner, Method, Reading, Rows, Sources
 from hwnas.predictors.neural import help_like
+from hwnas.predictors.sequence import sequence
 from hwnas.predictors.transfer import transfer
 
 __all__ = ["METHODS", "PredictorRow", "Protocol", "Split", "bench_predictor", "split_rows"]
 
 METHODS: dict[str, Method] = {
     "default": transfer,
+    "sequence": sequence,
     "help": help_like,
     "ridge": ridge,
     "macs": ridge_on_macs,

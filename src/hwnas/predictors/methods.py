@@ -9,10 +9,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hwnas.predictors.blocks import Blocks
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search_spaces.tabular import Codes, TabularSpace
 
-__all__ = ["Forecast", "Learner", "Measure", "Method", "Reading", "Rows", "Sources"]
+__all__ = ["Encoder", "Forecast", "Learner", "Measure", "Method", "Reading", "Rows", "Sources"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -68,6 +69,10 @@ class Forecast:
     cost: Numbers
     lower: Numbers
     upper: Numbers
+
+
+Encoder = Callable[[Sources], Blocks]
+"""Describes all networks of the table by features of shape (N, F), in blocks."""
 
 
 class Learner(Protocol):

@@ -18,20 +18,29 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, single
 from scipy.spatial.distance import pdist
 
-from hwnas.predictors.blocks import blocks_of_codes, rows_of
+from hwnas.predictors.blocks import Blocks, blocks_of_codes, rows_of
 from hwnas.predictors.coverage import NORMAL_90, adapted, learn_widening
 from hwnas.predictors.experience import Experience, Networks, Source, Widening
 from hwnas.predictors.gaussian_process import Numbers
-from hwnas.predictors.methods import Forecast, Measure, Rows, Sources
+from hwnas.predictors.methods import Encoder, Forecast, Measure, Rows, Sources
 
-__all__ = ["Transfer", "transfer"]
+__all__ = ["Transfer", "transfer", "transfer_of"]
 
 _ALIKE = 0.95
 
 
 def transfer(sources: Sources) -> Transfer:
-    """Learn from the devices of a table."""
-    blocks = blocks_of_codes(sources.space, sources.codes)
+    """Learn from the devices of a table, with networks described by aggregated features."""
+    return transfer_of(sources, _aggregated)
+
+
+def _aggregated(sources: Sources) -> Blocks:
+    return blocks_of_codes(sources.space, sources.codes)
+
+
+def transfer_of(sources: Sources, encoder: Encoder) -> Transfer:
+    """Learn from the devices of a table, with networks described in some way."""
+    blocks = encoder(sources)
     pool = rows_of(blocks, sources.pool)
     columns = [*np.log(sources.costs).T]
     names = list(sources.devices)

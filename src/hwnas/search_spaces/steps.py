@@ -15,7 +15,7 @@ from scipy import sparse
 from hwnas.errors import ArtifactError
 from hwnas.search_spaces.workload import Operator, OperatorKind, Workload
 
-__all__ = ["Step", "StepTable"]
+__all__ = ["Assembly", "Step", "StepTable"]
 
 _KINDS: tuple[OperatorKind, ...] = get_args(OperatorKind)
 
@@ -74,6 +74,20 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Assembly:
+    """N networks that are put together of parts.
+
+    Attributes:
+        parts: For each place in the network, the steps of each part that may stand there, in
+            their order, and how often each is taken.
+        chosen: Of shape (N, len(parts)): which part stands at each place.
+    """
+
+    parts: Sequence[Sequence[Mapping[Step, int]]]
+    chosen: npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True)
 class StepTable:
     """Networks as counts of steps. What is additive over steps takes one sparse product.
 
@@ -115,20 +129,13 @@ class StepTable:
         return StepTable(tuple(step.per_image(batch) for step in self.steps), self.counts)
 
     @classmethod
-    def of_parts(
-        cls, parts: Sequence[Sequence[Mapping[Step, int]]], codes: npt.NDArray[np.integer]
-    ) -> StepTable:
-        """A table of networks that are put together of parts.
-
-        Args:
-            parts: For each place in the network, the steps of each part that may stand there.
-            codes: Of shape (N, len(parts)): which part stands at each place.
-        """
-        together = cls.of(part for place in parts for part in place)
-        starts = np.cumsum([0, *(len(place) for place in parts)])[:-1]
-        rows, places = codes.shape
+    def of_parts(cls, assembly: Assembly) -> StepTable:
+        """A table of networks that are put together of parts."""
+        together = cls.of(part for place in assembly.parts for part in place)
+        starts = np.cumsum([0, *(len(place) for place in assembly.parts)])[:-1]
+        rows, places = assembly.chosen.shape
         ends = np.arange(rows + 1) * places
-        chosen = (codes.astype(np.int64) + starts).ravel()
+        chosen = (assembly.chosen.astype(np.int64) + starts).ravel()
         ones = np.ones(rows * places)
         selection = sparse.csr_array((ones, chosen, ends), (rows, len(together)))
         return cls(together.steps, sparse.csr_array(selection @ together.counts))

@@ -58,6 +58,15 @@ class TestEverySpace:
         assert alone is not None
         assert alone.macs[0] == together.macs[3] > 0
 
+    def test_parts_are_chosen_for_each_place(self, space: TabularSpace) -> None:
+        codes = drawn(space, 0)
+        assembly = space.parts(codes)
+        if assembly is None:
+            assert space.steps(codes) is None
+            return
+        assert assembly.chosen.shape == (len(codes), len(assembly.parts))
+        assert (assembly.chosen < [len(place) for place in assembly.parts]).all()
+
     def test_every_row_is_told_connected_or_not(self, space: TabularSpace) -> None:
         connected = space.connected(drawn(space, 0))
         assert connected.shape == (8,)

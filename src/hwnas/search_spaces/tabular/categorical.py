@@ -59,6 +59,10 @@ class CategoricalSpace:
         """Not known, so all are taken for connected."""
         return np.ones(len(codes), dtype=bool)
 
+    def parts(self, codes: Codes) -> None:
+        """Not known."""
+        return
+
     def steps(self, codes: Codes) -> None:
         """Not known."""
         return

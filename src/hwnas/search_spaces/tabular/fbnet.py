@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
-from hwnas.search_spaces.steps import Step, StepTable
+from hwnas.search_spaces.steps import Assembly, Step, StepTable
 from hwnas.search_spaces.tabular.sketch import Sketch
 from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, integer_matrix
 
@@ -46,10 +46,14 @@ class FBNetSpace:
         """All are."""
         return np.ones(len(codes), dtype=bool)
 
+    def parts(self, codes: Codes) -> Assembly:
+        """The layers in their order, then stem and head together."""
+        skeleton = np.zeros((len(codes), 1), dtype=np.int64)
+        return Assembly(_parts(), np.hstack([codes, skeleton]))
+
     def steps(self, codes: Codes) -> StepTable:
         """Steps of the whole network."""
-        skeleton = np.zeros((len(codes), 1), dtype=np.int64)
-        return StepTable.of_parts(_parts(), np.hstack([codes, skeleton]))
+        return StepTable.of_parts(self.parts(codes))
 
 
 @cache

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
-from hwnas.search_spaces.steps import Step, StepTable
+from hwnas.search_spaces.steps import Assembly, Step, StepTable
 from hwnas.search_spaces.tabular.sketch import Sketch
 from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, integer_matrix
 
@@ -56,14 +56,21 @@ class NasBench201Space:
         """Whether a path without a ``none`` leads from the first node to the last."""
         return _reached(codes, from_input=True)[:, -1]
 
-    def steps(self, codes: Codes) -> StepTable:
-        """Steps of the whole network; edges on no path from input to output are dead."""
+    def parts(self, codes: Codes) -> Assembly:
+        """The edges, each in all cells; then the skeleton.
+
+        Edges on no path from input to output are dead.
+        """
         from_input, to_output = _reached(codes, True), _reached(codes, False)
         starts, ends = np.array(EDGES).T
         dead = ~(from_input[:, starts] & to_output[:, ends]) | (codes == 0)
         places = codes + len(OPERATIONS) * dead
         skeleton = np.zeros((len(codes), 1), dtype=np.int64)
-        return StepTable.of_parts(_parts(), np.hstack([places, skeleton]))
+        return Assembly(_parts(), np.hstack([places, skeleton]))
+
+    def steps(self, codes: Codes) -> StepTable:
+        """Steps of the whole network."""
+        return StepTable.of_parts(self.parts(codes))
 
 
 def _reached(codes: Codes, from_input: bool) -> npt.NDArray[np.bool_]:

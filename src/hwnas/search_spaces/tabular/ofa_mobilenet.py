@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
-from hwnas.search_spaces.steps import Step, StepTable
+from hwnas.search_spaces.steps import Assembly, Step, StepTable
 from hwnas.search_spaces.tabular.sketch import Sketch
 from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, joined_matrix
 
@@ -69,13 +69,17 @@ class OFAMobileNetSpace:
         """All are."""
         return np.ones(len(codes), dtype=bool)
 
-    def steps(self, codes: Codes) -> StepTable:
-        """Steps of the whole network."""
+    def parts(self, codes: Codes) -> Assembly:
+        """The blocks in their order, then stem and head together."""
         present, which = np.unique(codes[:, -1], return_inverse=True)
         by_resolution = [_parts(_RESOLUTIONS[index]) for index in present]
         together = [sum(place, ()) for place in zip(*by_resolution, strict=True)]
         blocks = codes[:, :-1] + _PER_PLACE * which[:, None]
-        return StepTable.of_parts(together, np.hstack([blocks, which[:, None]]))
+        return Assembly(together, np.hstack([blocks, which[:, None]]))
+
+    def steps(self, codes: Codes) -> StepTable:
+        """Steps of the whole network."""
+        return StepTable.of_parts(self.parts(codes))
 
 
 def _index(name: str, values: Codes, options: tuple[int, ...]) -> Codes:

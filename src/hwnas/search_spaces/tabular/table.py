@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
-from hwnas.search_spaces.steps import StepTable
+from hwnas.search_spaces.steps import Assembly, StepTable
 
 __all__ = ["Arrays", "Codes", "TabularSpace", "checked_codes", "integer_matrix", "joined_matrix"]
 
@@ -49,6 +49,10 @@ class TabularSpace(Protocol):
 
     def connected(self, codes: Codes) -> npt.NDArray[np.bool_]:
         """Of shape (N,): whether the output of a network depends on its input."""
+        ...
+
+    def parts(self, codes: Codes) -> Assembly | None:
+        """What the networks are put together of; None where only the integers are known."""
         ...
 
     def steps(self, codes: Codes) -> StepTable | None:
