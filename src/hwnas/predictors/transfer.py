@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 from scipy.cluster.hierarchy import fcluster, single
 from scipy.spatial.distance import pdist
 
@@ -52,7 +53,7 @@ def transfer_of(sources: Sources, encoder: Encoder) -> Transfer:
     families = _families(names, np.array(columns))
     known = tuple(map(Source, names, [pool] * len(names), columns, families))
     experience = Experience(known, pool)
-    return Transfer(experience, experience.see(blocks))
+    return Transfer(experience, experience.see(blocks), sources.space.connected(sources.codes))
 
 
 def _families(names: Sequence[str], logs: Numbers) -> list[str]:
@@ -69,12 +70,15 @@ class Transfer:
 
     Attributes:
         experience: What they teach.
-        networks: All networks of the table.
+        networks: All N networks of the table.
+        connected: Of shape (N,): whether a network's output depends on its input. Others may be
+            folded to nothing, so no measurement is spent on them.
         widenings: Those that were worked out, by the number of samples.
     """
 
     experience: Experience
     networks: Networks
+    connected: npt.NDArray[np.bool_]
     widenings: dict[int, Widening] = field(default_factory=dict)
 
     def predict(
@@ -87,6 +91,8 @@ class Transfer:
     ) -> Forecast:
         """Measure the most informative of the offered rows, then predict the queries."""
         experience = self.experience
+        alive = offered[self.connected[offered]]
+        offered = alive if len(alive) >= samples else offered
         seen = experience.parts(self.networks)
         process = adapted(
             seen, experience.prior, offered, samples, lambda row: math.log(measure(row).cost)
