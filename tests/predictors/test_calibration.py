@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hwnas.deploy.energy import energy_of
 from hwnas.errors import ConfigError, DeviceError, EnergyUnavailable
 from hwnas.predictors import (
     DevicePredictor,
+    DeviceProfile,
     DeviceStore,
     Reading,
     calibrate,
@@ -21,7 +21,7 @@ from hwnas.predictors import (
     shipped_experience,
 )
 from hwnas.predictors.calibration import Pool, export_chosen
-from hwnas.search_spaces import MobileNetSpace, mobilenet
+from hwnas.search_spaces import MobileNetSpace, StepTable, mobilenet
 
 TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")
 QUICK = TimingSettings(warmup=1, rounds=3, round_ms=1.0, max_seconds=0.2)
@@ -65,10 +65,11 @@ def test_what_was_measured_before_a_device_was_lost_stays(
         return measured(*arguments, **options)
 
     monkeypatch.setattr(calibration, "measure", lost)
+    monkeypatch.setattr(calibration, "_BLOCK", 3)
     with pytest.raises(DeviceError, match="gone"):
-        calibrate(TARGET, SPACE, store, 8, settings=QUICK)
-    assert len(store.load(TARGET.name)) == 5
-    assert len(calibrate(TARGET, SPACE, store, 8, settings=QUICK)) == 8
+        calibrate(TARGET, SPACE, store, 4, settings=QUICK)
+    assert len(store.load(TARGET.name)) == 3
+    assert len(calibrate(TARGET, SPACE, store, 4, settings=QUICK)) == 4
 
 
 def test_energy_is_measured_where_something_counts_it(
@@ -90,7 +91,7 @@ def test_energy_is_measured_where_something_counts_it(
     monkeypatch.setattr(calibration, "energy_counter", lambda hardware: FiveWatts())
     monkeypatch.setattr(calibration, "energy_of", quickly)
     store = DeviceStore(tmp_path)
-    profile = calibrate(TARGET, SPACE, store, 4, metric="energy_mj")
+    profile = calibrate(TARGET, SPACE, store, 3, metric="energy_mj")
     assert store.metrics(TARGET.name) == ["energy_mj"]
     assert profile.clock == "five watts"
     assert (profile.costs > 0).all()
@@ -105,8 +106,9 @@ def test_it_stops_when_it_is_sure_enough(tmp_path: Path) -> None:
 
 def test_another_machine_is_not_mixed_in(tmp_path: Path) -> None:
     store = DeviceStore(tmp_path)
-    profile = calibrate(TARGET, SPACE, store, 3, settings=QUICK)
-    store.save(dataclasses.replace(profile, hardware="an abacus"))
+    steps = StepTable.of_workloads([SPACE.workload(SPACE.smallest())])
+    known = {"networks": ("one",), "steps": steps, "costs": np.ones(1)}
+    store.save(DeviceProfile(TARGET.name, **known, hardware="an abacus"))
     with pytest.raises(DeviceError, match=r"knows cpu-.* of 'an abacus', and this machine is"):
         calibrate(TARGET, SPACE, store, 4, settings=QUICK)
 
