@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from experiments.command import run_command
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
-from hwnas.errors import HwnasError
 from hwnas.experiment import Experiment
 from hwnas.recipe import Recipe
 from hwnas.search.cluster import local_ray
@@ -112,11 +111,4 @@ def main(
         help="folder for networks and checkpoints; may be deleted afterwards",
     )
     add_options(parser)
-    try:
-        work(parser.parse_args())
-    except HwnasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+    run_command(parser, work)

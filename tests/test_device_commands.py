@@ -178,6 +178,7 @@ def test_a_run_names_its_space(hwnas: Command, finished: Path, finished_recipe: 
         (["calibrate", "--target", TARGET, *TINY, "--until-error", "x"], ["something like 5%"]),
         (["calibrate", "--target", TARGET, "--space", "mobilnet"], ["did you mean 'mobilenet'"]),
         (["calibrate", "--target", TARGET, "--space", "mobilenet", "--image", "8"], ["--image is"]),
+        (["calibrate", "--target", TARGET, *TINY, "--memory", "--energy"], ["give one of --from"]),
         (["calibrate", "--target", "a/b", "--from", "costs.csv", *TINY], ["a device's name"]),
         (["calibrate", "--target", "x", "--from", "none.csv"], ["there is no table"]),
         (["calibrate", "--target", "x", "--from", "seconds.csv", *TINY], ["are these seconds?"]),

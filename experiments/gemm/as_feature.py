@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,13 +17,13 @@ import numpy as np
 import pyarrow.parquet as pq
 from scipy.stats import spearmanr
 
+from experiments.command import run_command
 from experiments.gemm.run import FOLDER, TARGETS
 from experiments.latency_zoo.run import FOLDER as ZOO
 from experiments.latency_zoo.run import space
 from experiments.latency_zoo.zoo import read_zoo
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
-from hwnas.errors import HwnasError
 from hwnas.predictors.blocks import Scale, blocks_of_steps
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior
 from hwnas.predictors.gemm import Gemm
@@ -68,11 +67,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to N - 1")
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
     parser.add_argument("--out", type=Path, default=FOLDER)
-    try:
-        work(parser.parse_args())
-    except HwnasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command(parser, work)
 
 
 def work(arguments: argparse.Namespace) -> None:

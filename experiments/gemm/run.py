@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,11 @@ import pyarrow.parquet as pq
 from scipy.optimize import least_squares
 from sklearn.metrics import r2_score
 
+from experiments.command import run_command
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.atomic import replacing
 from hwnas.deploy import Measurement, Target
-from hwnas.errors import HwnasError
 from hwnas.predictors.estimate import Estimate
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.gemm import Gemm, sampled_gemms, steady_ms, time_gemms
@@ -121,14 +120,7 @@ def main() -> None:
     parser.add_argument("--known", type=int, default=200, help="products that the model gets")
     parser.add_argument("--new", type=int, default=25, help="products a range that it is judged on")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for what is recorded")
-    try:
-        work(parser.parse_args())
-    except HwnasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+    run_command(parser, work)
 
 
 def work(arguments: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.stats import spearmanr
 from sklearn.linear_model import BayesianRidge
 
+from experiments.command import run_command
 from experiments.latency_zoo.run import FOLDER
 from experiments.latency_zoo.zoo import read_zoo
 from experiments.over_cases import mean_over_cases
@@ -152,7 +153,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to N - 1")
     parser.add_argument("--zoo", type=Path, default=FOLDER / "zoo.parquet")
     parser.add_argument("--out", type=Path, default=FOLDER)
-    work(parser.parse_args())
+    run_command(parser, work)
 
 
 def work(arguments: argparse.Namespace) -> None:

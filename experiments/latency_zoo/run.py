@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from experiments.command import run_command
 from hwnas.atomic import replacing
 from hwnas.deploy import Device, Measurement, Target, TimingSettings, export_onnx, measure
 from hwnas.deploy.device import FORMATS
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.errors import HwnasError
 from hwnas.predictors.fingerprint import fingerprint
 from hwnas.search_spaces import Architecture, MobileNetSpace, mobilenet
 
@@ -106,14 +105,7 @@ def main() -> None:
     parser.add_argument("--targets", nargs="+", metavar="NAME", help="all that work if not given")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "latency_zoo"))
-    try:
-        work(parser.parse_args())
-    except HwnasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+    run_command(parser, work)
 
 
 def work(arguments: argparse.Namespace) -> None:

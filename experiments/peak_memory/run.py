@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import spearmanr
 
+from experiments.command import run_command
 from experiments.latency_zoo.run import space
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from hwnas.deploy import Target, export_onnx
 from hwnas.deploy.memory import peak_memory
-from hwnas.errors import ConfigError, HwnasError
+from hwnas.errors import ConfigError
 from hwnas.plugin import resolve
 from hwnas.predictors import Estimate
 from hwnas.predictors.memory import MemoryPredictor, memory_features
@@ -77,14 +77,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="that measure a network")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "peak_memory"))
-    try:
-        work(parser.parse_args())
-    except HwnasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+    run_command(parser, work)
 
 
 def work(arguments: argparse.Namespace) -> None:

@@ -7,18 +7,18 @@ correlations over seeds, with its 95% interval (Student's t).
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 from scipy.stats import t as student_t
 
+from experiments.command import run_command
 from experiments.predictors.run import bench
 from experiments.predictors.splits import SPLITS
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
-from hwnas.errors import ConfigError, HwnasError
+from hwnas.errors import ConfigError
 from hwnas.plugin import resolve
 
 RIVALS = ("help", "ridge")
@@ -31,11 +31,7 @@ def main() -> None:
     parser.add_argument("--split", default="nb201-trimmed-20", metavar="NAME")
     parser.add_argument("--seeds", type=int, default=20, help="seeds 0 to N - 1")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
-    try:
-        work(parser.parse_args())
-    except HwnasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command(parser, work)
 
 
 def work(arguments: argparse.Namespace) -> None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from statistics import fmean
 
+from experiments.command import run_command
 from experiments.over_cases import mean_over_cases
 from experiments.predictors.splits import SPLITS, Split, random_splits
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
-from hwnas.errors import DataError, HwnasError
+from hwnas.errors import DataError
 from hwnas.plugin import resolve
 from hwnas.predictors.benchmark import METHODS, PredictorRow, bench_predictor
 from hwnas.predictors.cost_table import CostTable, read_cost_table
@@ -42,11 +42,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to N - 1")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
-    try:
-        work(parser.parse_args())
-    except HwnasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command(parser, work)
 
 
 def work(arguments: argparse.Namespace) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 import tomllib
 from pathlib import Path
 from statistics import fmean
@@ -17,9 +16,10 @@ from statistics import fmean
 import numpy as np
 from scipy.stats import spearmanr
 
+from experiments.command import run_command
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
-from hwnas.errors import DataError, HwnasError
+from hwnas.errors import DataError
 from hwnas.predictors.cold_start import ColdStart
 from hwnas.predictors.cost_table import CostTable, read_cost_table
 from hwnas.predictors.gaussian_process import Numbers
@@ -33,11 +33,7 @@ def main() -> None:
         prog="python -m experiments.spec_sheets.run", description=__doc__
     )
     parser.add_argument("--out", type=Path, default=FOLDER)
-    try:
-        work(parser.parse_args())
-    except HwnasError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command(parser, work)
 
 
 def work(arguments: argparse.Namespace) -> None:

@@ -115,6 +115,8 @@ def calibrate(
     from hwnas.predictors.cost_file import read_cost_file
 
     kept = _store(store)
+    if sum((from_ is not None, export is not None, energy, memory, gemm)) > 1:
+        raise ConfigError("give one of --from, --export, --energy, --memory and --gemm")
     if gemm:
         _calibrate_gemms(target, kept, as_json)
         return

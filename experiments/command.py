@@ -1,0 +1,25 @@
+"""How every experiment is run from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from hwnas.errors import HwnasError
+
+__all__ = ["run_command"]
+
+
+def run_command(
+    parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], None]
+) -> None:
+    """Parse and work; ends with status 2 on what a user got wrong, with 130 on Ctrl-C."""
+    try:
+        work(parser.parse_args())
+    except HwnasError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
