@@ -24,6 +24,7 @@ from experiments.latency_zoo.run import space
 from experiments.latency_zoo.zoo import read_zoo
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
+from hwnas.plugin import resolve
 from hwnas.predictors.blocks import Scale, blocks_of_steps
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior
 from hwnas.predictors.gemm import Gemm
@@ -81,7 +82,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def read_case(target: str, profiles: list[DeviceProfile]) -> Case:
-    profile = next(each for each in profiles if each.device == target)
+    profile = resolve("target", target, {each.device: each for each in profiles})
     others = [each for each in profiles if family(each.device) != family(target)]
     experience = experience_of(others)
     zoo = pq.read_table(ZOO / "zoo.parquet", filters=[("target", "=", target)]).to_pylist()
