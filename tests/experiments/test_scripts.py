@@ -115,3 +115,43 @@ def test_unknown_splits_are_named(tmp_path: Path) -> None:
     done = subprocess.run([*command, "--splits", "x"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "unknown split 'x'" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "options", "file", "subjects"),
+    [
+        (
+            "gemm.as_feature",
+            ["--targets", "cpu-openvino-fp32-b1-t1", "--seeds", "1"],
+            "as_feature.jsonl",
+            {"cpu-openvino-fp32-b1-t1 with", "cpu-openvino-fp32-b1-t1 without"},
+        ),
+        (
+            "latency_zoo.speed",
+            ["--networks", "2000", "--seeds", "1"],
+            "speed.jsonl",
+            {"all default", "nasbench201 default", "fbnet default"},
+        ),
+    ],
+)
+def test_recorded_measurements_are_looked_at_again(
+    tmp_path: Path, script: str, options: list[str], file: str, subjects: set[str]
+) -> None:
+    command = [sys.executable, "-m", f"experiments.{script}", *options, "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {row.subject for row in read_rows(tmp_path / file)} == subjects
+
+
+@pytest.mark.slow
+def test_methods_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
+        pytest.skip("HWNAS_DATA names no folder with latency tables")
+    command = [sys.executable, "-m", "experiments.predictors.paired", "--out", str(tmp_path)]
+    options = ["--split", "fbnet-F2", "--seeds", "2"]
+    done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = {row.subject: row.spread for row in read_rows(tmp_path / "paired.jsonl")}
+    assert set(found) == {"fbnet-F2 over help", "fbnet-F2 over ridge"}
+    assert all(spread["least"] < spread["most"] for spread in found.values())
