@@ -1,5 +1,6 @@
 """Every command as a user types it: what it prints, and what a script reads."""
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from hwnas.cli import runs
 from hwnas.deploy import Bundle
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
@@ -297,6 +299,24 @@ def test_an_interrupted_run_says_how_to_go_on(
     assert answer.status == 0
     assert "train ..." not in answer.err, "what was done is not done again"
     assert (run / "scores.jsonl").read_text().startswith(scored)
+
+
+def test_an_interrupt_that_was_dropped_is_heeded_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Python drops exceptions in destructors and in callbacks of C libraries."""
+    (tmp_path / "run.json").write_text("{}")
+
+    def work() -> None:
+        with runs._resumable(tmp_path) as reporter, reporter.stage("search") as advance:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            advance(0.5)
+
+    with pytest.raises(SystemExit) as ended:
+        work()
+    assert ended.value.code == 130
+    assert f"`hwnas resume {tmp_path}` goes on from here" in capsys.readouterr().err
 
 
 def test_handlers_of_signals_are_given_back(

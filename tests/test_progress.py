@@ -25,6 +25,17 @@ def reporter(told: io.StringIO) -> Reporter:
     return Reporter(Console(file=told, width=60))
 
 
+def test_a_run_that_is_interrupted_ends_when_it_says_how_far_it_is(reporter: Reporter) -> None:
+    def work() -> None:
+        with reporter.stage("train") as advance:
+            advance(0.1)
+            reporter.interrupted = True
+            advance(0.2)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+
+
 def test_elsewhere_than_on_a_terminal_it_is_lines(reporter: Reporter, told: io.StringIO) -> None:
     with reporter.stage("train") as advance:
         for step in range(1000):

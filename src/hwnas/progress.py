@@ -29,18 +29,35 @@ class Advance(Protocol):
 
 
 class Reporter:
-    """Tells of stages and what happens in them; all of it goes to ``log`` as JSON lines too."""
+    """Tells of stages and what happens in them; all of it goes to ``log`` as JSON lines too.
+
+    Attributes:
+        log: Where the lines go.
+        interrupted: Set it, and the run ends when it next says how far it is. An exception that a
+            signal's handler raises is lost where Python drops exceptions, such as in destructors.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
         self.log: Path | None = None
+        self.interrupted = False
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[Advance]:
-        """While a stage runs."""
+        """While a stage runs.
+
+        Raises:
+            KeyboardInterrupt: From `Advance`, once ``interrupted`` is set.
+        """
         started = time.perf_counter()
         self._write("stage", stage=name)
-        with (_bar if self._console.is_terminal else _lines)(self._console, name) as advance:
+        with (_bar if self._console.is_terminal else _lines)(self._console, name) as show:
+
+            def advance(share: float, detail: str = "") -> None:
+                show(share, detail)
+                if self.interrupted:
+                    raise KeyboardInterrupt
+
             yield advance
         seconds = time.perf_counter() - started
         self._console.print(f"[green]✓[/] {name} [dim]{_duration(seconds)}[/]")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from hwnas.cli.app import Json, RunPath, Targets, app, fail, out, print_json
+from hwnas.progress import Reporter, make_reporter
 
 
 @app.command()
@@ -26,8 +27,8 @@ def search(
 
     experiment = Experiment.load(recipe, set_ or ())
     folder = run or Path("runs", experiment.recipe.name)
-    with _resumable(folder):
-        _show(experiment.run(folder), as_json)
+    with _resumable(folder) as reporter:
+        _show(experiment.run(folder, reporter), as_json)
 
 
 @app.command()
@@ -35,8 +36,8 @@ def resume(run: RunPath, as_json: Json = False) -> None:
     """Go on with an interrupted run; nothing that was finished is done again."""
     from hwnas.experiment import resume
 
-    with _resumable(run):
-        _show(resume(run), as_json)
+    with _resumable(run) as reporter:
+        _show(resume(run, reporter), as_json)
 
 
 @app.command()
@@ -44,8 +45,8 @@ def specialise(run: RunPath, target: Targets, as_json: Json = False) -> None:
     """Search for further targets with the weights and accuracies that a run already has."""
     from hwnas.experiment import specialise
 
-    with _resumable(run):
-        summaries = specialise(run, target)
+    with _resumable(run) as reporter:
+        summaries = specialise(run, target, reporter)
     if as_json:
         print_json([summary.to_json() for summary in summaries])
         return
@@ -148,19 +149,23 @@ def _show(summary: Any, as_json: bool) -> None:
 
 
 class _resumable:
-    """Says how to go on where a run is interrupted, by Ctrl-C or by SIGTERM."""
+    """Ends a run on Ctrl-C or SIGTERM, and says how to go on."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
+        self._reporter = make_reporter()
 
-    def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGTERM, lambda *_: _interrupt())
+    def __enter__(self) -> Reporter:
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        self._before = {number: signal.signal(number, self._interrupt) for number in numbers}
+        return self._reporter
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        signal.signal(signal.SIGTERM, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         if kind is KeyboardInterrupt and (self._run / "run.json").exists():
             fail(f"interrupted; `hwnas resume {self._run}` goes on from here", 130)
 
-
-def _interrupt() -> NoReturn:
-    raise KeyboardInterrupt
+    def _interrupt(self, *_: object) -> NoReturn:
+        self._reporter.interrupted = True
+        raise KeyboardInterrupt
