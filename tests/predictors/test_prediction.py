@@ -132,6 +132,16 @@ def test_what_the_runtime_fuses_stands_in_one_line(tmp_path: Path, model: Path) 
     assert 0.5 * sum(kernels.values()) < beside <= sum(kernels.values()) * (1 + 1e-9)
 
 
+def test_kernels_of_one_operator_count_together(model: Path) -> None:
+    """A quantised convolution has one more for what it reads."""
+    network = read_workload(model)
+    node = network.nodes[0]
+    kernels = {f"{node}_token_1": 0.5, f"{node}_DequantizeLinear": 0.25, "Elsewhere_7": 1.0}
+    costs = explain(DevicePredictor.load(Path("nowhere"), TARGET), network, kernels)
+    assert [each.profiled_ms for each in costs if node in each.nodes] == [0.75]
+    assert sum(each.profiled_ms or 0.0 for each in costs) == 0.75
+
+
 def test_other_runtimes_are_not_profiled_and_say_so(model: Path) -> None:
     assert profiled(model, "cpu-pytorch-fp32-b1-t1") == (
         None,

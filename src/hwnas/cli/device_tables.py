@@ -74,9 +74,14 @@ def print_predictions(console: Console, predictions: Sequence[Prediction]) -> No
 
 
 def print_operators(
-    console: Console, costs: Sequence[OperatorCost], top: int, target: str, reason: str
+    console: Console,
+    costs: Sequence[OperatorCost],
+    top: int,
+    target: str,
+    profiled_ms: float | None,
+    reason: str,
 ) -> None:
-    """The costliest operators."""
+    """The costliest operators; of all kernels together ``profiled_ms``, or why there are none."""
     total = sum(each.predicted for each in costs)
     rows = [
         [
@@ -91,11 +96,16 @@ def print_operators(
     title = f"{min(top, len(costs))} costliest of {len(costs)} operators on {target}"
     columns = ["operator", "kind", "predicted ms", "share", "profiled ms"]
     console.print(table_of(columns, rows, title))
-    profiled = [each.profiled_ms for each in costs if each.profiled_ms is not None]
-    if profiled:
-        console.print(f"all operators: predicted {total:.4g} ms, profiled {sum(profiled):.4g} ms")
-    else:
+    if profiled_ms is None:
         console.print(f"all operators: predicted {total:.4g} ms; {reason}", soft_wrap=True)
+        return
+    named = sum(each.profiled_ms or 0.0 for each in costs)
+    others = max(profiled_ms - named, 0.0)
+    console.print(
+        f"all operators: predicted {total:.4g} ms, profiled {profiled_ms:.4g} ms, of which "
+        f"{others:.4g} ms in kernels that are not named after an operator of the file",
+        soft_wrap=True,
+    )
 
 
 def print_targets(console: Console, targets: Sequence[DeviceStatus]) -> None:

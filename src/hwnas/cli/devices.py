@@ -268,7 +268,8 @@ def explain(
     if as_json:
         print_json([asdict(each) for each in costs[:top]])
         return
-    print_operators(out, costs, top, target, reason)
+    profiled_ms = None if kernels is None else sum(kernels.values())
+    print_operators(out, costs, top, target, profiled_ms, reason)
 
 
 @app.command()

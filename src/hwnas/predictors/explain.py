@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,8 @@ class OperatorCost:
         nodes: Their names in the ONNX file; several where the runtime fuses them.
         kind: What sort of work the costliest of them is.
         predicted: In the unit of the predictor's metric; all add up to the prediction.
-        profiled_ms: What the runtime says that the kernel took; None where it was not profiled.
+        profiled_ms: What the runtime says that the kernels which are named after them took; None
+            where none was profiled.
     """
 
     nodes: tuple[str, ...]
@@ -56,14 +57,14 @@ def explain(
     predicted = _operator_costs(predictor, network)
     operators = network.workload.operators
     found = []
-    for kernel, members in _groups(network, kernels_ms or {}):
+    for profiled_ms, members in _groups(network, kernels_ms or {}):
         costliest = max(members, key=lambda i: predicted[i])
         found.append(
             OperatorCost(
                 tuple(network.nodes[i] for i in members),
                 operators[costliest].kind,
                 float(sum(predicted[i] for i in members)),
-                None if kernel is None or kernels_ms is None else kernels_ms[kernel],
+                profiled_ms,
             )
         )
     return sorted(found, key=lambda each: each.predicted, reverse=True)
@@ -88,12 +89,19 @@ def _operator_costs(predictor: DevicePredictor, network: OnnxWorkload) -> Number
 
 
 def _groups(
-    network: OnnxWorkload, kernels: Iterable[str]
-) -> list[tuple[str | None, tuple[int, ...]]]:
-    """Operators by the kernel that runs them; one that no kernel is named after joins the next."""
+    network: OnnxWorkload, kernels_ms: Mapping[str, float]
+) -> list[tuple[float | None, tuple[int, ...]]]:
+    """Operators with what the kernels that are named after one of them take together.
+
+    One that no kernel is named after joins the next.
+    """
     names = {name: i for i, name in enumerate(network.written)}
     names |= {name: i for i, name in enumerate(network.nodes)}
-    owner = {i: kernel for kernel in kernels if (i := _named_after(kernel, names)) is not None}
+    owner: dict[int, float] = {}
+    for kernel, milliseconds in kernels_ms.items():
+        i = _named_after(kernel, names)
+        if i is not None:
+            owner[i] = owner.get(i, 0.0) + milliseconds
     readers: dict[int, list[int]] = {}
     for i, operator in enumerate(network.workload.operators):
         for tensor in operator.inputs:
