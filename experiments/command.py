@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from hwnas.errors import HwnasError
+from hwnas.errors import DataError, HwnasError
 
-__all__ = ["run_command"]
+__all__ = ["data_folder", "run_command"]
 
 
 def run_command(
@@ -23,3 +25,15 @@ def run_command(
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)
         sys.exit(130)
+
+
+def data_folder() -> Path:
+    """``HWNAS_DATA``.
+
+    Raises:
+        DataError: It is not set.
+    """
+    folder = os.environ.get("HWNAS_DATA")
+    if not folder:
+        raise DataError("HWNAS_DATA is not set; it names the folder with the published tables")
+    return Path(folder)

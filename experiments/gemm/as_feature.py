@@ -9,7 +9,6 @@ runtime in a format) held out, ten networks are measured and the others foretold
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,9 +18,7 @@ from scipy.stats import spearmanr
 
 from experiments.command import run_command
 from experiments.gemm.run import FOLDER, TARGETS
-from experiments.latency_zoo.run import FOLDER as ZOO
-from experiments.latency_zoo.run import space
-from experiments.latency_zoo.zoo import read_zoo
+from experiments.latency_zoo.zoo import read_workloads, read_zoo
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.plugin import resolve
@@ -32,7 +29,7 @@ from hwnas.predictors.gemm_model import GemmModel
 from hwnas.predictors.selection import most_informative
 from hwnas.predictors.shipped import experience_of, family
 from hwnas.predictors.store import DeviceProfile
-from hwnas.search_spaces import Architecture, Workload
+from hwnas.search_spaces import Workload
 
 PRODUCTS = 200  # of a target, drawn per seed
 SAMPLES = 10
@@ -73,28 +70,25 @@ def main() -> None:
 
 def work(arguments: argparse.Namespace) -> None:
     answers = Results(arguments.out / "as_feature.jsonl", {"products": PRODUCTS})
-    profiles = read_zoo()
+    profiles, workloads = read_zoo(), read_workloads()
     for target in arguments.targets:
-        case = read_case(target, profiles)
+        case = read_case(target, profiles, workloads)
         for seed in range(arguments.seeds):
             answers.put(judge(case, seed))
     print(crosstab(answers.rows))
 
 
-def read_case(target: str, profiles: list[DeviceProfile]) -> Case:
+def read_case(target: str, profiles: list[DeviceProfile], workloads: list[Workload]) -> Case:
     profile = resolve("target", target, {each.device: each for each in profiles})
     others = [each for each in profiles if family(each.device) != family(target)]
     experience = experience_of(others)
-    zoo = pq.read_table(ZOO / "zoo.parquet", filters=[("target", "=", target)]).to_pylist()
-    described = {row["network"]: json.loads(row["architecture"]) for row in zoo}
-    made = space()
     products = pq.read_table(FOLDER / "products.parquet", filters=[("target", "=", target)])
     rows = products.to_pylist()
     return Case(
         profile,
         experience.parts(experience.see(blocks_of_steps(profile.steps))),
         experience.prior,
-        [made.workload(Architecture.from_json(described[name])) for name in profile.networks],
+        workloads,
         [Gemm(row["m"], row["n"], row["k"]) for row in rows],
         np.array([row["latency_ms"] for row in rows]),
     )

@@ -9,23 +9,20 @@ refits.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from scipy.optimize import least_squares
 from sklearn.metrics import r2_score
 
 from experiments.command import run_command
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
-from hwnas.atomic import replacing
-from hwnas.deploy import Measurement, Target
+from experiments.timings import Timings, columns_of
+from hwnas.deploy import Target
 from hwnas.predictors.estimate import Estimate
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.gemm import Gemm, sampled_gemms, steady_ms, time_gemms
@@ -70,46 +67,12 @@ def drawn(seed: int, known: int, new: int) -> dict[str, list[Gemm]]:
     return {KNOWN: seen[:known], WITHIN: seen[known:], **held_out}
 
 
-class Timings:
-    """The recorded products, one row a target and product.
-
-    Args:
-        path: A parquet file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.rows: list[dict[str, Any]] = pq.read_table(path).to_pylist() if path.exists() else []
-
-    def of(self, target: Target) -> dict[Gemm, dict[str, Any]]:
-        """The rows of a target by product."""
-        return {
-            Gemm(row["m"], row["n"], row["k"]): row
-            for row in self.rows
-            if row["target"] == target.name
-        }
-
-    def put(self, measured: Mapping[Gemm, Measurement]) -> None:
-        """Record measurements; the file is replaced as a whole."""
-        self.rows += [_row(gemm, measurement) for gemm, measurement in measured.items()]
-        with replacing(self._path) as temporary:
-            pq.write_table(pa.Table.from_pylist(self.rows), temporary, compression="zstd")
-
-
-def _row(gemm: Gemm, measurement: Measurement) -> dict[str, Any]:
+def by_product(timings: Timings, target: Target) -> dict[Gemm, dict[str, Any]]:
+    """The rows of a target."""
     return {
-        "target": measurement.target,
-        **vars(gemm),
-        "latency_ms": measurement.latency_ms,
-        "clock": measurement.clock,
-        **{f"cpu_{k}_ms": v for k, v in vars(measurement.cpu_ms).items()},
-        **{f"wall_{k}_ms": v for k, v in vars(measurement.wall_ms).items()},
-        "rounds": measurement.n,
-        "contended": measurement.contended,
-        "anchor_ms": measurement.anchor_ms,
-        "hardware": measurement.hardware,
-        "versions": json.dumps(dict(measurement.versions), sort_keys=True),
-        "time": measurement.time,
+        Gemm(row["m"], row["n"], row["k"]): row
+        for row in timings.rows
+        if row["target"] == target.name
     }
 
 
@@ -132,7 +95,7 @@ def work(arguments: argparse.Namespace) -> None:
         for seed in arguments.seeds:
             products = drawn(seed, arguments.known, arguments.new)
             time_missing(timings, target, products, seed)
-            answers.put(judge(target, products, timings.of(target), seed))
+            answers.put(judge(target, products, by_product(timings, target), seed))
     print(crosstab(answers.rows))
 
 
@@ -140,13 +103,16 @@ def time_missing(
     timings: Timings, target: Target, products: Mapping[str, Sequence[Gemm]], seed: int
 ) -> None:
     """Time what is not recorded, known and new products mixed."""
-    done = timings.of(target)
+    done = by_product(timings, target)
     missing = [gemm for some in products.values() for gemm in some if gemm not in done]
     random.Random(seed).shuffle(missing)
     for start in range(0, len(missing), BLOCK):
         block = missing[start : start + BLOCK]
         measured = time_gemms(block, target)
-        timings.put(dict(zip(block, measured, strict=True)))
+        timings.put(
+            {**vars(gemm), **columns_of(each, rounds="rounds")}  # n is the product's own
+            for gemm, each in zip(block, measured, strict=True)
+        )
         contended = sum(measurement.contended for measurement in measured)
         print(
             f"seed {seed}: {target.name}, {start + len(block)} of {len(missing)} products, "

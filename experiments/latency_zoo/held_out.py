@@ -26,8 +26,9 @@ from experiments.readme_table import crosstab
 from experiments.record import Results, Row
 from hwnas.predictors.blocks import blocks_of_steps
 from hwnas.predictors.cold_start import ColdStart
-from hwnas.predictors.coverage import NORMAL_90, learn_widening
+from hwnas.predictors.coverage import learn_widening
 from hwnas.predictors.device import DevicePredictor
+from hwnas.predictors.estimate import NORMAL_90
 from hwnas.predictors.experience import Experience
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.physical import physical_features

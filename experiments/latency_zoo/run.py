@@ -9,16 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from experiments.command import run_command
+from experiments.timings import Timings, columns_of
 from hwnas.atomic import replacing
-from hwnas.deploy import Device, Measurement, Target, TimingSettings, export_onnx, measure
+from hwnas.deploy import Device, Target, TimingSettings, export_onnx, measure
 from hwnas.deploy.device import FORMATS
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.predictors.fingerprint import fingerprint
@@ -56,47 +53,6 @@ def targets() -> list[Target]:
     ]
 
 
-class Zoo:
-    """The recorded rows, one a target and network.
-
-    Args:
-        path: A parquet file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.rows: list[dict[str, Any]] = pq.read_table(path).to_pylist() if path.exists() else []
-
-    def has(self, target: Target, architecture: Architecture) -> bool:
-        """Whether a network was measured on a target."""
-        key = target.name, architecture.id
-        return any((row["target"], row["network"]) == key for row in self.rows)
-
-    def put(self, measured: Mapping[Architecture, Measurement]) -> None:
-        """Record measurements; the file is replaced as a whole."""
-        self.rows += [_row(architecture, m) for architecture, m in measured.items()]
-        with replacing(self._path) as temporary:
-            pq.write_table(pa.Table.from_pylist(self.rows), temporary, compression="zstd")
-
-
-def _row(architecture: Architecture, measurement: Measurement) -> dict[str, Any]:
-    return {
-        "target": measurement.target,
-        "network": architecture.id,
-        "architecture": json.dumps(architecture.to_json(), sort_keys=True),
-        "latency_ms": measurement.latency_ms,
-        "clock": measurement.clock,
-        **{f"cpu_{k}_ms": v for k, v in vars(measurement.cpu_ms).items()},
-        **{f"wall_{k}_ms": v for k, v in vars(measurement.wall_ms).items()},
-        "n": measurement.n,
-        "contended": measurement.contended,
-        "anchor_ms": measurement.anchor_ms,
-        "hardware": measurement.hardware,
-        "versions": json.dumps(dict(measurement.versions), sort_keys=True),
-        "time": measurement.time,
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.latency_zoo.run", description=__doc__
@@ -111,14 +67,22 @@ def main() -> None:
 def work(arguments: argparse.Namespace) -> None:
     chosen = networks(arguments.networks)
     wanted = [Target.parse(name) for name in arguments.targets or ()] or targets()
-    zoo = Zoo(arguments.out / "zoo.parquet")
+    zoo = Timings(arguments.out / "zoo.parquet")
     models = exported(chosen, arguments.work / "models")
     for target in wanted:
-        missing = [network for network in chosen if not zoo.has(target, network)]
+        known = {row["network"] for row in zoo.rows if row["target"] == target.name}
+        missing = [network for network in chosen if network.id not in known]
         for start in range(0, len(missing), BLOCK):
             block = missing[start : start + BLOCK]
             measured = measure({n.id: models[n.id] for n in block}, target, SETTINGS)
-            zoo.put({network: measured[network.id] for network in block})
+            zoo.put(
+                {
+                    "network": network.id,
+                    "architecture": json.dumps(network.to_json(), sort_keys=True),
+                    **columns_of(measured[network.id], rounds="n"),
+                }
+                for network in block
+            )
             contended = sum(m.contended for m in measured.values())
             print(f"{target.name}: {len(block)} networks, {contended} contended", flush=True)
         record_fingerprint(target, arguments.out / "fingerprints.json")

@@ -13,9 +13,12 @@ import pyarrow.parquet as pq
 from experiments.latency_zoo.run import FOLDER, space
 from hwnas.deploy import Target
 from hwnas.predictors.store import DeviceProfile
-from hwnas.search_spaces import Architecture, StepTable
+from hwnas.search_spaces import Architecture, StepTable, Workload
 
-__all__ = ["read_zoo"]
+__all__ = ["read_workloads", "read_zoo"]
+
+Rows = dict[str, dict[str, Any]]
+"""What was measured, by network."""
 
 
 def read_zoo(path: Path = FOLDER / "zoo.parquet") -> list[DeviceProfile]:
@@ -23,19 +26,37 @@ def read_zoo(path: Path = FOLDER / "zoo.parquet") -> list[DeviceProfile]:
 
     A target that was not measured on all networks is left out.
     """
-    made = space()
-    rows: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in pq.read_table(path).to_pylist():
-        rows.setdefault(row["target"], {})[row["network"]] = row
-    networks = max(rows.values(), key=len)
+    rows = _rows(path)
+    networks = _networks(rows)
     complete = {name: found for name, found in rows.items() if found.keys() == networks.keys()}
-    described = [json.loads(row["architecture"]) for row in networks.values()]
-    workloads = [made.workload(Architecture.from_json(each)) for each in described]
-    steps = StepTable.of_workloads(workloads)
+    steps = StepTable.of_workloads(_workloads(networks))
     names = tuple(networks)
     return [
         _profile(name, names, steps, [found[n] for n in names]) for name, found in complete.items()
     ]
+
+
+def read_workloads(path: Path = FOLDER / "zoo.parquet") -> list[Workload]:
+    """The networks of `read_zoo`, in its order."""
+    return _workloads(_networks(_rows(path)))
+
+
+def _rows(path: Path) -> dict[str, Rows]:
+    """By target."""
+    rows: dict[str, Rows] = {}
+    for row in pq.read_table(path).to_pylist():
+        rows.setdefault(row["target"], {})[row["network"]] = row
+    return rows
+
+
+def _networks(rows: dict[str, Rows]) -> Rows:
+    return max(rows.values(), key=len)
+
+
+def _workloads(networks: Rows) -> list[Workload]:
+    made = space()
+    described = [json.loads(row["architecture"]) for row in networks.values()]
+    return [made.workload(Architecture.from_json(each)) for each in described]
 
 
 def _profile(

@@ -7,16 +7,14 @@ are means over the new devices of a split and over seeds.
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from statistics import fmean
 
-from experiments.command import run_command
+from experiments.command import data_folder, run_command
 from experiments.over_cases import mean_over_cases
 from experiments.predictors.splits import SPLITS, Split, random_splits
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
-from hwnas.errors import DataError
 from hwnas.plugin import resolve
 from hwnas.predictors.benchmark import METHODS, PredictorRow, bench_predictor
 from hwnas.predictors.cost_table import CostTable, read_cost_table
@@ -67,10 +65,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def _table(split: Split) -> CostTable:
-    folder = os.environ.get("HWNAS_DATA")
-    if not folder:
-        raise DataError("HWNAS_DATA is not set; it names the folder with the published tables")
-    return read_cost_table(Path(folder, split.table), split.metric)
+    return read_cost_table(data_folder() / split.table, split.metric)
 
 
 def bench(split: Split, method: str, seeds: int) -> list[PredictorRow]:

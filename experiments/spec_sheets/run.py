@@ -7,7 +7,6 @@ foretold mixes the known devices by how much their spec sheets are like the new 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -16,10 +15,9 @@ from statistics import fmean
 import numpy as np
 from scipy.stats import spearmanr
 
-from experiments.command import run_command
+from experiments.command import data_folder, run_command
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
-from hwnas.errors import DataError
 from hwnas.predictors.cold_start import ColdStart
 from hwnas.predictors.cost_table import CostTable, read_cost_table
 from hwnas.predictors.gaussian_process import Numbers
@@ -37,10 +35,7 @@ def main() -> None:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    folder = os.environ.get("HWNAS_DATA")
-    if not folder:
-        raise DataError("HWNAS_DATA is not set; it names the folder with the published tables")
-    table = read_cost_table(Path(folder, "latency", "nasbench201_latency_help.npz"))
+    table = read_cost_table(data_folder() / "latency" / "nasbench201_latency_help.npz")
     sheets = tomllib.loads((FOLDER / "sheets.toml").read_text(encoding="utf-8"))
     answers = Results(arguments.out / "results.jsonl", {"pool": POOL})
     found = {device: foretold(table, sheets, device) for device in table.devices}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hwnas.deploy.onnx_workload import OnnxWorkload
     from hwnas.predictors.calibration import Reading
     from hwnas.predictors.prediction import Prediction
-    from hwnas.predictors.store import DeviceStore
+    from hwnas.predictors.store import DeviceProfile, DeviceStore
     from hwnas.search_spaces import SearchSpace, StepTable, Workload
 
 Store = Annotated[
@@ -108,11 +108,8 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Make a device known, from a few well-chosen networks measured on it."""
-    from hwnas.cli.device_tables import print_calibrated, print_reading
-    from hwnas.deploy.device import Target
-    from hwnas.predictors.adoption import adopt
-    from hwnas.predictors.calibration import MeasuredMetric, calibrate, export_chosen
-    from hwnas.predictors.cost_file import read_cost_file
+    from hwnas.cli.device_tables import print_export
+    from hwnas.predictors.calibration import export_chosen
 
     kept = _store(store)
     if sum((from_ is not None, export is not None, energy, memory, gemm)) > 1:
@@ -120,40 +117,67 @@ def calibrate(
     if gemm:
         _calibrate_gemms(target, kept, as_json)
         return
+    networks = None if space is None else _space(space, preset, image, classes)
     if from_ is not None:
-        networks = None if space is None else _space(space, preset, image, classes)
-        found = read_cost_file(from_, networks)
-        for note in found.notes:
-            out.print(f"note: {note}", soft_wrap=True, markup=False)
-        profiles = adopt(target, found, kept, runtime, trust_units)
-    elif space is None:
+        _adopt(target, from_, networks, kept, runtime, trust_units, as_json)
+    elif networks is None:
         raise ConfigError("give --space, whose networks are measured, or --from a CSV file")
     elif export is not None:
-        networks = _space(space, preset, image, classes)
-        table = export_chosen(target, networks, kept, export, samples)
-        out.print(f"{table}: fill in what each network takes, then", soft_wrap=True, markup=False)
-        out.print(
-            f"  hwnas calibrate --target {target} --from {table}", soft_wrap=True, markup=False
-        )
-        return
+        print_export(out, export_chosen(target, networks, kept, export, samples), target)
     elif memory:
-        networks = _space(space, preset, image, classes)
         _calibrate_memory(target, networks, samples, kept, as_json)
-        return
     else:
-        parsed, sure = Target.parse(target), _fraction(until_error)
-        networks = _space(space, preset, image, classes)
+        _calibrate_networks(target, networks, samples, until_error, energy, kept, as_json)
 
-        def show(reading: Reading) -> None:
-            if not as_json:
-                print_reading(out, reading)
 
-        metric: MeasuredMetric = "energy_mj" if energy else "latency_ms"
-        profiles = [calibrate(parsed, networks, kept, samples, sure, show, metric=metric)]
+def _adopt(
+    device: str,
+    table: Path,
+    space: SearchSpace | None,
+    store: DeviceStore,
+    runtime: str,
+    trust_units: bool,
+    as_json: bool,
+) -> None:
+    from hwnas.predictors.adoption import adopt
+    from hwnas.predictors.cost_file import read_cost_file
+
+    found = read_cost_file(table, space)
+    for note in found.notes:
+        out.print(f"note: {note}", soft_wrap=True, markup=False)
+    _show_calibrated(adopt(device, found, store, runtime, trust_units), store, as_json)
+
+
+def _calibrate_networks(
+    target: str,
+    space: SearchSpace,
+    samples: int,
+    until_error: str | None,
+    energy: bool,
+    store: DeviceStore,
+    as_json: bool,
+) -> None:
+    from hwnas.cli.device_tables import print_reading
+    from hwnas.deploy.device import Target
+    from hwnas.predictors.calibration import MeasuredMetric, calibrate
+
+    def show(reading: Reading) -> None:
+        if not as_json:
+            print_reading(out, reading)
+
+    parsed, sure = Target.parse(target), _fraction(until_error)
+    metric: MeasuredMetric = "energy_mj" if energy else "latency_ms"
+    profile = calibrate(parsed, space, store, samples, sure, show, metric=metric)
+    _show_calibrated([profile], store, as_json)
+
+
+def _show_calibrated(profiles: list[DeviceProfile], store: DeviceStore, as_json: bool) -> None:
+    from hwnas.cli.device_tables import print_calibrated
+
     if as_json:
         print_json([profile.description() for profile in profiles])
         return
-    print_calibrated(out, profiles, kept)
+    print_calibrated(out, profiles, store)
 
 
 def _calibrate_gemms(target: str, store: DeviceStore, as_json: bool) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from hwnas.cli.app import Json, RunPath, Targets, app, fail, out, print_json
-from hwnas.progress import Reporter, make_reporter
+
+if TYPE_CHECKING:
+    from hwnas.progress import Reporter
 
 
 @app.command()
@@ -152,6 +154,8 @@ class _resumable:
     """Ends a run on Ctrl-C or SIGTERM, and says how to go on."""
 
     def __init__(self, run: Path) -> None:
+        from hwnas.progress import make_reporter
+
         self._run = run
         self._reporter = make_reporter()
 

@@ -12,13 +12,12 @@ from sklearn.linear_model import BayesianRidge
 
 from hwnas.errors import ConfigError
 from hwnas.predictors.blocks import Scale, blocks_of_codes, rows_of
+from hwnas.predictors.estimate import NORMAL_90
 from hwnas.predictors.experience import Experience, Source
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.methods import Forecast, Measure, Rows, Sources
 
 __all__ = ["mean_of_devices", "nearest_device", "ridge", "ridge_on_macs"]
-
-_NORMAL_90 = 1.6448536269514722
 
 
 def ridge(sources: Sources) -> Regression:
@@ -138,5 +137,5 @@ def _measured(
 
 
 def _forecast(mean: Numbers, std: Numbers) -> Forecast:
-    reach = _NORMAL_90 * std
+    reach = NORMAL_90 * std
     return Forecast(np.exp(mean), np.exp(mean - reach), np.exp(mean + reach))

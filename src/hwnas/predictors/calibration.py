@@ -34,11 +34,20 @@ __all__ = [
     "Reading",
     "calibrate",
     "check_measured_here",
+    "drawn_networks",
     "export_chosen",
+    "exported_for_a_while",
 ]
 
 _POOL = 200
 _BLOCK = 5  # networks that are timed against each other before the next ones are chosen
+
+
+def drawn_networks(space: SearchSpace, seed: int, count: int) -> tuple[Architecture, ...]:
+    """The smallest, the largest, and ``count`` random ones, each once."""
+    rng = random.Random(seed)
+    drawn = {space.smallest(): None, space.largest(): None}
+    return tuple(drawn | dict.fromkeys(space.sample(rng) for _ in range(count)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +67,9 @@ class Pool:
     @classmethod
     def of(cls, space: SearchSpace, seed: int = 0, count: int = _POOL) -> Pool:
         """Draw networks; fewer where the space holds fewer."""
-        rng = random.Random(seed)
-        drawn = {space.smallest(): None, space.largest(): None}
-        drawn |= dict.fromkeys(space.sample(rng) for _ in range(count))
+        drawn = drawn_networks(space, seed, count)
         steps = StepTable.of_workloads([space.workload(network) for network in drawn])
-        return cls(tuple(drawn), steps, blocks_of_steps(steps))
+        return cls(drawn, steps, blocks_of_steps(steps))
 
     def most_informative(
         self, predictor: DevicePredictor, count: int, known: Sequence[str] = ()
@@ -137,19 +144,21 @@ def calibrate(
     measure_some = _MEASURES[metric](target, settings)
     pool = Pool.of(space)
     predictor = DevicePredictor.of(profile)
-    while len(profile) < samples and not _sure(predictor, pool, until_error):
+    error = _error(predictor, pool)
+    while len(profile) < samples and not _small_enough(error, until_error):
         block = min(_BLOCK, samples - len(profile))
         chosen = pool.most_informative(predictor, block, profile.networks)
         if not chosen:
             break  # the space holds no more
         expected = _expected(predictor, rows_of(pool.blocks, np.array(chosen)))
-        with _exported([pool.networks[i] for i in chosen], space) as models:
+        with exported_for_a_while([pool.networks[i] for i in chosen], space) as models:
             measured = measure_some(models)
         profile = _with_measured(profile, pool, chosen, measured)
         predictor = DevicePredictor.of(profile)
         profile = replace(profile, held_out_error=predictor.held_out_error)
         store.save(profile)
-        _report(pool, chosen, expected, measured, len(profile), _error(predictor, pool), on_reading)
+        error = _error(predictor, pool)
+        _report(pool, chosen, expected, measured, len(profile), error, on_reading)
     return profile
 
 
@@ -196,11 +205,8 @@ def _expected(predictor: DevicePredictor, blocks: Blocks) -> list[Estimate | Non
     return [*predictor.estimates(blocks)]
 
 
-def _sure(predictor: DevicePredictor, pool: Pool, until_error: float | None) -> bool:
-    if until_error is None:
-        return False
-    error = _error(predictor, pool)
-    return error is not None and error <= until_error
+def _small_enough(error: float | None, until_error: float | None) -> bool:
+    return error is not None and until_error is not None and error <= until_error
 
 
 def _error(predictor: DevicePredictor, pool: Pool) -> float | None:
@@ -211,13 +217,19 @@ def _error(predictor: DevicePredictor, pool: Pool) -> float | None:
 
 
 @contextlib.contextmanager
-def _exported(networks: Sequence[Architecture], space: SearchSpace) -> Iterator[list[Path]]:
-    """Networks as ONNX files, for a while; an untrained one is as fast as a trained one."""
+def exported_for_a_while(
+    networks: Sequence[Architecture], space: SearchSpace
+) -> Iterator[list[Path]]:
+    """Networks as ONNX files; an untrained one is as fast as a trained one."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder, f"{network.id}.onnx") for network in networks]
-        for network, path in zip(networks, paths, strict=True):
-            export_onnx(space.build(network), space.input_shape(network), path)
-        yield paths
+        yield _export(networks, space, Path(folder))
+
+
+def _export(networks: Sequence[Architecture], space: SearchSpace, folder: Path) -> list[Path]:
+    paths = [folder / f"{network.id}.onnx" for network in networks]
+    for network, path in zip(networks, paths, strict=True):
+        export_onnx(space.build(network), space.input_shape(network), path)
+    return paths
 
 
 @dataclass(frozen=True)
@@ -318,9 +330,7 @@ def export_chosen(
     chosen = pool.most_informative(predictor, samples, profile.networks)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for network in (pool.networks[i] for i in chosen):
-            path = folder / f"{network.id}.onnx"
-            export_onnx(space.build(network), space.input_shape(network), path)
-    lines = [f"network,{metric}", *(f"{pool.networks[i].id}.onnx," for i in chosen)]
+        models = _export([pool.networks[i] for i in chosen], space, folder)
+    lines = [f"network,{metric}", *(f"{model.name}," for model in models)]
     write_text(folder / "measurements.csv", "\n".join(lines) + "\n")
     return folder / "measurements.csv"

@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hwnas.predictors.estimate import NORMAL_90
 from hwnas.predictors.experience import Experience, Widening
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior
 from hwnas.predictors.methods import Rows
 from hwnas.predictors.selection import most_informative
 
-__all__ = ["NORMAL_90", "adapted", "learn_widening"]
+__all__ = ["adapted", "learn_widening"]
 
-NORMAL_90 = 1.6448536269514722  # the 95% quantile of the normal distribution
 _TRIAL_ROWS = 600
 _TRIALS = 2  # of each known device
 _DOUBT = 0.8  # that surprise says anything: a ridge, in units of squared logarithms
@@ -59,8 +59,8 @@ def learn_widening(experience: Experience, samples: int) -> Widening:
 
 def _trial(experience: Experience, device: int, samples: int, seed: int) -> tuple[float, Numbers]:
     """Surprise of the process, and errors on a known device in predicted standard deviations."""
-    source = experience.sources[device].first(_TRIAL_ROWS)
-    parts = experience.parts(experience.see(source.blocks), experience.others(device))
+    source, networks = experience.see_first(experience.sources[device], _TRIAL_ROWS)
+    parts = experience.parts(networks, experience.others(device))
     order = np.random.default_rng([seed, device]).permutation(len(source))
     offered, queries = np.split(order, [len(order) // 2])
     logs = source.logs

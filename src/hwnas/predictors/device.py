@@ -14,7 +14,7 @@ import numpy as np
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.blocks import Blocks, blocks_of_steps
-from hwnas.predictors.estimate import Estimate
+from hwnas.predictors.estimate import Estimate, check_pairs
 from hwnas.predictors.experience import Experience
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts
 from hwnas.predictors.options import mean_cost_of_options
@@ -122,11 +122,7 @@ class DevicePredictor:
         Raises:
             ConfigError: A target is another one, or fewer than three networks were measured.
         """
-        if len(workloads) != len(targets):
-            raise ConfigError(f"got {len(workloads)} workloads and {len(targets)} targets")
-        for target in targets:
-            if target.name != self.device:
-                raise ConfigError(f"this predictor is of {self.device}, not of {target.name}")
+        check_pairs(workloads, targets, self.device)
         return self.predict(workloads)
 
     def predict(self, workloads: Sequence[Workload]) -> list[Estimate]:

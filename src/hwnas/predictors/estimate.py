@@ -11,9 +11,9 @@ from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import SearchSpace, Workload
 
-__all__ = ["CostKind", "CostSource", "Estimate", "Predictor"]
+__all__ = ["NORMAL_90", "CostKind", "CostSource", "Estimate", "Predictor", "check_pairs"]
 
-_NORMAL_90 = 1.6448536269514722  # the 95% quantile of the normal distribution
+NORMAL_90 = 1.6448536269514722  # the 95% quantile of the normal distribution
 
 CostKind = Literal["measured", "predicted", "simulated", "modelled", "table"]
 
@@ -54,7 +54,7 @@ class Estimate:
 
         Of a log-normal distribution: costs are positive, and their errors are factors.
         """
-        reach = math.exp(_NORMAL_90 * math.asinh(self.std / self.mean))
+        reach = math.exp(NORMAL_90 * math.asinh(self.std / self.mean))
         return self.mean / reach, self.mean * reach
 
     def to_json(self) -> dict[str, Any]:
@@ -65,6 +65,19 @@ class Estimate:
     def from_json(cls, data: Mapping[str, Any]) -> Estimate:
         """The inverse of `to_json`."""
         return cls(**data)
+
+
+def check_pairs(workloads: Sequence[Workload], targets: Sequence[Target], device: str) -> None:
+    """Refuse what a predictor of one device cannot price.
+
+    Raises:
+        ConfigError: There is not one target for each workload, or one is not ``device``.
+    """
+    if len(workloads) != len(targets):
+        raise ConfigError(f"got {len(workloads)} workloads and {len(targets)} targets")
+    for target in targets:
+        if target.name != device:
+            raise ConfigError(f"this predictor is of {device}, not of {target.name}")
 
 
 class CostSource(Protocol):

@@ -180,9 +180,22 @@ class Experience:
         models = []
         for source, theta in zip(self.sources, self._thetas, strict=True):
             some = source.first(_MOST_ROWS)
-            shared = parts.setdefault(id(source.blocks), self._own(some.blocks))
+            if id(source.blocks) not in parts:
+                parts[id(source.blocks)] = self._own(some.blocks)
+            shared = parts[id(source.blocks)]
             models.append(Mixture(shared, some.standardised, 1.0, theta[None]))
         return tuple(models)
+
+    def see_first(self, source: Source, count: int) -> tuple[Source, Networks]:
+        """At most so many networks of a known device; sources of the same networks share them."""
+        some, place = source.first(count), (id(source.blocks), count)
+        if place not in self._seen:
+            self._seen[place] = self.see(some.blocks)
+        return some, self._seen[place]
+
+    @cached_property
+    def _seen(self) -> dict[tuple[int, int], Networks]:
+        return {}
 
     def see(self, blocks: Blocks) -> Networks:
         """Networks with these features.
@@ -236,8 +249,8 @@ class Experience:
             others = self.others(k)
             if len(others) < 2:  # their differences are a part of the kernel
                 continue
-            few = source.first(_ROWS_FOR_PRIOR)
-            parts = self.parts(self.see(few.blocks), others)
+            few, networks = self.see_first(source, _ROWS_FOR_PRIOR)
+            parts = self.parts(networks, others)
             found.append(likeliest(parts, few.standardised, Prior.vague(len(parts.names))))
         if not found:
             return Prior.vague(len(self.parts(self._reference.rows([0])).names))

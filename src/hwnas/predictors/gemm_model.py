@@ -16,13 +16,12 @@ import numpy.typing as npt
 from sklearn.linear_model import LinearRegression
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.estimate import Estimate
+from hwnas.predictors.estimate import NORMAL_90, Estimate
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.gemm import Gemm
 
 __all__ = ["GemmModel", "Roofline"]
 
-_NORMAL_90 = 1.6449  # quantile of the normal distribution that leaves a twentieth on either side
 _LEAST = 20  # products to learn from
 
 _ROWS, _COLUMNS, _DEPTH = (4, 6, 8, 12, 16), (16, 32), 256
@@ -226,7 +225,7 @@ def _drift(gemms: Sequence[Gemm], costs: Numbers, log_std: float) -> float:
         errors = np.log(costs[out]) - fitted.log_costs(_chosen(gemms, out))
         seen = np.array([places[~out].min(0), places[~out].max(0)])
         distances = _distance(places[out], seen)
-        excess = np.maximum(0.0, (errors / _NORMAL_90) ** 2 - log_std**2)
+        excess = np.maximum(0.0, (errors / NORMAL_90) ** 2 - log_std**2)
         needed.append(np.sqrt(excess[distances > 0]) / distances[distances > 0])
     return float(np.quantile(np.concatenate(needed), 0.9))
 

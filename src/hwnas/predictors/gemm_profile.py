@@ -11,7 +11,7 @@ import numpy as np
 from hwnas.atomic import write_json
 from hwnas.deploy.catalogue import machine
 from hwnas.deploy.device import Target
-from hwnas.errors import ArtifactError, ConfigError
+from hwnas.errors import ConfigError
 from hwnas.predictors.gemm import Gemm, sampled_gemms, steady_ms, time_gemms
 from hwnas.predictors.gemm_model import GemmModel
 from hwnas.predictors.prediction import Prediction, elsewhere
@@ -96,14 +96,9 @@ def load_gemms(store: DeviceStore, device: str) -> GemmProfile:
             f"no matrix products were timed on {device}; `hwnas calibrate --target {device} "
             "--gemm` times some"
         )
-    try:
-        found = read_description(path)
+    with read_description(path) as found:
         gemms = tuple(Gemm(*sizes) for sizes in found.pop("gemms"))
         return GemmProfile(gemms=gemms, latencies_ms=tuple(found.pop("latencies_ms")), **found)
-    except ArtifactError as error:
-        raise ArtifactError(f"{path}: {error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{path} is damaged ({error}); calibrate the device anew") from error
 
 
 def predict_gemm(store: DeviceStore, device: str, gemm: Gemm) -> Prediction:

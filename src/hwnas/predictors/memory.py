@@ -23,7 +23,7 @@ from scipy.stats import t as student_t
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.blocks import Scale
-from hwnas.predictors.estimate import Estimate
+from hwnas.predictors.estimate import Estimate, check_pairs
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior
 from hwnas.search_spaces import Operator, Workload
 
@@ -340,11 +340,7 @@ class MemoryPredictor:
         Raises:
             ConfigError: A target is another one, or fewer than three networks were measured.
         """
-        if len(workloads) != len(targets):
-            raise ConfigError(f"got {len(workloads)} workloads and {len(targets)} targets")
-        for target in targets:
-            if target != self.target:
-                raise ConfigError(f"this predictor is of {self.target.name}, not of {target.name}")
+        check_pairs(workloads, targets, self.target.name)
         if not workloads:
             return []
         asked = self._features(workloads)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +12,15 @@ import numpy as np
 from hwnas.atomic import write_json
 from hwnas.deploy.catalogue import machine, versions
 from hwnas.deploy.device import Target
-from hwnas.deploy.export import export_onnx
 from hwnas.deploy.memory import peak_memory
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.errors import ArtifactError, ConfigError
+from hwnas.errors import ConfigError
 from hwnas.predictors.blocks import Scale
-from hwnas.predictors.calibration import check_measured_here
+from hwnas.predictors.calibration import (
+    check_measured_here,
+    drawn_networks,
+    exported_for_a_while,
+)
 from hwnas.predictors.gaussian_process import Numbers, Parts
 from hwnas.predictors.memory import (
     METRIC,
@@ -102,7 +103,7 @@ def calibrate_memory(
     if has_memory(store, target.name):
         profile = load_memory(store, target.name)
         check_measured_here(store, target.name, profile.hardware)
-    pool = _pool(space)
+    pool = drawn_networks(space, 0, _POOL)
     features = memory_features(
         [space.workload(network, target.device.batch) for network in pool], target.format
     )
@@ -125,15 +126,8 @@ def calibrate_memory(
     return profile
 
 
-def _pool(space: SearchSpace) -> list[Architecture]:
-    """The smallest, the largest, and random ones."""
-    rng = random.Random(0)
-    drawn = {space.smallest(): None, space.largest(): None}
-    return [*(drawn | dict.fromkeys(space.sample(rng) for _ in range(_POOL)))]
-
-
 def _chosen(
-    pool: list[Architecture], features: Numbers, known: tuple[str, ...], count: int
+    pool: Sequence[Architecture], features: Numbers, known: tuple[str, ...], count: int
 ) -> list[int]:
     parts = Parts({"memory": Scale.over(features)(features)}, {})
     measured = [i for i, network in enumerate(pool) if network.id in known]
@@ -141,10 +135,8 @@ def _chosen(
 
 
 def _measured(space: SearchSpace, network: Architecture, target: Target) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, f"{network.id}.onnx")
-        export_onnx(space.build(network), space.input_shape(network), path)
-        return peak_memory(path, target, _PROCESSES).peak_bytes
+    with exported_for_a_while([network], space) as [model]:
+        return peak_memory(model, target, _PROCESSES).peak_bytes
 
 
 def has_memory(store: DeviceStore, device: str) -> bool:
@@ -165,17 +157,12 @@ def load_memory(store: DeviceStore, device: str) -> MemoryProfile:
             f"no peak memory was measured on {device}; `hwnas calibrate --target {device} "
             "--memory` measures some"
         )
-    try:
-        found = read_description(path)
+    with read_description(path) as found:
         features = tuple(tuple(map(float, row)) for row in found.pop("features"))
         networks, peaks = tuple(found.pop("networks")), tuple(map(int, found.pop("peaks_bytes")))
         if not len(features) == len(networks) == len(peaks):
             raise ValueError(f"{len(networks)} networks, {len(features)} rows, {len(peaks)} peaks")
         return MemoryProfile(networks=networks, features=features, peaks_bytes=peaks, **found)
-    except ArtifactError as error:
-        raise ArtifactError(f"{path}: {error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{path} is damaged ({error}); calibrate the device anew") from error
 
 
 def predict_memory(

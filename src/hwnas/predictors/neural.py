@@ -34,7 +34,6 @@ _QUERIES = 128
 _SUPPORT = (8, 24)  # rows of a support set, from and to
 _INNER_STEPS = 2
 _ADAPTATION_STEPS = 10
-_NORMAL_90 = 1.6448536269514722
 
 
 def help_like(sources: Sources) -> Neural:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -104,23 +105,27 @@ class DeviceProfile:
         return {"schema": SCHEMA, **values}
 
 
-def read_description(path: Path) -> dict[str, Any]:
-    """Read a JSON object that was written with the schema number of this version of hwnas.
+@contextlib.contextmanager
+def read_description(path: Path) -> Iterator[dict[str, Any]]:
+    """A JSON object that was written with the schema number of this version of hwnas.
+
+    While it is made use of, errors that come from what is in it name the file.
 
     Raises:
-        ArtifactError: The file is damaged, or was written by another version.
+        ArtifactError: It is damaged, or was written by another version.
     """
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
         schema = found.pop("schema")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise ArtifactError(f"damaged ({error}); calibrate the device anew") from error
-    if schema != SCHEMA:
-        raise ArtifactError(
-            f"schema {schema!r} is not {SCHEMA}: it was written by another version of hwnas; "
-            "update hwnas, or calibrate the device anew"
-        )
-    return found
+        if schema == SCHEMA:
+            yield found
+            return
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{path} is damaged ({error}); calibrate the device anew") from error
+    raise ArtifactError(
+        f"{path}: schema {schema!r} is not {SCHEMA}: it was written by another version of hwnas; "
+        "update hwnas, or calibrate the device anew"
+    )
 
 
 def check_device_name(name: str) -> None:
@@ -177,26 +182,12 @@ class DeviceStore:
         if not self.has(device, metric):
             known = closest(device, self.devices) if self.devices else "no device is known yet"
             raise ConfigError(f"{self.folder} has no {metric} of device {device!r}; {known}")
-        try:
-            return self._read(path)
-        except ArtifactError as error:
-            raise ArtifactError(f"{path}: {error}") from error
-        except ConfigError as error:
-            raise ArtifactError(f"{path} is damaged: {error}; calibrate the device anew") from error
-
-    def _read(self, path: Path) -> DeviceProfile:
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        found = read_description(path / _DESCRIPTION)
-        try:
-            arrays = load_file(path / _ARRAYS)
+        with read_description(path / _DESCRIPTION) as found:
+            arrays = _arrays(path / _ARRAYS)
             names = [name for name in arrays if name.startswith(_STEPS)]
             steps = StepTable.from_arrays({n.removeprefix(_STEPS): arrays[n] for n in names})
             found["networks"] = tuple(found["networks"])
             return DeviceProfile(**found, steps=steps, costs=arrays["costs"])
-        except (OSError, KeyError, TypeError, SafetensorError) as error:
-            raise ArtifactError(f"damaged ({error}); calibrate the device anew") from error
 
     def save(self, profile: DeviceProfile) -> Path:
         """Write a profile, whole or not at all; one that is there is replaced.
@@ -216,3 +207,14 @@ class DeviceStore:
     def _path(self, device: str, metric: CostMetric) -> Path:
         check_device_name(device)
         return self.folder / device / metric
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        arrays: dict[str, Any] = load_file(path)
+        return arrays
+    except SafetensorError as error:
+        raise ValueError(f"{path.name}: {error}") from error

@@ -20,7 +20,8 @@ from scipy.cluster.hierarchy import fcluster, single
 from scipy.spatial.distance import pdist
 
 from hwnas.predictors.blocks import Blocks, blocks_of_codes, rows_of
-from hwnas.predictors.coverage import NORMAL_90, adapted, learn_widening
+from hwnas.predictors.coverage import adapted, learn_widening
+from hwnas.predictors.estimate import NORMAL_90
 from hwnas.predictors.experience import Experience, Networks, Source, Widening
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.methods import Encoder, Forecast, Measure, Rows, Sources
