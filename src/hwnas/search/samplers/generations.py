@@ -1,19 +1,15 @@
-"""Optuna's samplers by their names in a recipe."""
+"""Optuna's genetic algorithms, with what they look up again and again remembered."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import optuna
-from optuna.samplers import BaseGASampler, BaseSampler
+from optuna.samplers import BaseGASampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from hwnas.plugin import build, resolve
-
-__all__ = ["SAMPLERS", "make_sampler"]
+__all__ = ["NSGAIIISampler", "NSGAIISampler"]
 
 
 class _Generations(BaseGASampler):
@@ -75,66 +71,3 @@ class NSGAIISampler(_Generations, optuna.samplers.NSGAIISampler):
 
 class NSGAIIISampler(_Generations, optuna.samplers.NSGAIIISampler):
     pass
-
-
-def _population(trials: int) -> int:
-    """Ten generations, unless that makes them very small or slow to turn over.
-
-    A small population in a long search converges, and then proposes what it has seen.
-    """
-    return min(max(trials // 10, 20), 100)
-
-
-def _nsga2(seed: int, trials: int, population_size: int | None = None) -> BaseSampler:
-    size = population_size or _population(trials)
-    return NSGAIISampler(population_size=size, seed=seed)
-
-
-def _nsga3(seed: int, trials: int, population_size: int | None = None) -> BaseSampler:
-    size = population_size or _population(trials)
-    return NSGAIIISampler(population_size=size, seed=seed)
-
-
-def _tpe(seed: int, n_startup_trials: int = 20, multivariate: bool = True) -> BaseSampler:
-    return optuna.samplers.TPESampler(
-        seed=seed, n_startup_trials=n_startup_trials, multivariate=multivariate
-    )
-
-
-def _gp(seed: int, n_startup_trials: int = 20) -> BaseSampler:
-    return optuna.samplers.GPSampler(seed=seed, n_startup_trials=n_startup_trials)
-
-
-def _random(seed: int) -> BaseSampler:
-    return optuna.samplers.RandomSampler(seed=seed)
-
-
-SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {
-    "gp": _gp,
-    "nsga2": _nsga2,
-    "nsga3": _nsga3,
-    "random": _random,
-    "tpe": _tpe,
-}
-"""Optuna's samplers by name. A user's own is ``"package.module:factory"``, called with ``seed``
-and, if it takes that, ``trials``."""
-
-
-def make_sampler(
-    name: str, seed: int, options: Mapping[str, Any], trials: int = 200
-) -> BaseSampler:
-    """A sampler by its name in a recipe.
-
-    Args:
-        name: A key of `SAMPLERS`, or ``"package.module:factory"``.
-        seed: Of everything random in it.
-        options: Keyword arguments of the factory.
-        trials: How many candidates the search evaluates in all.
-
-    Raises:
-        ConfigError: The name or an option is unknown.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        factory = resolve("sampler", name, SAMPLERS)
-        return build("search.options", factory, options, seed=seed, trials=trials)

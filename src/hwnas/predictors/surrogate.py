@@ -1,0 +1,181 @@
+"""What an evaluation will find, learnt from a few: a Gaussian process that is refitted in no time.
+
+Shapes: n rows that were observed, m rows that are asked about, P parts of the kernel, D draws of
+the hyperparameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import solve_triangular
+from scipy.stats import norm, qmc
+
+from hwnas.predictors.gaussian_process import Numbers, Parts, covariances
+
+__all__ = ["Surrogate"]
+
+_DRAWS = 128
+_PRESENT = 0.5  # share of the parts that a draw has
+_PART = -1.5, 1.7  # mean and deviation of the logarithm of a part's variance
+_NOISE = -3.0, 1.5  # of the noise's
+_ABSENT = -12.0
+_KEPT = 6  # draws that are averaged over, at most
+_LEAST_WEIGHT = 1e-2  # relative to the likeliest draw's
+_MEAN_VARIANCE = 10.0  # of the unknown constant, in units of the observations' own variance
+_JITTER = 1e-6
+_LIKELIHOOD_ROWS = 128  # at most so many observations weigh the draws
+
+
+@lru_cache(maxsize=16)
+def _draws(parts: int) -> Numbers:
+    """Logarithms of variances of the parts and, last, the noise, of shape (D, P + 1)."""
+    sobol = qmc.Sobol(2 * parts + 1, scramble=True, rng=np.random.default_rng(0))
+    uniform = np.clip(sobol.random(_DRAWS), 1e-6, 1 - 1e-6)
+    normal = norm.ppf(uniform[:, : parts + 1])
+    drawn = np.column_stack(
+        [_PART[0] + _PART[1] * normal[:, :parts], _NOISE[0] + _NOISE[1] * normal[:, parts]]
+    )
+    drawn[:, :parts][uniform[:, parts + 1 :] > _PRESENT] = _ABSENT
+    return drawn
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """The posterior of a process, averaged over a few of the likeliest of some hyperparameters.
+
+    The kernel is a sum of parts, most of which may not matter (Rasmussen and Williams, "Gaussian
+    Processes for Machine Learning", 2006, chapter 5). Which do is found by weighing fixed draws by
+    their marginal likelihood: no gradient, no iteration, the same result for the same observations.
+
+    Attributes:
+        parts: Of the n observed rows.
+        centre: The mean of what was observed.
+        scale: Its standard deviation.
+        weights: Of the draws that are kept, (D,), with sum 1.
+        variances: Of the parts and the noise, (D, P + 1), in units of ``scale`` squared.
+        roots: Inverses of the Cholesky factors, (D, n, n).
+        solved: The covariances' inverses times the observations, (D, n).
+    """
+
+    parts: Parts
+    centre: float
+    scale: float
+    weights: Numbers
+    variances: Numbers
+    roots: Numbers
+    solved: Numbers
+
+    @classmethod
+    def fitted(
+        cls, parts: Parts, observed: Numbers, draws: tuple[Numbers, Numbers] | None = None
+    ) -> Surrogate:
+        """The process given observations.
+
+        Args:
+            parts: Of the n observed rows.
+            observed: Of shape (n,).
+            draws: ``weights`` and ``variances`` of an earlier fit, to go on with; found anew if
+                None.
+        """
+        centre, scale = float(observed.mean()), max(float(observed.std()), 1e-9)
+        values = (observed - centre) / scale
+        grams = covariances(parts, parts)
+        weights, variances = _likeliest(grams, values) if draws is None else draws
+        factors = np.linalg.cholesky(_totals(grams, variances))
+        eye = np.eye(len(values))
+        roots = np.stack([solve_triangular(each, eye, lower=True) for each in factors])
+        halves = roots @ values
+        solved = np.einsum("dki,dk->di", roots, halves)
+        return cls(parts, centre, scale, weights, variances, roots, solved)
+
+    @property
+    def draws(self) -> tuple[Numbers, Numbers]:
+        """Weights and variances, for a later fit."""
+        return self.weights, self.variances
+
+    @property
+    def noise(self) -> float:
+        """Variance of an observation about the function, in the observations' unit squared."""
+        return self.scale**2 * float(self.weights @ self.variances[:, -1])
+
+    def predict(self, parts: Parts) -> tuple[Numbers, Numbers]:
+        """Mean and standard deviation of the function, each of shape (m,)."""
+        return self.predict_from(covariances(parts, self.parts), parts.variances)
+
+    def predict_from(
+        self, cross: Numbers, own: Numbers, draws: int | None = None
+    ) -> tuple[Numbers, Numbers]:
+        """The same from covariances, which surrogates of the same rows have in common.
+
+        Args:
+            cross: Of each part, between what is asked about and what was observed, (P, m, n).
+            own: Of each part, variances of what is asked about, (P, m).
+            draws: Only the so many likeliest hyperparameters; all that are kept if None.
+        """
+        means, lefts = [], []
+        for variances, root, solved in self._kept(draws):
+            covariance = np.tensordot(variances[:-1], cross, 1) + _MEAN_VARIANCE
+            means.append(covariance @ solved)
+            reduced = covariance @ root.T
+            left = variances[:-1] @ own + _MEAN_VARIANCE - np.einsum("mi,mi->m", reduced, reduced)
+            lefts.append(np.maximum(left, 0.0))
+        each, weights = np.array(means), self.weights[:draws] / self.weights[:draws].sum()
+        mean = weights @ each
+        variance = weights @ (np.array(lefts) + (each - mean) ** 2)
+        return self.centre + self.scale * mean, self.scale * np.sqrt(variance)
+
+    def joint_from(self, cross: Numbers, between: Numbers) -> tuple[Numbers, Numbers]:
+        """Mean (m,) and covariance (m, m) of the function, from covariances.
+
+        Args:
+            cross: As for `predict_from`.
+            between: Of each part, among what is asked about, (P, m, m).
+        """
+        means, lefts = [], []
+        for variances, root, solved in self._kept(None):
+            covariance = np.tensordot(variances[:-1], cross, 1) + _MEAN_VARIANCE
+            means.append(covariance @ solved)
+            reduced = covariance @ root.T
+            total = np.tensordot(variances[:-1], between, 1) + _MEAN_VARIANCE
+            lefts.append(total - reduced @ reduced.T)
+        each = np.array(means)
+        mean = self.weights @ each
+        apart = each - mean
+        covariance = np.tensordot(self.weights, np.array(lefts), 1)
+        covariance += (self.weights[:, None] * apart).T @ apart
+        return self.centre + self.scale * mean, self.scale**2 * covariance
+
+    def _kept(self, draws: int | None) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+        """Variances, root and solution of each of the likeliest draws, which come first."""
+        yield from zip(self.variances[:draws], self.roots, self.solved, strict=False)
+
+
+def _totals(grams: Numbers, variances: Numbers) -> Numbers:
+    """Covariances of the observations, of shape (D, n, n)."""
+    totals: Numbers = np.tensordot(variances[:, :-1], grams, 1) + _MEAN_VARIANCE
+    totals += (variances[:, -1] + _JITTER)[:, None, None] * np.eye(grams.shape[1])
+    return totals
+
+
+def _likeliest(grams: Numbers, values: Numbers) -> tuple[Numbers, Numbers]:
+    """Weights (D,) and variances (D, P + 1) of the draws that explain the observations best."""
+    rows = _spread(len(values), _LIKELIHOOD_ROWS)
+    grams, values = grams[:, rows][:, :, rows], values[rows]
+    variances = np.exp(_draws(len(grams)))
+    factors = np.linalg.cholesky(_totals(grams, variances))
+    halves = np.array([solve_triangular(each, values, lower=True) for each in factors])
+    logs = -0.5 * (halves**2).sum(1) - np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(1)
+    best = np.argsort(-logs)[:_KEPT]
+    weights = np.exp(logs[best] - logs[best[0]])
+    best, weights = best[weights > _LEAST_WEIGHT], weights[weights > _LEAST_WEIGHT]
+    return weights / weights.sum(), variances[best]
+
+
+def _spread(count: int, most: int) -> npt.NDArray[np.int64] | Sequence[int]:
+    """All indices, or so many of them, evenly spread."""
+    return range(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)

@@ -1,0 +1,16 @@
+"""Strategies of search, each an Optuna sampler."""
+
+from hwnas.search.samplers.catalogue import SAMPLERS, make_sampler
+from hwnas.search.samplers.guided import GuidedSampler
+from hwnas.search.samplers.knowledge import Knowledge, Price
+from hwnas.search.samplers.planned import History, PlannedSampler
+
+__all__ = [
+    "SAMPLERS",
+    "GuidedSampler",
+    "History",
+    "Knowledge",
+    "PlannedSampler",
+    "Price",
+    "make_sampler",
+]

@@ -1,0 +1,56 @@
+"""Strategies by their names in a recipe."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optuna
+from optuna.samplers import BaseSampler
+
+from hwnas.plugin import build, resolve
+from hwnas.search.samplers import stock
+from hwnas.search.samplers.guided import GuidedSampler
+from hwnas.search.samplers.knowledge import Knowledge
+
+__all__ = ["SAMPLERS", "make_sampler"]
+
+SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {
+    "gp": stock.gp,
+    "guided": GuidedSampler,
+    "nsga2": stock.nsga2,
+    "nsga3": stock.nsga3,
+    "random": stock.random,
+    "tpe": stock.tpe,
+}
+"""Samplers by name. A user's own is ``"package.module:factory"``, called with whichever it takes of
+``seed``, ``trials``, ``batch`` and ``knowledge``."""
+
+
+def make_sampler(
+    name: str,
+    seed: int,
+    options: Mapping[str, Any],
+    trials: int = 200,
+    batch: int = 4,
+    knowledge: Knowledge | None = None,
+) -> BaseSampler:
+    """A sampler by its name in a recipe.
+
+    Args:
+        name: A key of `SAMPLERS`, or ``"package.module:factory"``.
+        seed: Of everything random in it.
+        options: Keyword arguments of the factory.
+        trials: How many candidates the search evaluates in all.
+        batch: How many are evaluated at a time.
+        knowledge: What is known of the space's networks before they are evaluated.
+
+    Raises:
+        ConfigError: The name or an option is unknown.
+    """
+    given = {"seed": seed, "trials": trials, "batch": batch, "knowledge": knowledge}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        factory = resolve("sampler", name, SAMPLERS)
+        return build("search.options", factory, options, **given)

@@ -1,0 +1,155 @@
+"""What is known of a space's networks before any of them is evaluated, for samplers that ask.
+
+Shapes: N networks as codes of P positions, that is the index of an option for each parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+
+from hwnas.errors import ConfigError
+from hwnas.predictors.blocks import Blocks, Scale
+from hwnas.predictors.gaussian_process import Numbers, Parts
+from hwnas.search_spaces.tabular import Codes
+
+__all__ = ["Knowledge", "Price"]
+
+_SAMPLE = 2000  # networks that features are scaled over
+_NEAR = 2.0  # by how much a second radial part of the statistics looks closer
+_STATISTICS = "statistics"
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an objective of N networks is expected to be.
+
+    Attributes:
+        values: Of shape (N,), in the objective's unit.
+        deviations: Of the logarithms of what an evaluation gives, (N,); 0 where the values are
+            what an evaluation gives.
+    """
+
+    values: Numbers
+    deviations: Numbers
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Networks as codes, and what is known of them for nothing.
+
+    Attributes:
+        options: Of each parameter of a trial, by its name, in the order of the codes' positions.
+        statistics: Gives numbers of networks that cost no training, (N, F), such as logarithms of
+            multiply-accumulates and zero-cost proxies; None where there are none.
+        price: Gives for codes what some objectives will be, by the objective's index.
+        allowed: Whether codes keep the limits that prices tell of, (N,) bool.
+        known_limits: Labels of those limits.
+        canonical: Brings codes of equal networks to the same codes, e.g. to index 0 where a choice
+            has no effect.
+        rows: All networks there are, where these are not all codes.
+        ordered: Whether an option's index says how large it is.
+    """
+
+    options: Mapping[str, Sequence[Any]]
+    statistics: Callable[[Codes], Numbers] | None = None
+    price: Callable[[Codes], Mapping[int, Price]] = lambda codes: {}
+    allowed: Callable[[Codes], npt.NDArray[np.bool_]] = lambda codes: np.ones(len(codes), bool)
+    known_limits: frozenset[str] = frozenset()
+    canonical: Callable[[Codes], Codes] = lambda codes: codes
+    rows: Codes | None = None
+    ordered: bool = True
+
+    @classmethod
+    def of_distributions(cls, distributions: Mapping[str, BaseDistribution]) -> Knowledge:
+        """What the distributions of a study's trials tell: only the options.
+
+        Raises:
+            ConfigError: A parameter is not discrete.
+        """
+        options: dict[str, Sequence[Any]] = {}
+        for name, distribution in sorted(distributions.items()):
+            if isinstance(distribution, CategoricalDistribution):
+                options[name] = distribution.choices
+            elif isinstance(distribution, IntDistribution) and not distribution.log:
+                options[name] = range(distribution.low, distribution.high + 1, distribution.step)
+            else:
+                raise ConfigError(
+                    f"parameter {name!r} is {distribution}; this sampler takes categorical ones and "
+                    "integers"
+                )
+        return cls(options)
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """How many options each position has, (P,)."""
+        return np.array([len(options) for options in self.options.values()], dtype=np.int64)
+
+    @property
+    def count(self) -> float:
+        """How many codes there are, those of equal networks counted each."""
+        return float(len(self.rows)) if self.rows is not None else float(np.prod(self.sizes * 1.0))
+
+    @cached_property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Of a trial's parameters."""
+        return {
+            name: CategoricalDistribution(tuple(options)) for name, options in self.options.items()
+        }
+
+    def code(self, parameters: Mapping[str, Any]) -> npt.NDArray[np.int64]:
+        """The code (P,) of a trial's parameters."""
+        row = [list(options).index(parameters[name]) for name, options in self.options.items()]
+        return self.canonical(np.array([row], dtype=np.int64))[0]
+
+    def parameters(self, code: npt.NDArray[np.int64]) -> dict[str, Any]:
+        """The parameters of a trial with this code."""
+        pairs = zip(self.options.items(), code.tolist(), strict=True)
+        return {name: options[index] for (name, options), index in pairs}
+
+    def draw(self, count: int, rng: np.random.Generator) -> Codes:
+        """Codes at random, perhaps some of them more than once."""
+        if self.rows is not None:
+            return self.rows[rng.integers(len(self.rows), size=count)]
+        return self.canonical(rng.integers(self.sizes, size=(count, len(self.sizes))))
+
+    def all_codes(self) -> Codes:
+        """Every code, each network once; for small spaces."""
+        if self.rows is not None:
+            return self.rows
+        grid = np.indices(tuple(self.sizes)).reshape(len(self.sizes), -1).T
+        found: Codes = np.unique(self.canonical(grid.astype(np.int64)), axis=0)
+        return found
+
+    def parts(self, codes: Codes) -> Parts:
+        """What the kernel of a surrogate reads of networks."""
+        blocks = self._blocks(codes)
+        scaled = {name: self._scales[name](block) for name, block in blocks.items()}
+        radial = {f"{name} radial": block for name, block in scaled.items()}
+        if _STATISTICS in scaled:
+            radial["statistics near"] = _NEAR * scaled[_STATISTICS]
+        return Parts(scaled, radial)
+
+    @cached_property
+    def _scales(self) -> dict[str, Scale]:
+        sample = self.draw(_SAMPLE, np.random.default_rng(0))
+        return {name: Scale.over(block) for name, block in self._blocks(sample).items()}
+
+    def _blocks(self, codes: Codes) -> Blocks:
+        taken = [
+            codes[:, position, None] == np.arange(count)
+            for position, count in enumerate(self.sizes)
+        ]
+        blocks = {"places": np.hstack(taken).astype(np.float64)}
+        if self.ordered and self.sizes.max() > 2:
+            blocks["sizes"] = codes / np.maximum(self.sizes - 1, 1)
+        if self.statistics is not None:
+            blocks[_STATISTICS] = self.statistics(codes)
+        return blocks
+
