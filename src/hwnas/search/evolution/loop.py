@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy.typing as npt
 import torch
@@ -17,6 +16,7 @@ from hwnas.search.evolution.codes import Canonical, CodeGenes
 from hwnas.search.evolution.genes import Genes
 from hwnas.search.evolution.result import Evolution, result_of
 from hwnas.search.evolution.scores import Score, Scores, checked_scores
+from hwnas.search.evolution.threads import one_thread
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.tabular import TabularSpace
 
@@ -26,7 +26,6 @@ OnGeneration = Callable[[int, Tensor, Tensor], None]
 """Called with the number of the generation, from 1, its population and its losses."""
 
 _LEAST = 4
-_SMALL = 2**17  # numbers in a population; with fewer, a second thread costs more than it gives
 
 
 def evolve(
@@ -102,13 +101,13 @@ def _next(
     genes: Genes, algorithm: Algorithm, score: Score, individuals: Tensor, scores: Scores
 ) -> tuple[Tensor, Scores, int]:
     """The next generation, its scores, and how many were scored for it."""
-    with _few_threads(individuals):
+    with one_thread():
         first, second = (individuals[places] for places in algorithm.mates())
         young, new = genes.children(first, second, len(individuals), individuals)
     if not bool(new.any()):
         return individuals, scores, 0
     scored = _scored(score, young[new])
-    with _few_threads(individuals):
+    with one_thread():
         both = scores.followed_by(scored.spread(new))
         kept = algorithm.survive(both)
         return torch.cat([individuals, young])[kept], both.take(kept), len(scored)
@@ -144,20 +143,6 @@ def usable_device(name: str | torch.device) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise DeviceError(f"{device} cannot be used: torch finds no CUDA here; use cpu")
     return device
-
-
-@contextlib.contextmanager
-def _few_threads(individuals: Tensor) -> Iterator[None]:
-    """One thread where a second would rather wait than work, as it does on a busy machine."""
-    before = torch.get_num_threads()
-    few = individuals.numel() < _SMALL and before > 1
-    try:
-        if few:
-            torch.set_num_threads(1)
-        yield
-    finally:
-        if few:
-            torch.set_num_threads(before)
 
 
 def _check(name: str, value: int, least: int) -> None:

@@ -2,9 +2,9 @@
 
 Zhang and Li, "MOEA/D: A Multiobjective Evolutionary Algorithm Based on Decomposition", IEEE TEC
 2007, with penalty-based boundary intersection (its section V-A), and mating beyond the
-neighbourhood now and then as in Li and Zhang, IEEE TEC 2009. All problems are updated at once, as in
-EvoMO: each takes the best of its own solution and its neighbours' children of this generation, where
-the original lets each child replace solutions as it is born. Objectives are scaled by the
+neighbourhood now and then as in Li and Zhang, IEEE TEC 2009. All problems are updated at once, as
+in EvoMO: each takes the best of its own solution and its neighbours' children of this generation,
+where the original lets each child replace solutions as it is born. Objectives are scaled by the
 population's range.
 """
 

@@ -63,16 +63,19 @@ def crowding(losses: Tensor, ranks: Tensor) -> Tensor:
         first in the array counts as the smaller.
     """
     distance = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
+    front = ranks.sort().values
+    ends = torch.ones(len(ranks) + 1, dtype=torch.bool, device=losses.device)
+    ends[1:-1] = front[1:] != front[:-1]
+    first, last = torch.nonzero(ends[:-1])[:, 0], torch.nonzero(ends[1:])[:, 0]
+    sizes = last - first + 1
+    gap = torch.zeros_like(distance)
     for values in losses.T:
         order = grouped(ranks, argsort(values))
-        ordered, front = values[order], ranks[order]
-        ends = torch.ones(len(order) + 1, dtype=torch.bool, device=losses.device)
-        ends[1:-1] = front[1:] != front[:-1]
-        starts, stops = ends[:-1], ends[1:]
-        width = ordered[stops] - ordered[starts]  # of each front
-        scale = torch.where(width > 0, width, torch.inf)[starts.cumsum(0) - 1]
-        gap = torch.zeros_like(distance)
-        gap[1:-1] = (ordered[2:] - ordered[:-2]) / scale[1:-1]
-        gap[starts | stops] = torch.inf
+        ordered = values[order]
+        width = ordered[last] - ordered[first]  # of each front
+        scale = torch.where(width > 0, width, torch.inf).repeat_interleave(sizes)
+        torch.sub(ordered[2:], ordered[:-2], out=gap[1:-1])
+        gap /= scale
+        gap[first] = gap[last] = torch.inf
         distance[order] += gap
     return distance

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,9 +19,27 @@ def argsort(values: Tensor) -> Tensor:
     array = values.numpy()
     order = np.argsort(array)  # vectorised, several times as fast as the stable sort
     ordered = array[order]
-    if (ordered[1:] == ordered[:-1]).any():
-        order = np.argsort(array, kind="stable")
+    same = ordered[1:] == ordered[:-1]
+    if same.any():
+        _restore(order, same)
     return torch.from_numpy(order)
+
+
+def _restore(order: npt.NDArray[np.int64], same: npt.NDArray[np.bool_]) -> None:
+    """Put equal elements back into increasing order, in place.
+
+    Args:
+        order: Sorts an array, shape (N,).
+        same: Whether each element equals the one before it, shape (N - 1,).
+    """
+    tied = np.zeros(len(order), dtype=bool)
+    tied[1:] = same
+    tied[:-1] |= same
+    run = np.zeros(len(order), dtype=np.int64)
+    np.cumsum(~same, out=run[1:])
+    keys = run[tied] * len(order) + order[tied]
+    keys.sort()
+    order[tied] = keys % len(order)
 
 
 def grouped(groups: Tensor, within: Tensor) -> Tensor:
