@@ -1,9 +1,9 @@
 """Real-valued populations in a box.
 
 Simulated binary crossover: Deb and Agrawal, "Simulated Binary Crossover for Continuous Search
-Space", Complex Systems 1995, with the step of the unbounded case, cut off at the box. Polynomial
-mutation: Deb and Deb, "Analysing Mutation Schemes for Real-Parameter Genetic Algorithms", 2014,
-whose step minds the bounds.
+Space", Complex Systems 1995. Polynomial mutation: Deb and Deb, "Analysing Mutation Schemes for
+Real-Parameter Genetic Algorithms", 2014. Both in the form that stays in the box by itself: cutting
+steps off at the bounds would pile the population up there.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ import torch
 from torch import Tensor
 
 from hwnas.errors import ConfigError
+from hwnas.search.evolution.chance import happening, rows_without
 
-__all__ = ["Box", "RealGenes", "polynomial_step", "simulated_binary_step"]
+__all__ = ["Box", "RealGenes", "polynomial_step", "simulated_binary"]
+
+
+_CLOSE = 1e-12  # no two parents are closer, so that nothing is divided by zero
 
 
 @dataclass(frozen=True)
@@ -99,56 +103,72 @@ class RealGenes:
 
         Without that, a couple that does not mix could have children who are their parents.
         """
-        step = simulated_binary_step(self._uniform(*first.shape), self._crossover_index)
-        step *= self._uniform(len(first), 1) < self._crossover
-        step *= second - first
-        if count > len(first):
-            second = second[: count - len(first)] - step[: count - len(first)]
-            young = torch.cat([first + step, second])
-        else:
-            young = first[:count] + step[:count]
+        uniform = self._uniform(*first.shape)
+        uniform *= self._uniform(len(first), 1) < self._crossover
+        couple = (first - self._low) / self._width, (second - self._low) / self._width
+        young = torch.cat(simulated_binary(*couple, uniform, self._crossover_index))[:count]
         self._mutate(young)
-        young = torch.minimum(torch.maximum(young, self._low), self._high)
+        young = young.clamp_(0, 1).mul_(self._width).add_(self._low)
         return young, torch.ones(len(young), dtype=torch.bool, device=self._device)
 
     def _mutate(self, young: Tensor) -> None:
         """In place: each variable with the probability 1 / variables."""
-        mutated = self._uniform(*young.shape) < 1 / young.shape[1]
-        spared = torch.nonzero(~mutated.any(1))[:, 0]
-        mutated[spared, self._integers(young.shape[1], len(spared))] = True
-        rows, columns = torch.nonzero(mutated, as_tuple=True)
-        low, width = self._low[columns], self._width[columns]
-        place = ((young[rows, columns] - low) / width).clamp_(0, 1)
-        step = polynomial_step(place, self._uniform(len(rows)), self._mutation_index)
-        young[rows, columns] = low + width * (place + step)
+        count, variables = young.shape
+        mutated = happening(young.numel(), 1 / variables, self._generator)
+        rows = rows_without(mutated, count, variables)
+        columns = torch.randint(
+            variables, (len(rows),), generator=self._generator, device=self._device
+        )
+        mutated = torch.cat([mutated, rows * variables + columns])
+        flat = young.view(-1)
+        place = flat[mutated].clamp_(0, 1)
+        step = polynomial_step(place, self._uniform(len(mutated)), self._mutation_index)
+        flat[mutated] = place + step
 
     def _uniform(self, *shape: int) -> Tensor:
         return torch.rand(shape, generator=self._generator, device=self._device)
 
-    def _integers(self, below: int, count: int) -> Tensor:
-        return torch.randint(below, (count,), generator=self._generator, device=self._device)
 
-
-def simulated_binary_step(uniform: Tensor, index: float) -> Tensor:
-    """How far children move from one parent towards the other, as a share of the way.
+def simulated_binary(
+    first: Tensor, second: Tensor, uniform: Tensor, index: float
+) -> tuple[Tensor, Tensor]:
+    """Two children of each couple, their variables as far apart as the parents' on average.
 
     One number decides all: its lower half leaves a variable as it is, the next quarter mixes, the
     last mixes and swaps.
 
     Args:
-        uniform: Of [0, 1).
-        index: Large for small steps.
-
-    Returns:
-        The first child is ``first + step * (second - first)``, the second
-        ``second - step * (second - first)``. Same shape as ``uniform``.
+        first: Variables in [0, 1].
+        second: Of the other parent, same shape.
+        uniform: Of [0, 1), same shape.
+        index: Large for children near their parents.
     """
     quarter = uniform * 4
-    swapped = quarter >= 3
     u = quarter.frac()
-    beta = torch.where(u <= 0.5, 2 * u, 0.5 / (1 - u)).pow_(1 / (index + 1))
-    beta = torch.where(swapped, -beta, beta)
-    return beta.neg_().add_(1).mul_(0.5).mul_(uniform >= 0.5)
+    gap = second - first
+    width, down = gap.abs().clamp_(min=_CLOSE), (gap <= 0).to(gap.dtype)
+    near_first = (first - down).abs_().div_(width)
+    near_second = down.neg_().add_(1).sub_(second).abs_().div_(width)
+    step = _spread(near_first, u, index).neg_().add_(1).mul_(gap).mul_(0.5)
+    back = _spread(near_second, u, index).neg_().add_(1).mul_(gap).mul_(0.5)
+    swap = gap.sub_(step).sub_(back).mul_(quarter >= 3)
+    mixed = quarter >= 2
+    return first + step.add_(swap).mul_(mixed), second - back.add_(swap).mul_(mixed)
+
+
+def _spread(room: Tensor, uniform: Tensor, index: float) -> Tensor:
+    """How far apart children are, in units of their parents' distance.
+
+    Args:
+        room: Between a parent and its bound, in units of that distance; is overwritten.
+        uniform: Of [0, 1), same shape.
+        index: Large for values near 1.
+    """
+    # Powers are taken by logarithms, and no `torch.where`: half of the time on a CPU.
+    beyond = room.mul_(2).log1p_().mul_(-(index + 1)).exp_()  # what would lie beyond the bound
+    scaled = beyond.neg_().add_(2).mul_(uniform)
+    sign = (scaled <= 1).to(scaled.dtype).mul_(2 / (index + 1)).sub_(1 / (index + 1))
+    return scaled.sub_(1).abs_().neg_().add_(1).log_().mul_(sign).exp_()
 
 
 def polynomial_step(place: Tensor, uniform: Tensor, index: float) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hwnas.errors import ConfigError
+from hwnas.search.evolution.chance import happening, rows_without
 from hwnas.search.evolution.ordering import first_of_equals
 
 __all__ = ["Canonical", "CodeGenes"]
@@ -19,7 +20,7 @@ Canonical = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
 """Codes of shape (N, positions) to the one code of each network, same shape."""
 
 _DRAWS = 30  # how often missing individuals of the first population are drawn
-_REPAIRS = 3  # how often a child that is not new is mutated, before it is drawn anew
+_REPAIRS = 4  # how often a child that is not new is mutated, the last time drawn anew
 
 
 class CodeGenes:
@@ -46,7 +47,7 @@ class CodeGenes:
         self._device = generator.device
         self._options = torch.tensor(options, device=self._device)
         self._size = math.prod(options) if size is None else size
-        self._free = max(1, sum(number > 1 for number in options))
+        self._free = torch.nonzero(self._options > 1)[:, 0]
         self._canonical = canonical
         self._crossover = crossover
         self._multipliers = _multipliers(options).to(self._device)
@@ -94,22 +95,29 @@ class CodeGenes:
         known = self._keys(parents)
         for repair in range(_REPAIRS + 1):
             new = first_of_equals(torch.cat([known, self._keys(young)]))[len(known) :]
-            if bool(new.all()):
-                return young, new
             old = torch.nonzero(~new)[:, 0]
-            drawn = self._random(len(old)) if repair == _REPAIRS else None
-            again = self._mutated(young[old], forced=True) if drawn is None else drawn
+            if not len(old) or repair == _REPAIRS:
+                break
+            drawn_anew = repair == _REPAIRS - 1
+            again = self._random(len(old)) if drawn_anew else self._mutated(young[old], forced=True)
             young[old] = self._canonically(again)
-        return young, first_of_equals(torch.cat([known, self._keys(young)]))[len(known) :]
+        return young, new
 
     def _mutated(self, young: Tensor, *, forced: bool) -> Tensor:
-        """Each position with the probability 1 / positions, to another of its options."""
-        rate = self._uniform(*young.shape)
-        mutated = rate < 1 / self._free
-        if forced:  # the position that was nearest to it, among those with a choice
-            nearest = torch.where(self._options > 1, rate, torch.inf).argmin(1, keepdim=True)
-            mutated.scatter_(1, nearest, True)
-        rows, columns = torch.nonzero(mutated, as_tuple=True)
+        """Each position with the probability 1 / positions, to another of its options.
+
+        Args:
+            young: The children.
+            forced: At least one position of each.
+        """
+        count, positions = young.shape
+        mutated = happening(young.numel(), 1 / len(self._free), self._generator)
+        rows, columns = mutated // positions, mutated % positions
+        if forced:
+            spared = rows_without(mutated, count, positions)
+            chosen = (self._uniform(len(spared)) * len(self._free)).long()
+            rows = torch.cat([rows, spared])
+            columns = torch.cat([columns, self._free[chosen.clamp_(max=len(self._free) - 1)]])
         others = self._options[columns] - 1
         step = 1 + (self._uniform(len(rows)) * others).long().clamp_(max=others - 1)
         step = torch.where(others > 0, step, 0)
