@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hwnas.errors import ConfigError
-from hwnas.search.evolution.chance import happening, rows_without
+from hwnas.search.evolution.chance import happening
 
 __all__ = ["Box", "RealGenes", "polynomial_step", "simulated_binary"]
 
@@ -99,10 +99,7 @@ class RealGenes:
     def children(
         self, first: Tensor, second: Tensor, count: int, parents: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Simulated binary crossover, then polynomial mutation of at least one variable each.
-
-        Without that, a couple that does not mix could have children who are their parents.
-        """
+        """Simulated binary crossover, then polynomial mutation."""
         uniform = self._uniform(*first.shape)
         uniform *= self._uniform(len(first), 1) < self._crossover
         couple = (first - self._low) / self._width, (second - self._low) / self._width
@@ -113,13 +110,7 @@ class RealGenes:
 
     def _mutate(self, young: Tensor) -> None:
         """In place: each variable with the probability 1 / variables."""
-        count, variables = young.shape
-        mutated = happening(young.numel(), 1 / variables, self._generator)
-        rows = rows_without(mutated, count, variables)
-        columns = torch.randint(
-            variables, (len(rows),), generator=self._generator, device=self._device
-        )
-        mutated = torch.cat([mutated, rows * variables + columns])
+        mutated = happening(young.numel(), 1 / young.shape[1], self._generator)
         flat = young.view(-1)
         place = flat[mutated].clamp_(0, 1)
         step = polynomial_step(place, self._uniform(len(mutated)), self._mutation_index)
