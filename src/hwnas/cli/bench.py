@@ -36,6 +36,30 @@ def bench_engine(
         write_json(json_file, [asdict(row) for row in rows])
 
 
+@bench.command("evolve")
+def bench_evolve(
+    algorithm: Annotated[str, typer.Option(help="nsga2, nsga3, moead or hype.")] = "nsga2",
+    population: Annotated[int, typer.Option(help="How many live at a time.")] = 100_000,
+    generations: Annotated[int, typer.Option(help="How many, with the first.")] = 20,
+    objectives: Annotated[int, typer.Option(help="Of DTLZ2.")] = 3,
+    device: Annotated[str, typer.Option("--on", help="cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows.")] = None,
+) -> None:
+    """Time evolution on DTLZ2 with 24 variables, and see how near to the front it comes."""
+    from hwnas.atomic import write_json
+    from hwnas.search.evolution import bench_evolve
+
+    row = bench_evolve(algorithm, population, generations, objectives, device, seed)
+    out.print(
+        f"{row.algorithm} of {row.population:,} on {row.device}: "
+        f"{row.individuals_per_second:,.0f} individuals a second, "
+        f"hypervolume {row.hypervolume:.4f}, IGD {row.igd:.4f}"
+    )
+    if json_file is not None:
+        write_json(json_file, [asdict(row)])
+
+
 @bench.command("predictor")
 def bench_predictor(
     table: Annotated[Path, typer.Option(help="An .npz file of costs of networks on devices.")],

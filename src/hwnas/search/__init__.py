@@ -10,6 +10,7 @@ from hwnas.search.evaluate import (
     SupernetEvaluator,
     TrainEvaluator,
 )
+from hwnas.search.evolution import Box, Evolution, evolve
 from hwnas.search.executor import Executor, InProcess, RayActors
 from hwnas.search.objective import Objective
 from hwnas.search.samplers import SAMPLERS
@@ -22,10 +23,12 @@ __all__ = [
     "EVALUATORS",
     "SAMPLERS",
     "TASKS",
+    "Box",
     "Classification",
     "DataConfig",
     "Evaluation",
     "Evaluator",
+    "Evolution",
     "Executor",
     "Fidelity",
     "ImageData",
@@ -44,6 +47,7 @@ __all__ = [
     "TrainConfig",
     "TrainEvaluator",
     "classification",
+    "evolve",
     "load_data",
     "run_search",
     "train_supernet",

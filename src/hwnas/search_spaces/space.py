@@ -185,6 +185,33 @@ class SearchSpace(ABC):
             values[choice.name] = choice.options[int(index)]
         return self.architecture(values)
 
+    def canonical(self, codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """What ``encode(decode(code))`` gives, for many at once.
+
+        Args:
+            codes: Indices of options, shape (N, len(choices)).
+
+        Returns:
+            The same with 0 for choices that have no effect; equal rows are equal networks.
+
+        Raises:
+            ConfigError: The array has another shape, or an index is out of range.
+        """
+        columns = self._checked(np.asarray(codes)).T.copy()  # whole choices lie together
+        effect: dict[str, npt.NDArray[np.bool_]] = {}
+        place = {choice.name: i for i, choice in enumerate(self.choices)}
+        for choice, column in zip(self.choices, columns, strict=True):
+            if choice.when is None:
+                continue
+            parent = self.choices[place[choice.when.name]]
+            allowed = np.array([option in choice.when.values for option in parent.options])
+            active = allowed[columns[place[parent.name]]]
+            if parent.name in effect:
+                active &= effect[parent.name]
+            effect[choice.name] = active
+            column *= active
+        return np.ascontiguousarray(columns.T)
+
     # Variation
 
     def mutate(
@@ -249,6 +276,20 @@ class SearchSpace(ABC):
         from hwnas.search_spaces.supernet import Supernet
 
         return Supernet(self)
+
+    def _checked(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        if codes.ndim != 2 or codes.shape[1] != len(self.choices):
+            raise ConfigError(f"got {codes.shape=}, expected (N, {len(self.choices)})")
+        options = np.array([len(choice.options) for choice in self.choices])
+        indices = codes.astype(np.int64)
+        wrong = np.argwhere((indices != codes) | (indices < 0) | (indices >= options))
+        if len(wrong):
+            row, column = wrong[0]
+            raise ConfigError(
+                f"{self.choices[column].name}: index {codes[row, column]} of row {row} is not in "
+                f"0..{options[column] - 1}"
+            )
+        return indices
 
     def _has_effect(self, choice: Choice, effective: Mapping[str, Option]) -> bool:
         when = choice.when

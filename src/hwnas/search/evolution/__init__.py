@@ -1,0 +1,9 @@
+"""Tensorised evolution: populations of thousands to millions, scored and selected as a whole."""
+
+from hwnas.search.evolution.algorithm import ALGORITHMS
+from hwnas.search.evolution.benchmark import EvolveRow, bench_evolve
+from hwnas.search.evolution.box import Box
+from hwnas.search.evolution.loop import evolve
+from hwnas.search.evolution.result import Evolution
+
+__all__ = ["ALGORITHMS", "Box", "Evolution", "EvolveRow", "bench_evolve", "evolve"]

@@ -1,0 +1,177 @@
+"""Real-valued populations in a box.
+
+Simulated binary crossover: Deb and Agrawal, "Simulated Binary Crossover for Continuous Search
+Space", Complex Systems 1995. Polynomial mutation: Deb and Deb, "Analysing Mutation Schemes for
+Real-Parameter Genetic Algorithms", 2014. Both in the form that stays in the box by itself: cutting
+steps off at the bounds would pile the population up there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hwnas.errors import ConfigError
+from hwnas.search.evolution.chance import happening
+
+__all__ = ["Box", "RealGenes", "polynomial_step", "simulated_binary"]
+
+
+_CLOSE = 1e-12  # no two parents are closer, so that nothing is divided by zero
+
+
+@dataclass(frozen=True)
+class Box:
+    """All points between two corners.
+
+    Attributes:
+        low: The smallest value of each variable.
+        high: The largest, above the smallest.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.low or len(self.low) != len(self.high):
+            raise ConfigError(
+                f"a box has {len(self.low)} lower and {len(self.high)} upper bounds; expected as "
+                "many, at least 1"
+            )
+        for i, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+            if not -math.inf < low < high < math.inf:
+                raise ConfigError(f"variable {i} of a box goes from {low} to {high}; expected less")
+
+    @classmethod
+    def cube(cls, variables: int, low: float = 0.0, high: float = 1.0) -> Box:
+        """The same bounds for every variable."""
+        return cls((low,) * variables, (high,) * variables)
+
+
+class RealGenes:
+    """Variation of float32 populations; inside, all variables are scaled to [0, 1].
+
+    Args:
+        box: Where they live.
+        generator: Source of randomness; its device is that of the population.
+        crossover: Share of couples that mix.
+        crossover_index: Large for children near their parents.
+        mutation_index: Large for small mutations.
+    """
+
+    def __init__(
+        self,
+        box: Box,
+        generator: torch.Generator,
+        *,
+        crossover: float = 0.9,
+        crossover_index: float = 15.0,
+        mutation_index: float = 20.0,
+    ) -> None:
+        self._generator = generator
+        self._device = generator.device
+        self._low = torch.tensor(box.low, device=self._device)
+        self._high = torch.tensor(box.high, device=self._device)
+        self._width = self._high - self._low
+        self._crossover = crossover
+        self._crossover_index = crossover_index
+        self._mutation_index = mutation_index
+
+    def everything(self, most: int) -> None:
+        """None: a box holds infinitely many points."""
+
+    def complete(self, population: int, initial: Tensor | None) -> Tensor:
+        """The given points, then uniform ones."""
+        known = self._low.new_empty((0, len(self._low))) if initial is None else initial
+        known = known.to(self._device, torch.float32)
+        if known.ndim != 2 or known.shape[1] != len(self._low):
+            raise ConfigError(
+                f"initial has shape {tuple(known.shape)}; expected (N, {len(self._low)})"
+            )
+        if not bool(((known >= self._low) & (known <= self._high)).all()):
+            raise ConfigError("initial holds points outside of the box")
+        drawn = self._uniform(population - len(known), len(self._low))
+        return torch.cat([known, drawn.mul_(self._width).add_(self._low)])
+
+    def children(
+        self, first: Tensor, second: Tensor, count: int, parents: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Simulated binary crossover, then polynomial mutation."""
+        uniform = self._uniform(*first.shape)
+        uniform *= self._uniform(len(first), 1) < self._crossover
+        couple = (first - self._low) / self._width, (second - self._low) / self._width
+        young = torch.cat(simulated_binary(*couple, uniform, self._crossover_index))[:count]
+        self._mutate(young)
+        young = young.clamp_(0, 1).mul_(self._width).add_(self._low)
+        return young, torch.ones(len(young), dtype=torch.bool, device=self._device)
+
+    def _mutate(self, young: Tensor) -> None:
+        """In place: each variable with the probability 1 / variables."""
+        mutated = happening(young.numel(), 1 / young.shape[1], self._generator)
+        flat = young.view(-1)
+        place = flat[mutated].clamp_(0, 1)
+        step = polynomial_step(place, self._uniform(len(mutated)), self._mutation_index)
+        flat[mutated] = place + step
+
+    def _uniform(self, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=self._generator, device=self._device)
+
+
+def simulated_binary(
+    first: Tensor, second: Tensor, uniform: Tensor, index: float
+) -> tuple[Tensor, Tensor]:
+    """Two children of each couple, their variables as far apart as the parents' on average.
+
+    One number decides all: its lower half leaves a variable as it is, the next quarter mixes, the
+    last mixes and swaps.
+
+    Args:
+        first: Variables in [0, 1].
+        second: Of the other parent, same shape.
+        uniform: Of [0, 1), same shape.
+        index: Large for children near their parents.
+    """
+    quarter = uniform * 4
+    u = quarter.frac()
+    gap = second - first
+    width, down = gap.abs().clamp_(min=_CLOSE), (gap <= 0).to(gap.dtype)
+    near_first = (first - down).abs_().div_(width)
+    near_second = down.neg_().add_(1).sub_(second).abs_().div_(width)
+    step = _spread(near_first, u, index).neg_().add_(1).mul_(gap).mul_(0.5)
+    back = _spread(near_second, u, index).neg_().add_(1).mul_(gap).mul_(0.5)
+    swap = gap.sub_(step).sub_(back).mul_(quarter >= 3)
+    mixed = quarter >= 2
+    return first + step.add_(swap).mul_(mixed), second - back.add_(swap).mul_(mixed)
+
+
+def _spread(room: Tensor, uniform: Tensor, index: float) -> Tensor:
+    """How far apart children are, in units of their parents' distance.
+
+    Args:
+        room: Between a parent and its bound, in units of that distance; is overwritten.
+        uniform: Of [0, 1), same shape.
+        index: Large for values near 1.
+    """
+    # Powers are taken by logarithms, and no `torch.where`: half of the time on a CPU.
+    beyond = room.mul_(2).log1p_().mul_(-(index + 1)).exp_()  # what would lie beyond the bound
+    scaled = beyond.neg_().add_(2).mul_(uniform)
+    sign = (scaled <= 1).to(scaled.dtype).mul_(2 / (index + 1)).sub_(1 / (index + 1))
+    return scaled.sub_(1).abs_().neg_().add_(1).log_().mul_(sign).exp_()
+
+
+def polynomial_step(place: Tensor, uniform: Tensor, index: float) -> Tensor:
+    """A mutation's step, which stays in [0, 1].
+
+    Args:
+        place: Where the variable is, in [0, 1].
+        uniform: Of [0, 1), same shape.
+        index: Large for small steps.
+    """
+    down = uniform < 0.5
+    share = torch.where(down, 2 * uniform, 2 * (1 - uniform))
+    room = torch.where(down, 1 - place, place)
+    step = (share + (1 - share) * room.pow(index + 1)).pow(1 / (index + 1)) - 1
+    return torch.where(down, step, -step)

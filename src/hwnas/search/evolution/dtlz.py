@@ -1,0 +1,50 @@
+"""DTLZ2, whose front is an eighth of a sphere (in three dimensions).
+
+Deb, Thiele, Laumanns and Zitzler, "Scalable Test Problems for Evolutionary Multiobjective
+Optimization", 2005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hwnas.search.evolution.directions import lattice_within
+
+__all__ = ["dtlz2", "dtlz2_front"]
+
+
+def dtlz2(objectives: int) -> Callable[[Tensor], Tensor]:
+    """The losses of points in the unit cube.
+
+    Args:
+        objectives: At least 2.
+
+    Returns:
+        A function from (N, variables), more variables than objectives - 1, to (N, objectives).
+    """
+
+    def losses(points: Tensor) -> Tensor:
+        angles = points[:, : objectives - 1] * (torch.pi / 2)
+        radius = 1 + (points[:, objectives - 1 :] - 0.5).square_().sum(1)
+        cosines, sines = angles.cos(), angles.sin()
+        found = points.new_empty((len(points), objectives))
+        for last in range(objectives - 1, 0, -1):  # the last objective has the first sine
+            place = objectives - 1 - last
+            found[:, last] = radius * sines[:, place]
+            radius = radius * cosines[:, place]
+        found[:, 0] = radius
+        return found
+
+    return losses
+
+
+def dtlz2_front(objectives: int, most: int) -> npt.NDArray[np.float64]:
+    """A grid of at most so many points of the true front, shape (N, objectives)."""
+    grid = lattice_within(objectives, most)
+    front: npt.NDArray[np.float64] = grid / np.linalg.norm(grid, axis=1, keepdims=True)
+    return front

@@ -1,0 +1,150 @@
+"""Evolution of large populations as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hwnas.errors import ConfigError, DeviceError
+from hwnas.plugin import closest
+from hwnas.search.evolution.algorithm import ALGORITHMS, Algorithm
+from hwnas.search.evolution.box import Box, RealGenes
+from hwnas.search.evolution.codes import Canonical, CodeGenes
+from hwnas.search.evolution.genes import Genes
+from hwnas.search.evolution.result import Evolution, result_of
+from hwnas.search.evolution.scores import Score, Scores, checked_scores
+from hwnas.search.evolution.threads import one_thread
+from hwnas.search_spaces import SearchSpace
+from hwnas.search_spaces.tabular import TabularSpace
+
+__all__ = ["OnGeneration", "evolve", "usable_device"]
+
+OnGeneration = Callable[[int, Tensor, Tensor], None]
+"""Called with the number of the generation, from 1, its population and its losses."""
+
+_LEAST = 4
+
+
+def evolve(
+    space: SearchSpace | TabularSpace | Box,
+    score: Score,
+    population: int = 100_000,
+    generations: int = 20,
+    algorithm: str = "nsga2",
+    *,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    initial: npt.ArrayLike | Tensor | None = None,
+    canonical: Canonical | None = None,
+    on_generation: OnGeneration | None = None,
+) -> Evolution:
+    """Find the front of any function that scores many candidates at once.
+
+    After EvoMO (Liang et al., "Bridging Evolutionary Multiobjective Optimization and GPU
+    Acceleration via Tensorization", 2025): selection, crossover and mutation are tensor operations
+    on the whole population. Codes are all different, and a space that is no larger than the
+    population is scored as a whole.
+
+    Args:
+        space: What is searched. Codes of a `SearchSpace` are canonical.
+        score: Called with a population on ``device``: int64 codes of shape (N, positions), or
+            float32 points of a box. Gives losses of shape (N, objectives), smaller is better, or a
+            pair of them and constraint violations of shape (N,) or (N, constraints), positive where
+            violated; NumPy or torch. Feasible candidates come before all others.
+        population: How many live at a time, at least 4.
+        generations: How many are scored; the first is the random one.
+        algorithm: ``"nsga2"``, ``"nsga3"``, ``"moead"`` or ``"hype"``.
+        seed: Of everything random; the same seed gives the same result on the same device.
+        device: ``"cpu"`` or ``"cuda"``.
+        initial: Individuals of the first generation, shape (K, variables) with K at most
+            ``population``; the others are random.
+        canonical: Gives equal networks equal codes, where a tabular space needs that.
+        on_generation: See `OnGeneration`.
+
+    Raises:
+        ConfigError: An argument is out of range, or the score function gives wrong shapes.
+        DataError: The score function gives losses that are not finite.
+        DeviceError: There is no such device.
+    """
+    _check("population", population, _LEAST)
+    _check("generations", generations, 1)
+    if algorithm not in ALGORITHMS:
+        raise ConfigError(f"unknown algorithm {algorithm!r}; {closest(algorithm, ALGORITHMS)}")
+    generator = torch.Generator(usable_device(device)).manual_seed(seed)
+    genes = _genes(space, generator, canonical)
+    known = None if initial is None else torch.as_tensor(initial)
+    if known is not None and len(known) > population:
+        raise ConfigError(
+            f"initial has {len(known)} individuals; expected at most population, {population}"
+        )
+    individuals = genes.everything(population)
+    if individuals is not None:
+        generations = 1
+    else:
+        individuals = genes.complete(population, known)
+    scores = _scored(score, individuals)
+    evaluations = len(individuals)
+    told = on_generation or (lambda number, individuals, losses: None)
+    told(1, individuals, scores.losses)
+    selection = ALGORITHMS[algorithm](scores, generator)
+    for number in range(2, generations + 1):
+        individuals, scores, born = _next(genes, selection, score, individuals, scores)
+        evaluations += born
+        told(number, individuals, scores.losses)
+    return result_of(individuals.cpu().numpy(), scores, evaluations)
+
+
+def _next(
+    genes: Genes, algorithm: Algorithm, score: Score, individuals: Tensor, scores: Scores
+) -> tuple[Tensor, Scores, int]:
+    """The next generation, its scores, and how many were scored for it."""
+    with one_thread():
+        first, second = (individuals[places] for places in algorithm.mates())
+        young, new = genes.children(first, second, len(individuals), individuals)
+    if not bool(new.any()):
+        return individuals, scores, 0
+    scored = _scored(score, young[new])
+    with one_thread():
+        both = scores.followed_by(scored.spread(new))
+        kept = algorithm.survive(both)
+        return torch.cat([individuals, young])[kept], both.take(kept), len(scored)
+
+
+def _scored(score: Score, individuals: Tensor) -> Scores:
+    return checked_scores(score(individuals), len(individuals), individuals.device)
+
+
+def _genes(
+    space: SearchSpace | TabularSpace | Box,
+    generator: torch.Generator,
+    canonical: Canonical | None,
+) -> Genes:
+    if isinstance(space, Box):
+        return RealGenes(space, generator)
+    if isinstance(space, SearchSpace):
+        options = [len(choice.options) for choice in space.choices]
+        return CodeGenes(options, generator, canonical or space.canonical, space.size())
+    return CodeGenes(space.options, generator, canonical)
+
+
+def usable_device(name: str | torch.device) -> torch.device:
+    """The device of this name.
+
+    Raises:
+        DeviceError: It is not one of torch's, or not on this machine.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"unknown device {name!r}; expected cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(f"{device} cannot be used: torch finds no CUDA here; use cpu")
+    return device
+
+
+def _check(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} is {value}; expected at least {least}")

@@ -1,0 +1,101 @@
+"""MOEA/D: as many scalar problems as individuals, each helped by its neighbours.
+
+Zhang and Li, "MOEA/D: A Multiobjective Evolutionary Algorithm Based on Decomposition", IEEE TEC
+2007, with penalty-based boundary intersection (its section V-A), and mating beyond the
+neighbourhood now and then as in Li and Zhang, IEEE TEC 2009. All problems are updated at once, as
+in EvoMO: each takes the best of its own solution and its neighbours' children of this generation,
+where the original lets each child replace solutions as it is born. Objectives are scaled by the
+population's range.
+"""
+
+from __future__ import annotations
+
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from hwnas.search.evolution.directions import spread_directions
+from hwnas.search.evolution.scores import Scores
+
+__all__ = ["MOEAD", "best_for_problems", "boundary_intersection"]
+
+_NEIGHBOURS = 20
+_NEAR = 0.9  # share of couples from the neighbourhood
+_PENALTY = 5.0
+
+
+class MOEAD:
+    """Selection by decomposition.
+
+    Args:
+        scores: Of the first population; individual i belongs to problem i.
+        generator: Source of randomness.
+    """
+
+    def __init__(self, scores: Scores, generator: torch.Generator) -> None:
+        self._generator = generator
+        device = scores.losses.device
+        directions = spread_directions(scores.losses.shape[1], len(scores))
+        count = min(_NEIGHBOURS, len(scores))
+        _, near = cKDTree(directions).query(directions, count)
+        self._near = torch.from_numpy(near).long().to(device)
+        self._directions = torch.from_numpy(directions).to(device)
+        self._directions /= self._directions.norm(dim=1, keepdim=True)
+        self._ideal = scores.losses.amin(0)
+
+    def mates(self) -> tuple[Tensor, Tensor]:
+        """For each problem two of its neighbours, or any two."""
+        count, near = self._near.shape
+        device = self._near.device
+        places = torch.randint(near, (count, 2), generator=self._generator, device=device)
+        local = self._near.gather(1, places)
+        anyone = torch.randint(count, (count, 2), generator=self._generator, device=device)
+        stays = torch.rand((count, 1), generator=self._generator, device=device) < _NEAR
+        chosen = torch.where(stays, local, anyone)
+        return chosen[:, 0], chosen[:, 1]
+
+    def survive(self, scores: Scores) -> Tensor:
+        """For each problem its own solution, or a neighbour's child that is better for it."""
+        known = torch.isfinite(scores.violations)
+        self._ideal = torch.minimum(self._ideal, scores.losses[known].amin(0))
+        count = len(self._near)
+        scale = scores.losses[:count].amax(0) - self._ideal
+        scaled = (scores.losses - self._ideal) / torch.where(scale > 0, scale, 1.0)
+        return best_for_problems(scaled, scores.violations, self._directions, self._near)
+
+
+def best_for_problems(
+    scaled: Tensor, violations: Tensor, directions: Tensor, near: Tensor
+) -> Tensor:
+    """Who solves each problem best: its own solution or a child of its neighbourhood.
+
+    Args:
+        scaled: Losses from the ideal point, (2 N, objectives): solutions, then children.
+        violations: Shape (2 N,); less violation comes first.
+        directions: Unit vectors, (N, objectives).
+        near: Numbers of the problems around each problem, (N, T).
+
+    Returns:
+        Places in ``scaled``, (N,); of equally good ones the solution, then the first neighbour.
+    """
+    count = len(near)
+    own = torch.arange(count, device=near.device)
+    candidates = torch.cat([own[:, None], count + near], dim=1)
+    value = boundary_intersection(scaled[candidates], directions[:, None])
+    violated = violations[candidates]
+    least = violated.amin(1, keepdim=True)
+    value = torch.where(violated > least, torch.inf, value)
+    return candidates.gather(1, value.argmin(1, keepdim=True))[:, 0]
+
+
+def boundary_intersection(scaled: Tensor, directions: Tensor) -> Tensor:
+    """Way along a direction, plus a penalty times the distance from it.
+
+    Args:
+        scaled: Losses from the ideal point, (..., objectives).
+        directions: Unit vectors, (..., objectives).
+    """
+    along = (scaled * directions).sum(-1)
+    aside = (scaled - along[..., None] * directions).norm(dim=-1)
+    total: Tensor = along + _PENALTY * aside
+    return total

@@ -1,0 +1,81 @@
+"""NSGA-II: fronts, then the least crowded of the last one.
+
+Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", IEEE TEC 2002.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hwnas.search.evolution.mating import tournaments
+from hwnas.search.evolution.ordering import argsort, grouped
+from hwnas.search.evolution.ranks import LATER, fronts
+from hwnas.search.evolution.scores import Scores
+
+__all__ = ["NSGA2", "crowding"]
+
+
+class NSGA2:
+    """Selection by rank and crowding.
+
+    Args:
+        scores: Of the first population.
+        generator: Source of randomness.
+    """
+
+    def __init__(self, scores: Scores, generator: torch.Generator) -> None:
+        self._population = len(scores)
+        self._generator = generator
+        self._fitness = scores.violations
+        self.survive(scores)
+
+    def survive(self, scores: Scores) -> Tensor:
+        """Whole fronts, then the least crowded; of equally crowded ones the first."""
+        ranks = fronts(scores, self._population)
+        reached = torch.nonzero(ranks < LATER)[:, 0]
+        ranks = ranks[reached]
+        distance = crowding(scores.losses[reached], ranks)
+        spare = len(reached) - self._population
+        if spare > 0:
+            last = torch.nonzero(ranks == ranks.max())[:, 0]
+            crowded = last[argsort(-distance[last])][len(last) - spare :]
+            lives = torch.ones_like(reached, dtype=torch.bool)
+            lives[crowded] = False
+            reached, ranks, distance = reached[lives], ranks[lives], distance[lives]
+        self._fitness = ranks + 1 / (1 + distance)
+        return reached
+
+    def mates(self) -> tuple[Tensor, Tensor]:
+        """The better of two in rank, then in crowding, for each parent."""
+        return tournaments(self._fitness, (self._population + 1) // 2, self._generator)
+
+
+def crowding(losses: Tensor, ranks: Tensor) -> Tensor:
+    """How far apart a point's neighbours on its front are, summed over scaled objectives.
+
+    Args:
+        losses: Shape (N, objectives).
+        ranks: Fronts, counted from 0, shape (N,).
+
+    Returns:
+        Float64 of shape (N,), infinite at the ends of a front. Of points with equal loss, the
+        first in the array counts as the smaller.
+    """
+    distance = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
+    front = ranks.sort().values
+    ends = torch.ones(len(ranks) + 1, dtype=torch.bool, device=losses.device)
+    ends[1:-1] = front[1:] != front[:-1]
+    first, last = torch.nonzero(ends[:-1])[:, 0], torch.nonzero(ends[1:])[:, 0]
+    sizes = last - first + 1
+    gap = torch.zeros_like(distance)
+    for values in losses.T:
+        order = grouped(ranks, argsort(values))
+        ordered = values[order]
+        width = ordered[last] - ordered[first]  # of each front
+        scale = torch.where(width > 0, width, torch.inf).repeat_interleave(sizes)
+        torch.sub(ordered[2:], ordered[:-2], out=gap[1:-1])
+        gap /= scale
+        gap[first] = gap[last] = torch.inf
+        distance[order] += gap
+    return distance
