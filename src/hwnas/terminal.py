@@ -13,6 +13,7 @@ from hwnas.deploy.measurement import Measurement
 from hwnas.predictors.benchmark import PredictorRow
 from hwnas.predictors.fingerprint import Fingerprint
 from hwnas.search.objective import LATENCY
+from hwnas.search.tables import SearchRow
 from hwnas.stages.summary import FrontRow, Summary
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "print_fingerprint",
     "print_measurement",
     "print_predictor_rows",
+    "print_search_rows",
     "print_summary",
     "size_text",
     "table_of",
@@ -123,6 +125,30 @@ def print_predictor_rows(console: Console, rows: Sequence[PredictorRow]) -> None
     seeds = len({row.seed for row in rows})
     title = f"{rows[0].method}: mean over {seeds} seeds"
     console.print(table_of(columns, lines, title))
+
+
+def print_search_rows(console: Console, rows: Sequence[SearchRow]) -> None:
+    """The mean over seeds for each number of evaluations."""
+    columns = ["evaluations", "found", "found, wide box", "found, test", "different", "seconds"]
+    lines = [
+        _search_line([row for row in rows if row.evals == evals])
+        for evals in dict.fromkeys(row.evals for row in rows)
+    ]
+    seeds = len({row.seed for row in rows})
+    title = f"{rows[0].sampler}: share of the true front's hypervolume, mean over {seeds} seeds"
+    console.print(table_of(columns, lines, title))
+
+
+def _search_line(rows: Sequence[SearchRow]) -> list[str]:
+    tests = [row.hypervolume_test for row in rows if row.hypervolume_test is not None]
+    return [
+        str(rows[0].evals),
+        f"{fmean(row.hypervolume for row in rows):.4f}",
+        f"{fmean(row.hypervolume_wide for row in rows):.4f}",
+        f"{fmean(tests):.4f}" if tests else "-",
+        f"{fmean(row.unique for row in rows):.4g}",
+        f"{fmean(row.seconds for row in rows):.2f}",
+    ]
 
 
 def _predictor_line(name: str, rows: Sequence[PredictorRow]) -> list[str]:

@@ -101,5 +101,53 @@ def bench_predictor(
         write_json(json_file, [asdict(row) for row in rows])
 
 
+@bench.command("search")
+def bench_search(
+    table: Annotated[
+        list[str],
+        typer.Option(help="FILE:ARRAY[:COLUMN]:max|min, an objective; ARRAY[NAME] is a column."),
+    ],
+    test_table: Annotated[
+        list[str] | None,
+        typer.Option(help="The same, to score the chosen front on, in the place of --table."),
+    ] = None,
+    sampler: Annotated[str, typer.Option(help="Name of the sampler.")] = "guided",
+    evals: Annotated[int, typer.Option(help="Evaluations of each search.")] = 100,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0.")] = 10,
+    known: Annotated[
+        str | None, typer.Option(help="Array of a cost that is known before it is evaluated.")
+    ] = None,
+    calibrate: Annotated[
+        int | None, typer.Option(help="Predict costs from so many measurements instead.")
+    ] = None,
+    train: Annotated[
+        str, typer.Option(help="Known devices for --calibrate, separated by commas.")
+    ] = "",
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows.")] = None,
+) -> None:
+    """Search published tables: how much of the true front is found in how many evaluations."""
+    from hwnas.atomic import write_json
+    from hwnas.search.tables import (
+        Calibration,
+        bench_search,
+        read_objective_table,
+        read_test_table,
+    )
+    from hwnas.terminal import print_search_rows
+
+    objectives = read_objective_table(table)
+    test = read_test_table(objectives, test_table) if test_table else None
+    calibration = (
+        None if calibrate is None else Calibration.of(objectives, calibrate, _listed(train))
+    )
+
+    rows = bench_search(
+        objectives, sampler, evals, seeds, test=test, known=known, calibration=calibration
+    )
+    print_search_rows(out, rows)
+    if json_file is not None:
+        write_json(json_file, [asdict(row) for row in rows])
+
+
 def _listed(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]

@@ -16,7 +16,7 @@ from hwnas.plugin import closest
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search_spaces.tabular import Arrays, Codes, TabularSpace, tabular_space
 
-__all__ = ["CostTable", "Metric", "read_cost_table"]
+__all__ = ["CostTable", "Metric", "read_arrays", "read_cost_table"]
 
 Metric = Literal["latency", "energy"]
 _COSTS = {
@@ -87,7 +87,7 @@ def read_cost_table(path: Path, metric: Metric = "latency", space: str | None = 
     Raises:
         DataError: The file is missing, damaged, or a cost in it cannot be.
     """
-    arrays = _arrays(path)
+    arrays = read_arrays(path)
     costs, devices = _costs(path, arrays, metric)
     wrong = np.argwhere(~(np.isfinite(costs) & (costs > 0)))
     if len(wrong):
@@ -127,7 +127,7 @@ def read_cost_table(path: Path, metric: Metric = "latency", space: str | None = 
     )
 
 
-def _arrays(path: Path) -> Arrays:
+def read_arrays(path: Path) -> Arrays:
     if not path.is_file():
         raise DataError(f"there is no table {path}; give the path of an .npz file")
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy.typing as npt
 import torch
@@ -29,7 +29,7 @@ _LEAST = 4
 
 
 def evolve(
-    space: SearchSpace | TabularSpace | Box,
+    space: SearchSpace | TabularSpace | Sequence[int] | Box,
     score: Score,
     population: int = 100_000,
     generations: int = 20,
@@ -49,7 +49,8 @@ def evolve(
     population is scored as a whole.
 
     Args:
-        space: What is searched. Codes of a `SearchSpace` are canonical.
+        space: What is searched, or how many options each position of its codes has. Codes of a
+            `SearchSpace` are canonical.
         score: Called with a population on ``device``: int64 codes of shape (N, positions), or
             float32 points of a box. Gives losses of shape (N, objectives), smaller is better, or a
             pair of them and constraint violations of shape (N,) or (N, constraints), positive where
@@ -118,7 +119,7 @@ def _scored(score: Score, individuals: Tensor) -> Scores:
 
 
 def _genes(
-    space: SearchSpace | TabularSpace | Box,
+    space: SearchSpace | TabularSpace | Sequence[int] | Box,
     generator: torch.Generator,
     canonical: Canonical | None,
 ) -> Genes:
@@ -127,7 +128,8 @@ def _genes(
     if isinstance(space, SearchSpace):
         options = [len(choice.options) for choice in space.choices]
         return CodeGenes(options, generator, canonical or space.canonical, space.size())
-    return CodeGenes(space.options, generator, canonical)
+    options = space if isinstance(space, Sequence) else space.options
+    return CodeGenes(options, generator, canonical)
 
 
 def usable_device(name: str | torch.device) -> torch.device:

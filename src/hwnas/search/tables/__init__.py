@@ -1,0 +1,20 @@
+"""Searches of published tables: what a strategy finds, with evaluations that cost nothing."""
+
+from hwnas.search.tables.benchmark import SearchRow, bench_search
+from hwnas.search.tables.hints import Calibration, calibrated_prices, known_prices
+from hwnas.search.tables.table import ObjectiveTable, read_objective_table, read_test_table
+from hwnas.search.tables.yardstick import Yardstick, tight_box, wide_box
+
+__all__ = [
+    "Calibration",
+    "ObjectiveTable",
+    "SearchRow",
+    "Yardstick",
+    "bench_search",
+    "calibrated_prices",
+    "known_prices",
+    "read_objective_table",
+    "read_test_table",
+    "tight_box",
+    "wide_box",
+]

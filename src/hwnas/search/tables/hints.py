@@ -1,0 +1,134 @@
+"""What a sampler may be told of a table's costs before it evaluates anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hwnas.errors import ConfigError
+from hwnas.plugin import closest
+from hwnas.predictors.cost_table import read_arrays
+from hwnas.predictors.estimate import NORMAL_90
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.methods import Reading, Sources
+from hwnas.predictors.transfer import Transfer, transfer
+from hwnas.search.samplers import Price
+from hwnas.search.tables.table import Column, ObjectiveTable, column_names
+
+__all__ = ["Calibration", "calibrated_prices", "known_prices"]
+
+_POOL = 900  # rows of which known devices' costs are read, and some may be measured
+_META_TRAIN = (
+    "1080ti_1", "1080ti_32", "1080ti_256", "1080ti_64", "silver_4114", "silver_4210r",
+    "samsung_a50", "pixel3", "essential_ph_1", "samsung_s7",
+)  # fmt: skip
+"""The known devices of HELP (Lee et al., NeurIPS 2021)."""
+
+Prices = Mapping[int, Price]
+"""By the index of the objective, for all rows of a table."""
+
+
+def known_prices(table: ObjectiveTable, array: str) -> Prices:
+    """The true values of the objectives that are read from an array.
+
+    Raises:
+        ConfigError: No objective is.
+    """
+    none = np.zeros(len(table.codes))
+    found = {
+        j: Price(column.values, none)
+        for j, column in enumerate(table.columns)
+        if array in (column.array, column.label)
+    }
+    if not found:
+        names = {column.array for column in table.columns}
+        raise ConfigError(f"--known {array!r} is no objective; {closest(array, names)}")
+    return found
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A device predictor for each objective that other devices' costs lie beside.
+
+    Attributes:
+        samples: How many rows are measured of each.
+        learners: What has learnt from the other devices, by the index of the objective.
+    """
+
+    samples: int
+    learners: Mapping[int, Transfer]
+
+    @classmethod
+    def of(cls, table: ObjectiveTable, samples: int, train: Sequence[str] = ()) -> Calibration:
+        """Learn from the other devices of the files.
+
+        Args:
+            table: The objectives.
+            samples: Measurements of each, at least 3.
+            train: Known devices; those of HELP's meta-train set that the file has if none are
+                given, or else all but the objective's own.
+
+        Raises:
+            ConfigError: No objective is a column among those of other devices, or a device is
+                unknown.
+        """
+        if samples < 3:
+            raise ConfigError(f"--calibrate {samples}: expected at least 3")
+        if 2 * samples > min(_POOL, len(table.codes)):
+            raise ConfigError(
+                f"--calibrate {samples}: expected at most half of {min(_POOL, len(table.codes))}"
+            )
+        learners = {}
+        for j, column in enumerate(table.columns):
+            if column.direction == "minimize" and column.column:
+                learners[j] = transfer(_sources(table, column, train))
+        if not learners:
+            raise ConfigError(
+                "--calibrate: no objective is one column of several devices, such as "
+                "lat.npz:lat_ms[fpga]:min; use --known, or neither"
+            )
+        return cls(samples, learners)
+
+    def prices(self, table: ObjectiveTable, seed: int) -> Prices:
+        """Estimates for all rows, from measurements of some rows of the first 900."""
+        rng = np.random.default_rng(seed)
+        pool = np.arange(min(_POOL, len(table.codes)))
+        offered = np.sort(rng.permutation(pool)[: (len(pool) + 1) // 2])
+        every = np.arange(len(table.codes))
+        found = {}
+        for j, learner in self.learners.items():
+            values = table.columns[j].values
+            forecast = learner.predict(
+                offered, every, self.samples, lambda row, v=values: Reading(float(v[row])), rng
+            )
+            reach = np.log(forecast.upper / forecast.lower) / (2 * NORMAL_90)
+            found[j] = Price(forecast.cost, reach)
+        return found
+
+
+def calibrated_prices(
+    table: ObjectiveTable, samples: int, seed: int, train: Sequence[str] = ()
+) -> Prices:
+    """`Calibration.prices` for one seed."""
+    return Calibration.of(table, samples, train).prices(table, seed)
+
+
+def _sources(table: ObjectiveTable, column: Column, train: Sequence[str]) -> Sources:
+    arrays = read_arrays(column.file)
+    costs: Numbers = arrays[column.array].astype(np.float64)
+    names = column_names(arrays, costs.shape[1]) or [str(i) for i in range(costs.shape[1])]
+    own = column.column if column.column in names else names[int(column.column)]
+    others = [name for name in names if name != own]
+    for name in train:
+        if name not in others:
+            raise ConfigError(
+                f"--train {name!r} is no other device of {column.file}; {closest(name, others)}"
+            )
+    known = list(train) or [name for name in others if name in _META_TRAIN] or others
+    if not known:
+        raise ConfigError(f"{column.file} has no device beside {own}; use --known, or neither")
+    pool = np.arange(min(_POOL, len(table.codes)))
+    columns = [names.index(name) for name in known]
+    return Sources(table.space, table.codes, pool, tuple(known), costs[np.ix_(pool, columns)])

@@ -1,0 +1,251 @@
+"""A table of networks with one column for each objective, put together from files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.errors import ConfigError, DataError
+from hwnas.plugin import closest
+from hwnas.predictors.blocks import blocks_of_steps
+from hwnas.predictors.cost_table import read_arrays
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.search.objective import Direction
+from hwnas.search_spaces.tabular import Arrays, Codes, TabularSpace, tabular_space
+
+__all__ = ["Column", "ObjectiveTable", "read_column", "read_objective_table", "read_test_table"]
+
+_DIRECTIONS: Mapping[str, Direction] = {"max": "maximize", "min": "minimize"}
+_HEADERS = ("devices", "columns", "energy_columns")
+_ENCODINGS = ("archs", "choice", "ops", "ks")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One objective of N networks.
+
+    Attributes:
+        file: Where it was read.
+        array: Name of the array there.
+        column: Name or index of its column; empty where the array has only one.
+        direction: Which way is better.
+        values: Of shape (N,), finite.
+    """
+
+    file: Path
+    array: str
+    column: str
+    direction: Direction
+    values: Numbers
+
+    @property
+    def label(self) -> str:
+        """E.g. ``"lat_ms[fpga]"``."""
+        return f"{self.array}[{self.column}]" if self.column else self.array
+
+    @property
+    def losses(self) -> Numbers:
+        """The values, turned such that smaller is better."""
+        return self.values if self.direction == "minimize" else -self.values
+
+
+@dataclass(frozen=True)
+class ObjectiveTable:
+    """Networks and what is to be made large or small.
+
+    Attributes:
+        space: Of the networks.
+        codes: The networks, (N, P).
+        columns: The objectives, m of them.
+    """
+
+    space: TabularSpace
+    codes: Codes
+    columns: tuple[Column, ...]
+
+    @property
+    def losses(self) -> Numbers:
+        """Of shape (N, m): smaller is better."""
+        return np.column_stack([column.losses for column in self.columns])
+
+    @cached_property
+    def connected(self) -> npt.NDArray[np.bool_]:
+        """Which networks' outputs depend on their input, (N,)."""
+        return self.space.connected(self.codes)
+
+    @cached_property
+    def statistics(self) -> Numbers | None:
+        """What is counted of the networks without training them, (N, F)."""
+        steps = self.space.steps(self.codes)
+        return None if steps is None else blocks_of_steps(steps)["physical"]
+
+    @cached_property
+    def row_of(self) -> dict[bytes, int]:
+        """The first row of each network."""
+        keys = [row.tobytes() for row in np.ascontiguousarray(self.codes)]
+        return {key: i for i, key in reversed(list(enumerate(keys)))}
+
+    def rows_of(self, codes: Codes) -> npt.NDArray[np.int64]:
+        """Rows of networks that are in the table."""
+        keys = np.ascontiguousarray(codes, dtype=np.int64)
+        return np.array([self.row_of[row.tobytes()] for row in keys], dtype=np.int64)
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether every code is in the table."""
+        return len(self.row_of) == np.prod(np.array(self.space.options, dtype=np.float64))
+
+
+def read_objective_table(objectives: Sequence[str]) -> ObjectiveTable:
+    """Read one objective from each of some files with the same rows.
+
+    Args:
+        objectives: ``"FILE:ARRAY[:COLUMN]:max|min"`` each; ``ARRAY[NAME]`` picks a column by the
+            file's ``devices`` or ``columns``.
+
+    Raises:
+        ConfigError: An objective is not of that form, or names what is not there.
+        DataError: A file is missing or damaged, the rows are not as many in all, or no file has an
+            encoding of its networks.
+    """
+    columns = tuple(read_column(text) for text in objectives)
+    labels = [(column.file, column.label) for column in columns]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigError(f"--table {label[1]} is there twice; remove one")
+    space, codes = _networks([column.file for column in columns])
+    for column in columns:
+        if len(column.values) != len(codes):
+            raise DataError(
+                f"{column.label} of {column.file} has {len(column.values)} rows, but there are "
+                f"{len(codes)} networks; expected the same rows in all files"
+            )
+    return ObjectiveTable(space, codes, columns)
+
+
+def read_test_table(table: ObjectiveTable, objectives: Sequence[str]) -> ObjectiveTable:
+    """The same networks, scored by other columns: each takes the place of the first like it.
+
+    Args:
+        table: What is searched.
+        objectives: As for `read_objective_table`; each replaces the first objective of its
+            direction that was not replaced.
+
+    Raises:
+        ConfigError: One replaces nothing, or is not of that form.
+        DataError: A file is missing or damaged, or has another number of rows.
+    """
+    columns = list(table.columns)
+    replaced: set[int] = set()
+    for text in objectives:
+        new = read_column(text)
+        if len(new.values) != len(table.codes):
+            raise DataError(
+                f"--test-table {text}: {len(new.values)} rows, but there are {len(table.codes)} "
+                "networks"
+            )
+        alike = [j for j, old in enumerate(table.columns) if old.direction == new.direction]
+        free = [j for j in alike if j not in replaced]
+        if not free:
+            raise ConfigError(f"--test-table {text} stands for no objective of --table")
+        columns[free[0]] = new
+        replaced.add(free[0])
+    return ObjectiveTable(table.space, table.codes, tuple(columns))
+
+
+def _networks(files: Sequence[Path]) -> tuple[TabularSpace, Codes]:
+    """Those of the first encoding that a file has, in the order of the encodings."""
+    tables = {path: read_arrays(path) for path in dict.fromkeys(files)}
+    for name in _ENCODINGS:
+        for arrays in tables.values():
+            if name not in arrays or arrays[name].ndim != 2:
+                continue
+            wanted = ("ks", "e", "d", "r", "resolution") if name == "ks" else (name,)
+            encoding = {k: v for k, v in arrays.items() if k in wanted or k in ("op_names", "ops")}
+            if "resolution" in encoding:
+                encoding.setdefault("r", encoding.pop("resolution"))
+            space = tabular_space(_without_others(encoding, name))
+            return space, space.encode(encoding)
+    raise DataError(
+        f"none of {', '.join(map(str, tables))} has an encoding of its networks; expected integers "
+        "of two dimensions in archs, choice or ops, or ks with e and d"
+    )
+
+
+def _without_others(arrays: Arrays, name: str) -> Arrays:
+    """Without further two-dimensional encodings, of which another might be taken."""
+    return {
+        key: array
+        for key, array in arrays.items()
+        if key == name or name == "ks" or key not in _ENCODINGS or array.ndim == 1
+    }
+
+
+def read_column(text: str) -> Column:
+    """Read ``"FILE:ARRAY[:COLUMN]:max|min"``.
+
+    Raises:
+        ConfigError: It is not of that form, or names what is not there.
+        DataError: The file is missing or damaged, or holds what is no finite number.
+    """
+    match = re.fullmatch(
+        r"(?P<file>.+?):(?P<array>\w+)(?:\[(?P<name>[^\]]+)\])?(?::(?P<column>[^:]+))?:(?P<to>\w+)",
+        text,
+    )
+    if match is None or match["to"] not in _DIRECTIONS:
+        raise ConfigError(
+            f"--table {text!r}: expected FILE:ARRAY[:COLUMN]:max or :min, such as "
+            "acc.npz:test_acc:max or lat.npz:lat_ms[fpga]:min"
+        )
+    path, name = Path(match["file"]), match["array"]
+    arrays = read_arrays(path)
+    if name not in arrays:
+        raise ConfigError(f"{path} has no array {name!r}; {closest(name, arrays)}")
+    column = match["name"] or match["column"] or ""
+    values = _values(path, arrays, name, column)
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        raise DataError(
+            f"{path}: {name} of row {wrong[0]} is {values[wrong[0]]}; expected finite numbers"
+        )
+    return Column(path, name, column, _DIRECTIONS[match["to"]], values)
+
+
+def _values(path: Path, arrays: Arrays, name: str, column: str) -> Numbers:
+    array = arrays[name]
+    if not np.issubdtype(array.dtype, np.number) or array.ndim not in (1, 2) or not len(array):
+        raise ConfigError(
+            f"{path}: {name} is {array.dtype} of shape {array.shape}; expected numbers, one row for "
+            "each network"
+        )
+    if array.ndim == 1:
+        if column:
+            raise ConfigError(f"{path}: {name} has one column only; leave out {column!r}")
+        return array.astype(np.float64)
+    names = column_names(arrays, array.shape[1])
+    if not column:
+        raise ConfigError(
+            f"{path}: {name} has {array.shape[1]} columns; name one, such as "
+            f"{name}[{(*names, '0')[0]}]"
+        )
+    if column in names:
+        return array[:, names.index(column)].astype(np.float64)
+    if column.isdigit() and int(column) < array.shape[1]:
+        return array[:, int(column)].astype(np.float64)
+    known = names or [str(i) for i in range(array.shape[1])]
+    raise ConfigError(f"{path}: {name} has no column {column!r}; {closest(column, known)}")
+
+
+def column_names(arrays: Arrays, count: int) -> list[str]:
+    """Of the columns of an array, where the file names so many."""
+    for header in _HEADERS:
+        names = arrays.get(header)
+        if names is not None and names.ndim == 1 and len(names) == count:
+            return [str(name) for name in names]
+    return []
