@@ -13,15 +13,21 @@ from hwnas.plugin import build, resolve
 from hwnas.search.samplers import stock
 from hwnas.search.samplers.guided import GuidedSampler
 from hwnas.search.samplers.knowledge import Knowledge
+from hwnas.search.samplers.predicted_front import forest, linas, surrogate_nsga2
+from hwnas.search.samplers.proxy_order import ProxyOrder
 
 __all__ = ["SAMPLERS", "make_sampler"]
 
 SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {
+    "forest": forest,
     "gp": stock.gp,
     "guided": GuidedSampler,
+    "linas": linas,
     "nsga2": stock.nsga2,
     "nsga3": stock.nsga3,
+    "proxy-order": ProxyOrder,
     "random": stock.random,
+    "surrogate-nsga2": surrogate_nsga2,
     "tpe": stock.tpe,
 }
 """Samplers by name. A user's own is ``"package.module:factory"``, called with whichever it takes of

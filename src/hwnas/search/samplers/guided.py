@@ -9,25 +9,23 @@ import numpy as np
 
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search.acquisition import Dominated
-from hwnas.search.evolution import evolve
 from hwnas.search.front import Losses, non_dominated
 from hwnas.search.samplers.knowledge import Knowledge
-from hwnas.search.samplers.outlook import Draws, Outlook, Scale
+from hwnas.search.samplers.outlook import Draws, Outlook
 from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.pool import pool, random_start
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["GuidedSampler"]
 
 _START = 10  # trials before anything is learnt
-_LISTED = 20_000  # networks of a space that are all looked at
-_DRAWN = 2000  # networks that a start is picked from
-_POPULATION = 400
-_GENERATIONS = 8
+_SPREAD = 50  # networks that one of the start is picked from
 _SHORT_LIST = 400  # candidates that are looked at together, at least
 _LEARNT_FROM = 256  # trials, at most
 _REFIT = 1.25  # hyperparameters are found anew when there are by this factor more trials
 _MARGIN = 0.1  # of the reference point, in units of an objective's range
 _LEAST_RANGE = 1e-9
+_OWN = 0.0
 _Look = Literal["logarithmic", "linear"]
 _LOOKS: tuple[_Look, ...] = ("logarithmic", "linear")
 
@@ -70,8 +68,14 @@ class GuidedSampler(PlannedSampler):
             return _spread(knowledge, history, count, rng)
         known = _informative(history)
         outlook = Outlook.learnt(knowledge, known, self._hyperparameters(knowledge, history))
-        pool = _pool(outlook, known, count, rng)
-        return _Choice(outlook, known, pool).best(count)
+        signs = history.signs
+
+        def hoped(codes: Codes) -> tuple[Losses, Losses]:
+            means, deviations, feasible = outlook.predict(codes, signs, 1)
+            return means - deviations, 0.5 - feasible
+
+        candidates = pool(knowledge, known, hoped, rng, max(_SHORT_LIST, 4 * count))
+        return _Choice(outlook, known, candidates).best(count)
 
     def _hyperparameters(self, knowledge: Knowledge, history: History) -> dict[int, Draws]:
         """Found from the first trials, so many that they are found anew only now and then."""
@@ -91,14 +95,10 @@ class GuidedSampler(PlannedSampler):
 def _spread(
     knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
 ) -> Codes:
-    """A start: random networks that are allowed, evenly spread over what the first price says."""
-    drawn = knowledge.draw(_DRAWN, rng)
-    drawn = history.unseen(drawn[knowledge.allowed(drawn)])
-    if len(drawn) <= count:
-        drawn = history.unseen(knowledge.all_codes() if knowledge.count <= _LISTED else drawn)
-        return rng.permutation(drawn)[:count]
+    """A start: random networks, evenly spread over what the first price says."""
+    drawn = random_start(knowledge, history, _SPREAD * count, rng)
     prices = knowledge.price(drawn)
-    if not prices:
+    if len(drawn) <= count or not prices:
         return drawn[:count]
     order = np.argsort(next(iter(prices.values())).values, kind="stable")
     cells = np.array_split(order, count)
@@ -121,57 +121,31 @@ def _informative(history: History) -> History:
     return history.rows(np.sort([*kept, *others]))
 
 
-def _pool(outlook: Outlook, history: History, count: int, rng: np.random.Generator) -> Codes:
-    """Networks that were not proposed and of which one may be the best to evaluate."""
-    knowledge, most = outlook.knowledge, max(_SHORT_LIST, 4 * count)
-    if knowledge.count <= _LISTED:
-        return history.unseen(knowledge.all_codes())
-
-    def score(codes: object) -> tuple[Losses, Losses]:
-        means, deviations, feasible = outlook.predict(np.asarray(codes), history.signs, 1)
-        optimistic = means - deviations
-        if optimistic.shape[1] == 1:
-            optimistic = np.column_stack([optimistic, -deviations])
-        return optimistic, 0.5 - feasible
-
-    front = history.codes[non_dominated(history.losses)]
-    grown = evolve(
-        tuple(knowledge.sizes.tolist()),
-        score,
-        most,
-        _GENERATIONS,
-        seed=int(rng.integers(2**31)),
-        initial=front[:most],
-        canonical=knowledge.canonical,
-    )
-    return history.unseen(np.vstack([grown.population, knowledge.draw(most // 4, rng)]))
-
-
 @dataclass
 class _Choice:
     """Picks a batch from a pool."""
 
     outlook: Outlook
     history: History
-    pool: Codes
+    candidates: Codes
 
     def best(self, count: int) -> Codes:
         """The so many that together are expected to help most, (count, P)."""
         signs = self.history.signs
-        if len(self.pool) <= count:
-            return self.pool
+        if len(self.candidates) <= count:
+            return self.candidates
         known = self.outlook.scaled(self.history.losses[self.history.feasible])
-        means, deviations, feasible = self.outlook.predict(self.pool, signs, 1)
+        means, deviations, feasible = self.outlook.predict(self.candidates, signs, 1)
         gains = sum(
             _relative(self._gain(look, known, means, deviations, feasible)) for look in _LOOKS
         )
         listed = np.argsort(-gains, kind="stable")[: max(_SHORT_LIST, 4 * count)]
-        pool = self.pool[listed]
-        means, _, feasible = self.outlook.predict(pool, signs)
-        covariances = self.outlook.covariances(pool)
+        shown = self.candidates[listed]
+        means, _, feasible = self.outlook.predict(shown, signs)
+        covariances = self.outlook.covariances(shown)
         picked: list[int] = []
-        while len(picked) < min(count, len(pool)):
-            deviations = np.sqrt(np.maximum(np.diagonal(covariances, axis1=1, axis2=2).T, 0.0))
+        while len(picked) < min(count, len(shown)):
+            deviations = np.sqrt(np.maximum(np.diagonal(covariances, axis1=1, axis2=2).T, 0.0)+_OWN*self.outlook.noise)
             look = _LOOKS[(len(self.history) + len(picked)) % len(_LOOKS)]
             gain = self._gain(look, known, means, deviations, feasible)
             gain[picked] = -1.0
@@ -179,7 +153,7 @@ class _Choice:
             picked.append(best)
             known = np.vstack([known, means[best]])
             covariances = _conditioned(covariances, best, self.outlook.noise)
-        return pool[picked]
+        return shown[picked]
 
     def _gain(
         self, look: _Look, known: Losses, means: Losses, deviations: Losses, feasible: Numbers

@@ -52,7 +52,9 @@ class Knowledge:
         allowed: Whether codes keep the limits that prices tell of, (N,) bool.
         known_limits: Labels of those limits.
         canonical: Brings codes of equal networks to the same codes, e.g. to index 0 where a choice
-            has no effect.
+            has no effect; they are proposed once.
+        alike: The same for networks that only have to look equal to what learns, such as the rows
+            of a table that were each trained.
         rows: All networks there are, where these are not all codes.
         ordered: Whether an option's index says how large it is.
     """
@@ -63,6 +65,7 @@ class Knowledge:
     allowed: Callable[[Codes], npt.NDArray[np.bool_]] = lambda codes: np.ones(len(codes), bool)
     known_limits: frozenset[str] = frozenset()
     canonical: Callable[[Codes], Codes] = lambda codes: codes
+    alike: Callable[[Codes], Codes] | None = None
     rows: Codes | None = None
     ordered: bool = True
 
@@ -136,20 +139,48 @@ class Knowledge:
             radial["statistics near"] = _NEAR * scaled[_STATISTICS]
         return Parts(scaled, radial)
 
+    def proxy(self, codes: Codes) -> Numbers:
+        """How good networks look without any training, (N,): how large they are.
+
+        The first principal component of the statistics, more of them being better; without any,
+        the mean index of the options.
+        """
+        blocks = self._blocks(codes)
+        if _STATISTICS not in blocks:
+            return np.asarray((codes / np.maximum(self.sizes - 1, 1)).mean(1))
+        scaled: Numbers = self._scales[_STATISTICS](blocks[_STATISTICS]) @ self._component
+        return scaled
+
+    @cached_property
+    def _component(self) -> Numbers:
+        sample = self._blocks(self.draw(_SAMPLE, np.random.default_rng(0)))[_STATISTICS]
+        component: Numbers = np.linalg.svd(self._scales[_STATISTICS](sample), full_matrices=False)[2][0]
+        return component * np.sign(component.sum())
+
     @cached_property
     def _scales(self) -> dict[str, Scale]:
         sample = self.draw(_SAMPLE, np.random.default_rng(0))
         return {name: Scale.over(block) for name, block in self._blocks(sample).items()}
 
     def _blocks(self, codes: Codes) -> Blocks:
+        seen = codes if self.alike is None else self.alike(codes)
         taken = [
-            codes[:, position, None] == np.arange(count)
+            (seen[:, position, None] == np.arange(count)).astype(np.float64)
             for position, count in enumerate(self.sizes)
         ]
-        blocks = {"places": np.hstack(taken).astype(np.float64)}
+        blocks = {"places": np.hstack(taken)}
+        if len(self._groups) < len(taken):
+            blocks["counts"] = np.hstack([sum(taken[i] for i in group) for group in self._groups])
         if self.ordered and self.sizes.max() > 2:
-            blocks["sizes"] = codes / np.maximum(self.sizes - 1, 1)
+            blocks["sizes"] = seen / np.maximum(self.sizes - 1, 1)
         if self.statistics is not None:
             blocks[_STATISTICS] = self.statistics(codes)
         return blocks
 
+    @cached_property
+    def _groups(self) -> list[list[int]]:
+        """Positions whose options are the same."""
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for position, options in enumerate(self.options.values()):
+            groups.setdefault(tuple(options), []).append(position)
+        return list(groups.values())

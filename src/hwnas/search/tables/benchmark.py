@@ -125,6 +125,7 @@ def knowledge_of(table: ObjectiveTable, prices: Mapping[int, Price]) -> Knowledg
         {f"position{i}": range(count) for i, count in enumerate(table.space.options)},
         None if statistics is None else counted,
         priced,
+        alike=table.space.canonical,
         rows=table.codes[np.sort(list(table.row_of.values()))],
         ordered=statistics is None,
     )

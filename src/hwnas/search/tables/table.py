@@ -83,7 +83,10 @@ class ObjectiveTable:
     def statistics(self) -> Numbers | None:
         """What is counted of the networks without training them, (N, F)."""
         steps = self.space.steps(self.codes)
-        return None if steps is None else blocks_of_steps(steps)["physical"]
+        depth = self.space.depth(self.codes)
+        if steps is None or depth is None:
+            return None
+        return np.column_stack([blocks_of_steps(steps)["physical"], depth])
 
     @cached_property
     def row_of(self) -> dict[bytes, int]:

@@ -59,6 +59,14 @@ class CategoricalSpace:
         """Not known, so all are taken for connected."""
         return np.ones(len(codes), dtype=bool)
 
+    def canonical(self, codes: Codes) -> Codes:
+        """The codes themselves."""
+        return codes
+
+    def depth(self, codes: Codes) -> None:
+        """Not known."""
+        return
+
     def parts(self, codes: Codes) -> None:
         """Not known."""
         return

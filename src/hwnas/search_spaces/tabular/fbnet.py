@@ -46,6 +46,14 @@ class FBNetSpace:
         """All are."""
         return np.ones(len(codes), dtype=bool)
 
+    def canonical(self, codes: Codes) -> Codes:
+        """The codes themselves."""
+        return codes
+
+    def depth(self, codes: Codes) -> npt.NDArray[np.int64]:
+        """Blocks that are not skipped."""
+        return (codes != len(_BLOCKS)).sum(1)
+
     def parts(self, codes: Codes) -> Assembly:
         """The layers in their order, then stem and head together."""
         skeleton = np.zeros((len(codes), 1), dtype=np.int64)

@@ -19,6 +19,8 @@ __all__ = ["NasBench201Space"]
 OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
 EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
 _ADDED_TO = (2, 4, 5)  # edges that end where an earlier one does, so that a sum is due
+_CONVOLUTIONS = (2, 3)
+_NOWHERE = -100
 _STAGES = ((16, 32), (32, 16), (64, 8))  # channels and side of the feature map
 _CELLS = 5
 _CLASSES = 10
@@ -56,14 +58,26 @@ class NasBench201Space:
         """Whether a path without a ``none`` leads from the first node to the last."""
         return _reached(codes, from_input=True)[:, -1]
 
+    def canonical(self, codes: Codes) -> Codes:
+        """With ``none`` on edges that are on no path from input to output."""
+        return np.where(_dead(codes), 0, codes)
+
+    def depth(self, codes: Codes) -> npt.NDArray[np.int64]:
+        """Convolutions on the longest path of a cell."""
+        longest = np.full((len(codes), 4), _NOWHERE)
+        longest[:, 0] = 0
+        for edge, (start, end) in enumerate(EDGES):
+            layers = np.isin(codes[:, edge], _CONVOLUTIONS)
+            there = np.where(codes[:, edge] == 0, _NOWHERE, longest[:, start] + layers)
+            longest[:, end] = np.maximum(longest[:, end], there)
+        return np.maximum(longest[:, -1], 0)
+
     def parts(self, codes: Codes) -> Assembly:
         """The edges, each in all cells; then the skeleton.
 
         Edges on no path from input to output are dead.
         """
-        from_input, to_output = _reached(codes, True), _reached(codes, False)
-        starts, ends = np.array(EDGES).T
-        dead = ~(from_input[:, starts] & to_output[:, ends]) | (codes == 0)
+        dead = _dead(codes)
         places = codes + len(OPERATIONS) * dead
         skeleton = np.zeros((len(codes), 1), dtype=np.int64)
         return Assembly(_parts(), np.hstack([places, skeleton]))
@@ -71,6 +85,14 @@ class NasBench201Space:
     def steps(self, codes: Codes) -> StepTable:
         """Steps of the whole network."""
         return StepTable.of_parts(self.parts(codes))
+
+
+def _dead(codes: Codes) -> npt.NDArray[np.bool_]:
+    """Of shape (N, 6): which edges are on no path from input to output, or nothing themselves."""
+    from_input, to_output = _reached(codes, True), _reached(codes, False)
+    starts, ends = np.array(EDGES).T
+    dead: npt.NDArray[np.bool_] = ~(from_input[:, starts] & to_output[:, ends]) | (codes == 0)
+    return dead
 
 
 def _reached(codes: Codes, from_input: bool) -> npt.NDArray[np.bool_]:

@@ -69,6 +69,14 @@ class OFAMobileNetSpace:
         """All are."""
         return np.ones(len(codes), dtype=bool)
 
+    def canonical(self, codes: Codes) -> Codes:
+        """The codes themselves."""
+        return codes
+
+    def depth(self, codes: Codes) -> npt.NDArray[np.int64]:
+        """Blocks that are there."""
+        return (codes[:, :-1] != _ABSENT).sum(1)
+
     def parts(self, codes: Codes) -> Assembly:
         """The blocks in their order, then stem and head together."""
         present, which = np.unique(codes[:, -1], return_inverse=True)

@@ -51,6 +51,14 @@ class TabularSpace(Protocol):
         """Of shape (N,): whether the output of a network depends on its input."""
         ...
 
+    def canonical(self, codes: Codes) -> Codes:
+        """The same networks, with one option wherever it makes no difference which one it is."""
+        ...
+
+    def depth(self, codes: Codes) -> npt.NDArray[np.int64] | None:
+        """Of shape (N,): layers with weights on the longest path; None where that is not known."""
+        ...
+
     def parts(self, codes: Codes) -> Assembly | None:
         """What the networks are put together of; None where only the integers are known."""
         ...

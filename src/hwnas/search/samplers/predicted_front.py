@@ -1,0 +1,134 @@
+"""Rivals of the guided sampler that learn, too, and evaluate the front that they predict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.linear_model import RidgeCV
+from sklearn.svm import SVR
+
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.surrogate import Surrogate
+from hwnas.search.front import Losses, pick_spread
+from hwnas.search.samplers.knowledge import Knowledge
+from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.pool import pool, random_start
+from hwnas.search_spaces.tabular import Codes
+
+__all__ = ["PredictedFront", "forest", "linas", "surrogate_nsga2"]
+
+_START = 20
+_POPULATION = 50
+_GENERATIONS = 50
+
+Predict = Callable[[Codes], Numbers]
+"""Losses (N,) of networks (N, P)."""
+Learn = Callable[[Knowledge, Codes, Numbers, int], Predict]
+"""From n networks (n, P), their losses (n,) and a seed."""
+
+
+class PredictedFront(PlannedSampler):
+    """Random networks first; then the front of what is predicted, spread over it.
+
+    Objectives that have a price are not learnt. A small space is predicted as a whole; of a large
+    one NSGA-II finds the predicted front.
+
+    Args:
+        learn: What learns an objective.
+        seed: Of everything random.
+        batch: Proposals planned together.
+        knowledge: Of the space; made from a study's trials if None.
+        start: Random networks.
+    """
+
+    def __init__(
+        self,
+        learn: Learn,
+        seed: int = 0,
+        batch: int = 4,
+        knowledge: Knowledge | None = None,
+        start: int = _START,
+    ) -> None:
+        super().__init__(seed, batch, knowledge)
+        self.learn, self.start = learn, start
+
+    def plan(
+        self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+    ) -> Codes:
+        """See `PlannedSampler.plan`."""
+        if len(history) < self.start:
+            return random_start(knowledge, history, count, rng)
+        predicts = self._learnt(knowledge, history)
+
+        def score(codes: Codes) -> tuple[Losses, Losses]:
+            prices = knowledge.price(codes)
+            columns = [
+                sign * prices[j].values if j in prices else predicts[j](codes)
+                for j, sign in enumerate(history.signs)
+            ]
+            return np.column_stack(columns), 0.5 - knowledge.allowed(codes)
+
+        candidates = pool(knowledge, history, score, rng, _POPULATION, _GENERATIONS)
+        losses, missed = score(candidates)
+        allowed = np.flatnonzero(missed <= 0)
+        return candidates[allowed[pick_spread(losses[allowed], count)]]
+
+    def _learnt(self, knowledge: Knowledge, history: History) -> dict[int, Predict]:
+        priced = knowledge.price(history.codes[:1])
+        return {
+            j: self.learn(knowledge, history.codes, losses, self.seed)
+            for j, losses in enumerate(history.losses.T)
+            if j not in priced
+        }
+
+
+def linas(
+    seed: int = 0, batch: int = 4, knowledge: Knowledge | None = None, start: int = _START
+) -> PredictedFront:
+    """LINAS (Cummings et al., 2022): NSGA-II over the mean of a ridge and a support vector machine."""
+    return PredictedFront(_ridge_and_svr, seed, batch, knowledge, start)
+
+
+def forest(
+    seed: int = 0, batch: int = 4, knowledge: Knowledge | None = None, start: int = _START
+) -> PredictedFront:
+    """Extremely randomised trees (Geurts et al., 2006)."""
+    return PredictedFront(_trees, seed, batch, knowledge, start)
+
+
+def surrogate_nsga2(
+    seed: int = 0, batch: int = 4, knowledge: Knowledge | None = None, start: int = _START
+) -> PredictedFront:
+    """NSGA-II over the means of Gaussian processes, those of the guided sampler."""
+    return PredictedFront(_process, seed, batch, knowledge, start)
+
+
+def _ridge_and_svr(knowledge: Knowledge, codes: Codes, losses: Numbers, seed: int) -> Predict:
+    features = _features(knowledge, codes)
+    models: tuple[Any, ...] = RidgeCV(np.logspace(-3, 3, 13)), SVR(C=10.0, epsilon=0.01)
+    centre, unit = float(losses.mean()), float(losses.std()) or 1.0
+    for model in models:
+        model.fit(features, (losses - centre) / unit)
+
+    def predict(asked: Codes) -> Numbers:
+        found = np.mean([model.predict(_features(knowledge, asked)) for model in models], axis=0)
+        return np.asarray(centre + unit * found)
+
+    return predict
+
+
+def _trees(knowledge: Knowledge, codes: Codes, losses: Numbers, seed: int) -> Predict:
+    model = ExtraTreesRegressor(100, random_state=seed).fit(_features(knowledge, codes), losses)
+    return lambda asked: np.asarray(model.predict(_features(knowledge, asked)))
+
+
+def _process(knowledge: Knowledge, codes: Codes, losses: Numbers, seed: int) -> Predict:
+    surrogate = Surrogate.fitted(knowledge.parts(codes), losses)
+    return lambda asked: surrogate.predict(knowledge.parts(asked))[0]
+
+
+def _features(knowledge: Knowledge, codes: Codes) -> Numbers:
+    return np.hstack(list(knowledge.parts(codes).linear.values()))

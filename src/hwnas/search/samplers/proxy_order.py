@@ -1,0 +1,47 @@
+"""The rival that learns nothing: good networks are those that look it without any training."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hwnas.errors import ConfigError
+from hwnas.search.front import non_dominated
+from hwnas.search.samplers.knowledge import Knowledge
+from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.pool import pool
+from hwnas.search_spaces.tabular import Codes
+
+__all__ = ["ProxyOrder"]
+
+
+class ProxyOrder(PlannedSampler):
+    """Visits the front of a zero-cost proxy and the prices, then the next front, and so on.
+
+    The proxy is the first principal component of the statistics, turned such that more of them is
+    better. What has no price counts for nothing.
+
+    Args:
+        seed: Of the order within a front.
+        batch: Proposals planned together.
+        knowledge: Of the space; it must have statistics.
+    """
+
+    def plan(
+        self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+    ) -> Codes:
+        """See `PlannedSampler.plan`."""
+
+        def score(codes: Codes) -> tuple[np.ndarray, np.ndarray]:
+            prices = knowledge.price(codes)
+            known = [history.signs[j] * price.values for j, price in prices.items()]
+            return np.column_stack([-knowledge.proxy(codes), *known]), 0.5 - knowledge.allowed(codes)
+
+        candidates = pool(knowledge, history, score, rng)
+        losses, missed = score(candidates)
+        left = np.flatnonzero(missed <= 0)
+        picked: list[int] = []
+        while len(picked) < count and len(left):
+            front = non_dominated(losses[left])
+            picked += rng.permutation(left[front]).tolist()
+            left = left[~front]
+        return candidates[picked[:count]]
