@@ -11,13 +11,22 @@ from typing import Any
 
 from hwnas.atomic import write_text
 from hwnas.deploy.bundle import Bundle
-from hwnas.search import Scored
+from hwnas.run_folder import RunFolder
+from hwnas.search import Scored, SearchResult
 from hwnas.search.objective import LATENCY, Objective, label_on
 from hwnas.stages.finalists import latency_of, picks, read_bundles, score_of
 from hwnas.stages.job import Goal, Job
 from hwnas.stages.search import found
 
-__all__ = ["FrontRow", "Summary", "example_image", "front_csv", "summarise", "write_front"]
+__all__ = [
+    "FrontRow",
+    "Summary",
+    "example_image",
+    "front_row",
+    "summarise",
+    "summary_of",
+    "write_front",
+]
 
 
 _COUNTS = ("macs", "params", "weight_bytes")
@@ -125,34 +134,60 @@ def example_image(run: Path) -> Path:
 
 def summarise(job: Job, goal: Goal) -> Summary:
     """Read the results of a goal from the run folder."""
-    result = found(job.folder.path, goal)
-    out = job.folder.output(goal.target)
-    bundles = read_bundles(out / "bundles")
-    metric = job.ingredients.task.metrics[0].name
+    metric = job.ingredients.task.metrics[0]
+    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
+    result, names = found(job.folder.path, goal), picks(bundles, metric, goal.objectives)
+    return summary_of(job.folder, goal, result, bundles, names, metric.name)
+
+
+def summary_of(
+    folder: RunFolder,
+    goal: Goal,
+    result: SearchResult,
+    bundles: Mapping[str, Bundle],
+    names: Mapping[str, str],
+    metric: str,
+) -> Summary:
+    """What a search of a run has found, put together.
+
+    Args:
+        folder: The run.
+        goal: What was searched for.
+        result: All trials.
+        bundles: Of the finalists, by id.
+        names: Ids of networks by what they are best at.
+        metric: Which test score is shown.
+    """
+    out = folder.output(goal.target)
     front = list(result.front)
     listed = {trial.candidate.id for trial in front}
     front += [
         t for t in result.trials if t.candidate.id in bundles and t.candidate.id not in listed
     ]
-    names = picks(bundles, job.ingredients.task.metrics[0], goal.objectives)
     report = out / "report.html"
     return Summary(
-        run=job.folder.path,
+        run=folder.path,
         output=out,
         metric=metric,
         objectives=goal.objectives,
         trials=len(result.trials),
         front=tuple(
-            _row(job, goal, trial, names, bundles.get(trial.candidate.id)) for trial in front
+            front_row(folder.path, goal, trial, names, bundles.get(trial.candidate.id), metric)
+            for trial in front
         ),
         report=report if report.exists() else None,
     )
 
 
-def _row(
-    job: Job, goal: Goal, trial: Scored, names: Mapping[str, str], bundle: Bundle | None
+def front_row(
+    run: Path,
+    goal: Goal,
+    trial: Scored,
+    names: Mapping[str, str],
+    bundle: Bundle | None,
+    metric: str,
 ) -> FrontRow:
-    metric = job.ingredients.task.metrics[0].name
+    """What is known of one network; the arguments are those of `summary_of`."""
     latencies = [trial.values[o.label] for o in goal.objectives if o.metric == LATENCY]
     measurements = bundle.measurements if bundle else ()
     return FrontRow(
@@ -168,7 +203,7 @@ def _row(
         macs=trial.counted["macs"],
         params=trial.counted["params"],
         weight_bytes=trial.counted["weight_bytes"],
-        bundle=None if bundle is None else str(bundle.folder.relative_to(job.folder.path)),
+        bundle=None if bundle is None else str(bundle.folder.relative_to(run)),
         architecture=trial.candidate.network.as_dict(),
     )
 
@@ -178,11 +213,6 @@ def write_front(summary: Summary, path: Path) -> None:
 
     Where there are several targets, each has its own columns.
     """
-    write_text(path, front_csv(summary))
-
-
-def front_csv(summary: Summary) -> str:
-    """The text of `write_front`."""
     lines = [_cells(row, summary) for row in summary.front]
     choices = sorted({name for row in summary.front for name in row.architecture})
     text = io.StringIO()
@@ -191,7 +221,7 @@ def front_csv(summary: Summary) -> str:
         writer.writerow([*lines[0], *choices])
     for row, line in zip(summary.front, lines, strict=True):
         writer.writerow([*line.values(), *(row.architecture.get(name) for name in choices)])
-    return text.getvalue()
+    write_text(path, text.getvalue())
 
 
 def _cells(row: FrontRow, summary: Summary) -> dict[str, Any]:
