@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,6 +87,40 @@ def test_status_of_an_unfinished_run_says_how_to_go_on(hwnas: Command, finished:
     text = hwnas("status", finished).out
     assert "tiny: unfinished" in text
     assert f"next: hwnas resume {finished}" in text
+
+
+def test_front(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+    answer = hwnas("front", finished, "--csv", tmp_path / "front.csv")
+    assert answer.status == 0
+    assert answer.out.splitlines()[0] == f"Pareto front of {finished} (12 candidates evaluated)"
+    for name in ("knee", "fastest", "most-accurate"):
+        assert name in answer.out
+    assert (tmp_path / "front.csv").read_text() == (finished / "front.csv").read_text()
+    whole = read(hwnas("front", finished, "--json"))
+    assert whole["front"] == read(hwnas("resume", finished, "--json"))["front"]
+    [knee] = read(hwnas("front", finished, "--pick", "knee", "--json"))["front"]
+    assert "knee" in knee["picks"]
+    assert hwnas("front", finished, "--pick", knee["id"]).out.count(knee["id"]) == 1
+
+
+def test_front_of_a_run_that_was_stopped(hwnas: Command, finished: Path) -> None:
+    shutil.rmtree(finished / "bundles")
+    (finished / "report.html").unlink()
+    answer = hwnas("front", finished)
+    assert answer.status == 0
+    assert "knee" in answer.out
+    assert "tested" not in answer.out
+
+
+def test_compare(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(finished, tmp_path / "other"))
+    answer = hwnas("compare", finished, other, "--csv", tmp_path / "table.csv")
+    assert answer.status == 0
+    assert f"100% of the front of {finished} is equalled or beaten by {other}" in answer.out
+    assert len((tmp_path / "table.csv").read_text().splitlines()) == 3
+    found = read(hwnas("compare", finished, other, "--json"))
+    assert [run["run"] for run in found["runs"]] == [str(finished), str(other)]
+    assert [run["hypervolume_share"] for run in found["runs"]] == [1, 1]
 
 
 def test_report(hwnas: Command, finished: Path) -> None:

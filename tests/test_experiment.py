@@ -194,6 +194,39 @@ def test_a_lost_study_is_searched_again_from_the_scores(finished: Path) -> None:
     assert rows_of(finished) == before
 
 
+# Several targets at once
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reduce", ["worst", "sum"])
+def test_several_targets_make_one_objective(reduce: str, tiny_recipe: Path, tmp_path: Path) -> None:
+    targets, how = [TARGET, OTHER_TARGET], max if reduce == "worst" else sum
+    edit(tiny_recipe, (f'target = "{TARGET}"', f'targets = {targets}\nreduce = "{reduce}"'))
+    small = ["deploy.top=2", "deploy.finetune_epochs=0", "predictor.networks=4", "train.epochs=1"]
+    summary = experiment.run(tiny_recipe, tmp_path / "run", small, QUIET)
+    stages = json.loads((tmp_path / "run/run.json").read_text())["stages"]
+    assert [name for name in stages if name.startswith("calibrate")] == [
+        f"calibrate@{target}" for target in targets
+    ]
+    label = f"latency_ms@{reduce}({TARGET}+{OTHER_TARGET})"
+    measured = {}
+    for row in rows_of(tmp_path / "run"):
+        each = [float(row[f"latency_ms@{target}"]) for target in targets]
+        assert float(row[label]) == pytest.approx(how(each))
+        if row["bundle"]:
+            each = [float(row[f"measured_latency_ms@{target}"]) for target in targets]
+            measured[row["id"]] = float(row["measured_latency_ms"])
+            assert measured[row["id"]] == pytest.approx(how(each))
+            bundle = Bundle.load(tmp_path / "run" / row["bundle"])
+            assert [m.target for m in bundle.measurements] == targets
+            assert [p["target"] for p in bundle.description["predictions"]] == targets
+    fastest = next(row.id for row in summary.finalists if "fastest" in row.picks)
+    assert measured[fastest] == min(measured.values())
+    page = (tmp_path / "run/report.html").read_text()
+    assert f"on {OTHER_TARGET}" in page
+    assert experiment.status(tmp_path / "run")["targets"] == targets
+
+
 # Further targets
 
 

@@ -155,3 +155,20 @@ def test_methods_are_compared_seed_by_seed(tmp_path: Path) -> None:
     found = {row.subject: row.spread for row in read_rows(tmp_path / "paired.jsonl")}
     assert set(found) == {"fbnet-F2 over help", "fbnet-F2 over ridge"}
     assert all(spread["least"] < spread["most"] for spread in found.values())
+
+
+@pytest.mark.slow
+def test_untrained_networks_are_scored_once(tmp_path: Path) -> None:
+    if not (Path(os.environ.get("HWNAS_DATA", "")) / "latency").is_dir():
+        pytest.skip("HWNAS_DATA names no folder with latency tables")
+    command = [sys.executable, "-m", "experiments.zero_cost.run", "--out", str(tmp_path)]
+    options = ["--seeds", "0", "--networks", "6"]
+    first, second = (
+        subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
+        for _ in range(2)
+    )
+    assert first.returncode == second.returncode == 0, first.stderr
+    assert "seed 0 recorded" in first.stdout
+    assert "seed 0 recorded" not in second.stdout
+    found = {row.subject for row in read_rows(tmp_path / "results.jsonl")}
+    assert found == {"naswot", "synflow", "meco", "macs", "params"}

@@ -1,5 +1,7 @@
 import re
+from dataclasses import replace
 
+from hwnas.report import OnTarget
 from hwnas.report.tables import finalists_table, front_table, stages_table
 
 
@@ -16,6 +18,18 @@ def test_a_finalist_shows_both_latencies_with_clock_spread_and_n(report_data):
     assert "CPU time, n = 60" in knee[2]
     assert "±" in knee[3]
     assert ["busy" in row[2] for row in (knee, most_accurate)] == [False, True]
+
+
+def test_each_further_target_has_its_column(report_data):
+    timed = replace(report_data.finalists[0].measurement, target="cpu-openvino-fp32-b1-t1")
+    found = OnTarget(timed.target, 1.25, 0.1, timed)
+    both = replace(
+        report_data, finalists=tuple(replace(f, further=(found,)) for f in report_data.finalists)
+    )
+    table = finalists_table(both)
+    assert "on cpu-openvino-fp32-b1-t1" in table
+    assert all(f"{timed.latency_ms:.4g} ms" in row[4] for row in cells(table))
+    assert all("1.25 ms" in row[4] for row in cells(table))
 
 
 def test_the_front_is_in_order_and_complete(report_data):

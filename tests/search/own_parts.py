@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,16 @@ class Priced:
             Estimate("latency_ms", 1 + 0.5 * workload.params, 0.1, "table", target.name)
             for workload, target in zip(workloads, targets, strict=True)
         ]
+
+
+@dataclass(frozen=True)
+class Slower(Priced):
+    """So many times what `Priced` says."""
+
+    factor: float
+
+    def cost(self, workloads: Sequence[Workload], targets: Sequence[Target]) -> list[Estimate]:
+        return [replace(e, mean=self.factor * e.mean) for e in super().cost(workloads, targets)]
 
 
 class Stubborn(BaseSampler):

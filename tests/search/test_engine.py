@@ -10,10 +10,11 @@ from hwnas.errors import ConfigError, DivergedError, InfeasibleError, RunError
 from hwnas.search import Objective, RayActors, ScoreStore, SearchResult, run_search
 from hwnas.search.engine import Scored
 from hwnas.search.front import non_dominated
-from hwnas.search.objective import losses
+from hwnas.search.objective import Reduction, losses
 from hwnas.search.samplers import SAMPLERS
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
+OTHER = "cpu-openvino-fp32-b1-t1"
 ACCURACY = Objective("accuracy", "maximize")
 PARAMS = Objective("params", "minimize")
 LATENCY = Objective("latency_ms", "minimize", TARGET)
@@ -142,6 +143,44 @@ def test_a_price_comes_with_its_estimate_and_counts() -> None:
         assert trial.counted["params"] == trial.values["params"] == steps
         assert trial.estimates[LATENCY.label].kind == "table"
         assert trial.standard_errors == {"accuracy": 0.01}
+
+
+@pytest.mark.parametrize("reduce", ["worst", "sum"])
+def test_several_targets_are_priced_each_and_make_one_objective(
+    reduce: Reduction, tmp_path: Path
+) -> None:
+    from own_parts import Dials, EvenDials, Priced, Slower
+
+    both = Objective("latency_ms", "minimize", None, None, (TARGET, OTHER), reduce)
+    given = {"objectives": [ACCURACY, both, LATENCY], "study": tmp_path / "study.db"}
+    result = searched(8, costs={TARGET: Priced(), OTHER: Slower(3)}, **given)
+    for trial in result.trials:
+        one, other = (trial.estimates[f"latency_ms@{target}"].mean for target in (TARGET, OTHER))
+        assert other == 3 * one == 3 * trial.values[LATENCY.label]
+        assert trial.values[both.label] == (other if reduce == "worst" else one + other)
+    again = run_search(Dials(6), evaluator=EvenDials(), trials=8, sampler="random", **given)
+    assert again.trials == result.trials, "what is on disk says the same"
+
+
+def test_every_target_keeps_the_limit_of_the_worst() -> None:
+    from own_parts import Priced, Slower
+
+    both = Objective("latency_ms", "minimize", None, 6.0, (TARGET, OTHER), "worst")
+    result = searched(30, objectives=[ACCURACY, both], costs={TARGET: Priced(), OTHER: Slower(2)})
+    kept = [
+        all(trial.estimates[f"latency_ms@{t}"].interval90[1] <= 6 for t in (TARGET, OTHER))
+        for trial in result.trials
+    ]
+    assert [trial.feasible for trial in result.trials] == kept
+    assert {True, False} == set(kept)
+
+
+def test_a_target_that_nothing_prices_is_named() -> None:
+    from own_parts import Priced
+
+    both = Objective("latency_ms", "minimize", None, None, (TARGET, OTHER), "worst")
+    with pytest.raises(ConfigError, match=f"pass costs.'{OTHER}'."):
+        searched(4, objectives=[ACCURACY, both], costs={TARGET: Priced()})
 
 
 def test_each_finished_trial_is_told_of() -> None:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
+from hwnas.errors import ConfigError
 from hwnas.search.front import (
+    coverage,
     hypervolume,
     hypervolume_history,
     knee,
@@ -29,6 +31,25 @@ def tables(least: int = 1) -> st.SearchStrategy[Losses]:
 
 def dominates(a: Losses, b: Losses) -> bool:
     return bool((a <= b).all() and (a < b).any())
+
+
+def test_coverage_worked_out_by_hand() -> None:
+    first, second = np.array([[1.0, 3.0], [3.0, 1.0]]), np.array([[1.0, 3.0], [2.0, 4.0], [4.0, 0]])
+    assert coverage(first, second) == pytest.approx(2 / 3)  # one equalled, one dominated
+    assert coverage(second, first) == pytest.approx(1 / 2)
+    with pytest.raises(ConfigError, match="empty set"):
+        coverage(first, np.empty((0, 2)))
+
+
+@given(tables(), st.data())
+def test_a_front_covers_all_that_it_is_of_and_more_points_cover_no_less(
+    losses: Losses, data: st.DataObject
+) -> None:
+    front = losses[non_dominated(losses)]
+    assert coverage(front, losses) == 1
+    size = data.draw(st.integers(1, len(front)))
+    other = losses + data.draw(st.sampled_from([-1.0, 0.0, 1.0]))
+    assert 0 <= coverage(front[:size], other) <= coverage(front, other) <= 1
 
 
 @given(tables(least=0))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError
+from hwnas.predictors import Estimate
 from hwnas.search.objective import (
     COUNTED,
     Direction,
     Objective,
+    Reduction,
     check_objectives,
     losses,
     violations,
@@ -109,3 +112,60 @@ def test_a_wrong_objective_is_refused_with_what_to_do(
 def test_latency_may_be_asked_of_two_targets() -> None:
     other = Objective("latency_ms", "minimize", "cpu-onnxruntime-fp32-b1-t2")
     check_objectives([ACCURACY, LATENCY, other], TASK)
+
+
+# Several targets, one objective
+
+OTHER = "cpu-openvino-fp32-b1-t1"
+costs = st.floats(0.01, 1e3)
+relative_errors = st.floats(0, 0.5)
+
+
+def over_both(reduce: Reduction, limit: float | None = None) -> Objective:
+    return Objective("latency_ms", "minimize", None, limit, (TARGET, OTHER), reduce)
+
+
+def test_an_objective_over_targets_is_called_by_all_of_them() -> None:
+    assert over_both("worst").label == f"latency_ms@worst({TARGET}+{OTHER})"
+    assert over_both("sum").priced_on == (TARGET, OTHER)
+    check_objectives([ACCURACY, over_both("worst"), over_both("sum"), LATENCY], TASK)
+
+
+@given(a=costs, b=costs, errors=st.tuples(relative_errors, relative_errors))
+def test_mean_and_upper_end_of_several_targets_are_reduced_alike(
+    a: float, b: float, errors: tuple[float, float]
+) -> None:
+    first = Estimate("latency_ms", a, a * errors[0], "predicted", TARGET)
+    second = Estimate("latency_ms", b, b * errors[1], "predicted", OTHER)
+    known = {TARGET: first, OTHER: second}
+    uppers = [first.interval90[1], second.interval90[1]]
+    worst, total = over_both("worst").estimate(known), over_both("sum").estimate(known)
+    assert (worst.mean, total.mean) == (max(a, b), pytest.approx(a + b))
+    assert worst.interval90[1] == pytest.approx(max(uppers))
+    assert total.interval90[1] == pytest.approx(sum(uppers))
+    assert worst.kind == "predicted"
+    assert Estimate.from_json(worst.to_json()) == worst
+    for limit in (0.99 * max(uppers), 1.01 * max(uppers)):
+        kept = all(upper <= limit for upper in uppers)
+        assert (over_both("worst", limit).violation(worst.interval90[1]) <= 0) == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"targets": (TARGET, OTHER)}, "has targets, but no reduce; give both, or an"),
+        ({"reduce": "worst"}, "has reduce, but no targets"),
+        ({"target": TARGET, "targets": (OTHER,), "reduce": "sum"}, "both target and targets"),
+        ({"targets": (TARGET,), "reduce": "sum"}, "expected two or more, none twice"),
+        ({"targets": (TARGET, OTHER, TARGET), "reduce": "sum"}, "expected two or more, none twice"),
+    ],
+)
+def test_targets_that_make_no_objective_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Objective("latency_ms", "minimize", **given)
+
+
+def test_only_latency_is_had_on_targets() -> None:
+    wrong = Objective("accuracy", "maximize", targets=(TARGET, OTHER), reduce="worst")
+    with pytest.raises(ConfigError, match="'accuracy' takes no target"):
+        check_objectives([wrong], TASK)

@@ -29,7 +29,7 @@ def test_the_run_made_bundles_of_them(job: Job, goal: Goal) -> None:
 def test_picks_go_by_measured_latency_and_validation_score(job: Job) -> None:
     bundles = read_bundles(job.folder.path / "bundles")
     metric = job.ingredients.task.metrics[0]
-    named = picks(bundles, metric)
+    named = picks(bundles, metric, job.recipe.objective)
     latency = {name: b.measurements[0].latency_ms for name, b in bundles.items()}
     accuracy = {n: score_of(b, "accuracy", "validation")["value"] for n, b in bundles.items()}
     assert latency[named["fastest"]] == min(latency.values())
@@ -38,7 +38,7 @@ def test_picks_go_by_measured_latency_and_validation_score(job: Job) -> None:
     assert not any(latency[n] < latency[knee] and accuracy[n] > accuracy[knee] for n in bundles), (
         "nothing is better than the knee in both"
     )
-    assert picks({}, metric) == {}
+    assert picks({}, metric, job.recipe.objective) == {}
 
 
 def test_the_weights_of_a_bundle_give_its_test_score(job: Job) -> None:

@@ -3,6 +3,8 @@ from dataclasses import replace
 import pytest
 
 from hwnas.errors import ConfigError
+from hwnas.search import Objective
+from hwnas.search.objective import Reduction
 from hwnas.stages import Goal, Ingredients, Job
 from hwnas.stages.job import content_hash
 
@@ -23,6 +25,18 @@ def test_a_goal_for_another_target_differs_only_in_that(job: Job, goal: Goal) ->
     assert [o.metric for o in other.objectives] == [o.metric for o in goal.objectives]
     assert (goal.stage("search"), other.stage("search")) == ("search", f"search@{OTHER}")
     assert (goal.study_name, other.study_name) == ("search", f"search@{OTHER}")
+
+
+@pytest.mark.parametrize(("reduce", "limit"), [("worst", 5.0), ("sum", None)])
+def test_a_goal_over_several_targets_becomes_one_of_another(
+    job: Job, reduce: Reduction, limit: float | None
+) -> None:
+    both = Objective("latency_ms", "minimize", None, 5.0, (TARGET, OTHER), reduce)
+    recipe = replace(job.recipe, objective=(job.recipe.objective[0], both))
+    assert Goal(recipe.objective).targets == [TARGET, OTHER]
+    third = "cpu-openvino-fp32-b1-t1"
+    expected = Objective("latency_ms", "minimize", third, limit)
+    assert Goal.specialised(recipe, third).objectives[1] == expected
 
 
 def test_a_goal_needs_a_known_target_and_a_latency(job: Job) -> None:

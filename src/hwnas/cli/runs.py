@@ -130,7 +130,7 @@ def spaces(as_json: Json = False) -> None:
         return
     rows = [
         [
-            f"{s.name} ({s.preset})",
+            f"{s.name} ({s.preset})" if s.preset else s.name,
             "x".join(map(str, s.image_shape)),
             str(s.choices),
             f"{s.size:.2g}",

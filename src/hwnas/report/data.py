@@ -17,6 +17,7 @@ __all__ = [
     "Finalist",
     "Hypervolume",
     "ObjectiveInfo",
+    "OnTarget",
     "ReportData",
     "Score",
     "StagePicture",
@@ -40,7 +41,7 @@ class ObjectiveInfo:
         unit: E.g. ``"ms"``; empty for a plain number.
         kind: How the search came by its values.
         limit: The worst value that is feasible, if there is one.
-        target: The device and format, where the metric depends on them.
+        target: The device and format, where the metric depends on them; or several in words.
     """
 
     label: str
@@ -109,6 +110,16 @@ class Score:
 
 
 @dataclass(frozen=True)
+class OnTarget:
+    """What a finalist takes on one target: foretold with a standard deviation, and measured."""
+
+    target: str
+    predicted_ms: float
+    predicted_std_ms: float
+    measurement: Measurement
+
+
+@dataclass(frozen=True)
 class Finalist:
     """A network that was extracted, fine-tuned, tested, exported and measured.
 
@@ -121,13 +132,15 @@ class Finalist:
         metric: What the scores are, e.g. ``"accuracy"``.
         predicted_latency_ms: Before it was measured, if anything predicted it.
         predicted_std_ms: Standard deviation of that prediction.
-        measurement: On the target; None if it was not measured.
+        measurement: On the first target; None if it was not measured.
         macs: Multiply-accumulates for one example.
         params: Parameters.
         size_bytes: Of the deployable file.
         max_relative_error: Largest deviation of the exported outputs, as part of their scale.
         bundle: Path of the bundle, relative to the report.
         picks: Names under which ``hwnas export --pick`` finds it, e.g. ``("knee",)``.
+        further: Other targets that it was measured on.
+        delivered_ms: Latency objectives as measured, by their labels.
     """
 
     id: str
@@ -145,6 +158,8 @@ class Finalist:
     max_relative_error: float
     bundle: str
     picks: tuple[str, ...] = ()
+    further: tuple[OnTarget, ...] = ()
+    delivered_ms: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

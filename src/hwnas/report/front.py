@@ -115,13 +115,12 @@ def _finalist(
     """A star where the search saw it; a diamond where it was tested and measured, if it was."""
     xs, ys = [trial.values[x.label]], [trial.values[y.label]]
     hover = [f"<b>{named(finalist)}</b><br>{_hover(trial, (y, x))}"]
-    errors, measured = [0.0], finalist.measurement
-    same_axes = (x.metric, y.metric) == ("latency_ms", finalist.metric)
-    if measured and same_axes and x.target == measured.target:
-        xs.append(measured.latency_ms)
+    errors, delivered_ms = [0.0], finalist.delivered_ms.get(x.label)
+    if delivered_ms is not None and y.metric == finalist.metric:
+        xs.append(delivered_ms)
         ys.append(finalist.test.mean)
         errors.append(finalist.test.margin)
-        hover.append(_delivered_hover(finalist, measured.latency_ms))
+        hover.append(_delivered_hover(finalist, delivered_ms))
     return go.Scatter(
         x=xs,
         y=ys,

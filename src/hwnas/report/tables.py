@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from hwnas.deploy.measurement import Measurement
-from hwnas.report.data import Finalist, ReportData
+from hwnas.report.data import Finalist, OnTarget, ReportData
 from hwnas.report.figure import finalist_colours
 from hwnas.report.markup import Html, element, join
 from hwnas.report.pictures import architecture_lines
@@ -45,11 +45,13 @@ def finalists_table(data: ReportData) -> Html:
     """A row a finalist, with what kind each number is and over how many it was taken."""
     colours = finalist_colours(data)
     metric = metric_name(data.finalists[0].metric)
+    further = [found.target for found in data.finalists[0].further]
     heads: list[Head] = [
         "network",
         (f"test {metric}", "evaluated, 95\u00a0% interval"),
         ("latency", "measured, p50 (p20 to p80)"),
         ("predicted", "beforehand, ± 1 sd"),
+        *((f"on {target}", "measured; predicted") for target in further),
         ("MACs", "counted"),
         ("parameters", "counted"),
         ("size", "ONNX file"),
@@ -65,7 +67,8 @@ def _finalist(finalist: Finalist, colour: str) -> list[str]:
         with_note(network, finalist.id) if finalist.picks else network,
         with_note(score(finalist.test), f"n = {finalist.test.n:,}"),
         _latency(finalist.measurement),
-        _prediction(finalist),
+        _prediction(finalist.predicted_latency_ms, finalist.predicted_std_ms),
+        *(_on_target(found) for found in finalist.further),
         count(finalist.macs),
         count(finalist.params),
         with_note(size(finalist.size_bytes), f"export error {finalist.max_relative_error:.0e}"),
@@ -88,13 +91,16 @@ def _latency(measurement: Measurement | None) -> str:
     return join([shown, element("small", "the machine was busy", class_="flag")])
 
 
-def _prediction(finalist: Finalist) -> str:
-    if finalist.predicted_latency_ms is None:
+def _prediction(mean_ms: float | None, std_ms: float | None) -> str:
+    if mean_ms is None:
         return "–"
-    shown = f"{number(finalist.predicted_latency_ms)} ms"
-    if finalist.predicted_std_ms is None:
-        return shown
-    return with_note(shown, f"± {finalist.predicted_std_ms:.2g}")
+    shown = f"{number(mean_ms)} ms"
+    return shown if std_ms is None else with_note(shown, f"± {std_ms:.2g}")
+
+
+def _on_target(found: OnTarget) -> Html:
+    predicted = _prediction(found.predicted_ms, found.predicted_std_ms)
+    return join([_latency(found.measurement), element("div", predicted)])
 
 
 def front_table(data: ReportData) -> Html:

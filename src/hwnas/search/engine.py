@@ -18,7 +18,7 @@ from hwnas.predictors import CostSource, Estimate
 from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search.executor import Executor, InProcess
 from hwnas.search.front import non_dominated
-from hwnas.search.objective import COUNTED, LATENCY, Objective, losses, violations
+from hwnas.search.objective import COUNTED, LATENCY, Objective, label_on, losses, violations
 from hwnas.search.samplers import make_sampler
 from hwnas.search.scores import ScoreStore
 from hwnas.search.study import SearchStudy
@@ -36,7 +36,8 @@ class Price:
 
     Attributes:
         values: Cost by objective label.
-        estimates: Of the costs that a source predicted, by objective label.
+        estimates: Of the costs that a source predicted, by objective label; where an objective
+            reduces several targets, also by ``metric@target``.
         counted: Exact counts of the workload, all of `COUNTED`.
     """
 
@@ -54,7 +55,7 @@ class Scored:
         candidate: What was evaluated.
         values: By objective label.
         standard_errors: Of the task's metrics, by name.
-        estimates: Of the costs that were predicted, by objective label.
+        estimates: Of the costs that were predicted, by objective label and ``metric@target``.
         counted: Exact counts of the workload.
         feasible: Whether all limits are kept.
     """
@@ -296,21 +297,26 @@ def price(
 ) -> list[Price]:
     """What candidates cost in each objective that is a cost.
 
+    Estimates are those of the objectives and, for one that reduces several targets, of each target.
+
     Raises:
         ConfigError: An objective names a target that nothing prices.
     """
-    estimates: list[dict[str, Estimate]] = [{} for _ in candidates]
     workloads: list[Workload] = [space.workload(c.network) for c in candidates]
-    for objective in objectives:
-        if objective.metric != LATENCY:
-            continue
-        assert objective.target is not None
-        if objective.target not in costs:
-            raise ConfigError(f"nothing prices {objective.label}; pass costs[{objective.target!r}]")
-        target = Target.parse(objective.target)
-        found = costs[objective.target].cost(workloads, [target] * len(workloads))
-        for row, estimate in zip(estimates, found, strict=True):
-            row[objective.label] = estimate
+    latencies = [objective for objective in objectives if objective.metric == LATENCY]
+    found: dict[str, list[Estimate]] = {}
+    for objective in latencies:
+        for target in objective.priced_on:
+            if target not in costs:
+                raise ConfigError(f"nothing prices {objective.label}; pass costs[{target!r}]")
+            if target not in found:
+                wanted = [Target.parse(target)] * len(workloads)
+                found[target] = costs[target].cost(workloads, wanted)
+    estimates: list[dict[str, Estimate]] = []
+    for i in range(len(candidates)):
+        known = {target: column[i] for target, column in found.items()}
+        row = {label_on(LATENCY, target): estimate for target, estimate in known.items()}
+        estimates.append(row | {o.label: o.estimate(known) for o in latencies})
     counted = [{name: count(w) for name, count in COUNTED.items()} for w in workloads]
     return [
         Price({**counts, **{label: e.mean for label, e in row.items()}}, row, counts)

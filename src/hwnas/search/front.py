@@ -11,7 +11,10 @@ import moocore
 import numpy as np
 import numpy.typing as npt
 
+from hwnas.errors import ConfigError
+
 __all__ = [
+    "coverage",
     "hypervolume",
     "hypervolume_history",
     "knee",
@@ -29,6 +32,21 @@ def non_dominated(losses: Losses) -> npt.NDArray[np.bool_]:
         return np.zeros(0, dtype=np.bool_)
     mask: npt.NDArray[np.bool_] = moocore.is_nondominated(losses, keep_weakly=True)
     return mask
+
+
+def coverage(first: Losses, second: Losses) -> float:
+    """Share of the second set that some point of the first equals or dominates, in 0..1.
+
+    The measure C of Zitzler and Thiele, IEEE TEC 1999. It is not symmetric: both ways together say
+    which set is ahead, and whether they cross.
+
+    Raises:
+        ConfigError: The second set is empty.
+    """
+    if len(second) == 0:
+        raise ConfigError("coverage of an empty set; expected at least one point")
+    covered = [(first <= point).all(1).any() for point in second]
+    return float(np.mean(covered))
 
 
 def reference_point(losses: Losses) -> Losses:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
+from hwnas.predictors.estimate import NORMAL_90, Estimate
 from hwnas.search_spaces import Workload
 
 __all__ = [
@@ -19,12 +20,15 @@ __all__ = [
     "LATENCY",
     "Direction",
     "Objective",
+    "Reduction",
     "check_objectives",
+    "label_on",
     "losses",
     "violations",
 ]
 
 Direction = Literal["maximize", "minimize"]
+Reduction = Literal["worst", "sum"]
 
 LATENCY = "latency_ms"
 
@@ -47,14 +51,20 @@ class Objective:
         target: For ``"latency_ms"``, what to be fast on, e.g. ``"cpu-onnxruntime-fp32-b1-t1"``.
         limit: The worst acceptable value, in the metric's unit; None for no limit. Of what is
             predicted, the upper end of the 90% interval has to keep it.
+        targets: In place of ``target``, several that make one objective.
+        reduce: How: ``"worst"``, what the slowest target takes, or ``"sum"``, what all take
+            together. The same is done with the upper ends of their intervals.
     """
 
     metric: str
     direction: Direction
     target: str | None = None
     limit: float | None = None
+    targets: tuple[str, ...] = ()
+    reduce: Reduction | None = None
 
     def __post_init__(self) -> None:
+        self._check_targets()
         if self.limit is not None and not math.isfinite(self.limit):
             raise ConfigError(
                 f"the limit of {self.label} is {self.limit}; expected a finite number"
@@ -62,8 +72,37 @@ class Objective:
 
     @property
     def label(self) -> str:
-        """``metric`` or ``metric@target``."""
-        return self.metric if self.target is None else f"{self.metric}@{self.target}"
+        """``metric``, ``metric@target`` or ``metric@worst(target+target)``."""
+        if self.targets:
+            return label_on(self.metric, f"{self.reduce}({'+'.join(self.targets)})")
+        return self.metric if self.target is None else label_on(self.metric, self.target)
+
+    @property
+    def priced_on(self) -> tuple[str, ...]:
+        """All targets that its value depends on; none for what depends on none."""
+        return self.targets or (() if self.target is None else (self.target,))
+
+    def reduced(self, costs: Mapping[str, float]) -> float:
+        """One value of the costs on its targets, given by the target's name."""
+        values = [costs[target] for target in self.priced_on]
+        return math.fsum(values) if self.reduce == "sum" else max(values)
+
+    def estimate(self, estimates: Mapping[str, Estimate]) -> Estimate:
+        """One estimate of those on its targets, given by the target's name.
+
+        Mean and upper end of the interval are those of the targets, reduced. For a sum this is as
+        if all were underrated at once: the devices' predictors learn from the same experience, so
+        their errors are not independent.
+        """
+        if not self.targets:
+            [target] = self.priced_on
+            return estimates[target]
+        mean = self.reduced({t: e.mean for t, e in estimates.items()})
+        upper = self.reduced({t: e.interval90[1] for t, e in estimates.items()})
+        std = mean * math.sinh(math.log(upper / mean) / NORMAL_90)
+        kinds = {estimates[target].kind for target in self.targets}
+        kind = kinds.pop() if len(kinds) == 1 else "modelled"
+        return Estimate(self.metric, mean, std, kind, self.label.removeprefix(f"{self.metric}@"))
 
     def loss(self, value: float) -> float:
         """The value, turned such that smaller is better."""
@@ -72,6 +111,28 @@ class Objective:
     def violation(self, value: float) -> float:
         """By how much the limit is missed, in the metric's unit; at most 0 where it is kept."""
         return -1.0 if self.limit is None else self.loss(value) - self.loss(self.limit)
+
+    def _check_targets(self) -> None:
+        if self.target is not None and self.targets:
+            raise ConfigError(
+                f"objective {self.metric!r} has both target and targets; keep one of them"
+            )
+        if bool(self.targets) != (self.reduce is not None):
+            given, missing = ("targets", "reduce") if self.targets else ("reduce", "targets")
+            raise ConfigError(
+                f"objective {self.metric!r} has {given}, but no {missing}; give both, or an "
+                "[[objective]] with its own target for each"
+            )
+        if self.targets and len(set(self.targets)) < max(2, len(self.targets)):
+            raise ConfigError(
+                f"objective {self.metric!r} has targets {', '.join(self.targets)}; expected two or "
+                "more, none twice"
+            )
+
+
+def label_on(metric: str, target: str) -> str:
+    """What a metric on a target is called."""
+    return f"{metric}@{target}"
 
 
 def check_objectives(
@@ -103,7 +164,7 @@ def check_objectives(
                 f"{'more' if directions[metric] == 'maximize' else 'less'} of it is better; "
                 f'write direction = "{directions[metric]}"'
             )
-        if (metric == LATENCY) != (objective.target is not None):
+        if (metric == LATENCY) != bool(objective.priced_on):
             wanted = "needs a target" if metric == LATENCY else "takes no target"
             raise ConfigError(f"objective {metric!r} {wanted}; see `hwnas devices`")
     labels = [objective.label for objective in objectives]

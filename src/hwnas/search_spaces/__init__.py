@@ -1,6 +1,9 @@
 """What can be built: choices, spaces, supernets, and what a network asks of hardware."""
 
+from collections.abc import Callable, Mapping
+
 from hwnas.search_spaces.architecture import Architecture, Candidate
+from hwnas.search_spaces.cells import CellSpace, nasbench201
 from hwnas.search_spaces.choices import Choice, Option, When
 from hwnas.search_spaces.mobilenet import MobileNetSpace, mobilenet
 from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
@@ -14,6 +17,7 @@ __all__ = [
     "Architecture",
     "Assembly",
     "Candidate",
+    "CellSpace",
     "Choice",
     "MobileNetConfig",
     "MobileNetSpace",
@@ -30,7 +34,11 @@ __all__ = [
     "Workload",
     "batch_norms",
     "mobilenet",
+    "nasbench201",
     "trace",
 ]
 
-SPACES = {"mobilenet": mobilenet}
+SPACES: Mapping[str, Callable[..., SearchSpace]] = {
+    "mobilenet": mobilenet,
+    "nasbench201": nasbench201,
+}

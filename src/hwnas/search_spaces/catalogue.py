@@ -8,6 +8,7 @@ from typing import Any
 
 from hwnas.plugin import build, resolve
 from hwnas.search_spaces import SPACES, SearchSpace
+from hwnas.search_spaces.cells import CellSpace
 from hwnas.search_spaces.mobilenet import MobileNetSpace
 
 __all__ = ["SpaceEntry", "named_space", "spaces"]
@@ -26,7 +27,7 @@ class SpaceEntry:
 
     Attributes:
         name: For ``[space] name``.
-        preset: For ``[space] preset``.
+        preset: For ``[space] preset``; empty where a space has none.
         image_shape: Height, width and channels of the images it was made for here.
         choices: How many decisions there are.
         size: How many different networks.
@@ -41,13 +42,16 @@ class SpaceEntry:
 
 def spaces() -> list[SpaceEntry]:
     """Every shipped space, once for each of its presets."""
-    entries = []
-    for preset, image_shape in _EXAMPLES.items():
-        space = MobileNetSpace.from_preset(preset, image_shape, outputs=10)
-        entries.append(
-            SpaceEntry(space.name, preset, image_shape, len(space.choices), space.size())
-        )
-    return entries
+    found: list[tuple[SearchSpace, str, tuple[int, int, int]]] = [
+        (MobileNetSpace.from_preset(preset, image_shape, outputs=10), preset, image_shape)
+        for preset, image_shape in _EXAMPLES.items()
+    ]
+    cells = CellSpace()
+    found.append((cells, "", cells.image_shape))
+    return [
+        SpaceEntry(space.name, preset, image_shape, len(space.choices), space.size())
+        for space, preset, image_shape in found
+    ]
 
 
 def named_space(

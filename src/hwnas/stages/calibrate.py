@@ -93,7 +93,11 @@ def check_limits(job: Job, goal: Goal, predictors: dict[str, DevicePredictor]) -
     workloads = [space.workload(architecture) for architecture in drawn] if costly else []
     for objective in costly:
         if objective.metric == LATENCY:
-            estimates = predictors[objective.target or ""].predict(workloads)
+            found = [predictors[target].predict(workloads) for target in objective.priced_on]
+            rows = [
+                dict(zip(objective.priced_on, row, strict=True)) for row in zip(*found, strict=True)
+            ]
+            estimates = [objective.estimate(row) for row in rows]
             _check_limit(objective, [(e.mean, e.std) for e in estimates])
         else:
             _check_limit(objective, [(COUNTED[objective.metric](w), 0.0) for w in workloads])

@@ -26,13 +26,13 @@ from hwnas.search import Evaluation, Metric, Scored, SearchResult
 from hwnas.search.cluster import map_tasks
 from hwnas.search.evaluate import recalibrate, score
 from hwnas.search.front import knee, pick_spread
-from hwnas.search.objective import losses
+from hwnas.search.objective import LATENCY, Objective, label_on, losses
 from hwnas.search.training import NetworkStep, TrainConfig, fit, load_weights, save_weights
 from hwnas.search_spaces import Architecture
 from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.measurements import Timed, read_measurements, write_measurements
 
-__all__ = ["choose", "finish", "make_bundles", "picks", "read_bundles", "score_of"]
+__all__ = ["choose", "finish", "latency_of", "make_bundles", "picks", "read_bundles", "score_of"]
 
 _GOLDEN_IMAGES = 16
 _RECALIBRATION_IMAGES = 2048
@@ -45,11 +45,22 @@ def choose(result: SearchResult, count: int) -> list[Scored]:
     return [feasible[i] for i in pick_spread(table, count)]
 
 
-def picks(bundles: Mapping[str, Bundle], metric: Metric) -> dict[str, str]:
+def latency_of(bundle: Bundle, objectives: Sequence[Objective]) -> float | None:
+    """The first latency objective as the bundle was measured, in ms; None where it was not."""
+    known = {measurement.target: measurement.latency_ms for measurement in bundle.measurements}
+    for objective in objectives:
+        if objective.metric == LATENCY and known.keys() >= set(objective.priced_on):
+            return objective.reduced(known)
+    return None
+
+
+def picks(
+    bundles: Mapping[str, Bundle], metric: Metric, objectives: Sequence[Objective]
+) -> dict[str, str]:
     """Ids of the ``knee``, the ``fastest`` and the ``most-accurate`` of some bundles.
 
-    They go by measured latency and by the validation score after fine-tuning; the test score
-    chooses nothing.
+    They go by the measured latency of the first objective that is one, and by the validation score
+    after fine-tuning; the test score chooses nothing.
     """
     if not bundles:
         return {}
@@ -57,8 +68,9 @@ def picks(bundles: Mapping[str, Bundle], metric: Metric) -> dict[str, str]:
     sign = -1.0 if metric.direction == "maximize" else 1.0
     scores = [[sign * score_of(b, metric.name, "validation")["value"]] for b in bundles.values()]
     named = {"most-accurate": ids[int(np.argmin(scores))]}
-    if all(bundle.measurements for bundle in bundles.values()):
-        latencies = [[b.measurements[0].latency_ms] for b in bundles.values()]
+    measured = [latency_of(bundle, objectives) for bundle in bundles.values()]
+    latencies = [[latency_ms] for latency_ms in measured if latency_ms is not None]
+    if len(latencies) == len(bundles):
         named["fastest"] = ids[int(np.argmin(latencies))]
         named["knee"] = ids[knee(np.hstack([scores, np.log(latencies)]))]
     return named
@@ -274,7 +286,7 @@ def _pack(
                 "kind": estimate.kind,
                 "target": estimate.target,
             }
-            for estimate in trial.estimates.values()
+            for estimate in (trial.estimates[label_on(LATENCY, t)] for t in goal.targets)
         ],
         export=export,
         golden_images=images,

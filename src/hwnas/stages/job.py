@@ -73,9 +73,8 @@ class Ingredients:
         )
         space = named_space(recipe.space.name, data.image_shape, task.outputs, recipe.space.options)
         check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
-        for objective in recipe.objective:
-            if objective.target is not None:
-                searchable(objective.target)
+        for target in Goal(recipe.objective).targets:
+            searchable(target)
         if len(data.train) < recipe.train.batch_size:
             raise ConfigError(
                 f"train.batch_size is {recipe.train.batch_size}, but there are only "
@@ -122,6 +121,8 @@ class Goal:
     def specialised(cls, recipe: Recipe, target: str) -> Goal:
         """The recipe's objectives with their latency on another target.
 
+        A limit is carried over, but for that of a sum over targets, which says nothing of one.
+
         Raises:
             ConfigError: The target is unknown, or latency is no objective of the recipe.
         """
@@ -130,7 +131,9 @@ class Goal:
         if not latency:
             raise ConfigError("the recipe has no objective latency_ms, so no target changes it")
         others = tuple(o for o in recipe.objective if o.metric != LATENCY)
-        return cls((*others, replace(latency[0], target=name)), name)
+        limit = None if latency[0].reduce == "sum" else latency[0].limit
+        on_target = replace(latency[0], target=name, limit=limit, targets=(), reduce=None)
+        return cls((*others, on_target), name)
 
     @property
     def study_name(self) -> str:
@@ -144,7 +147,7 @@ class Goal:
     @property
     def targets(self) -> list[str]:
         """Targets that its objectives name, each once."""
-        return list(dict.fromkeys(o.target for o in self.objectives if o.target is not None))
+        return list(dict.fromkeys(target for o in self.objectives for target in o.priced_on))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 from hwnas.deploy.bundle import Bundle
@@ -9,7 +10,7 @@ from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.plugin import closest
 from hwnas.search import Scored
 from hwnas.search.training import load_weights
-from hwnas.stages.finalists import make_bundles, picks, read_bundles
+from hwnas.stages.finalists import latency_of, make_bundles, picks, read_bundles
 from hwnas.stages.job import Goal, Job
 from hwnas.stages.search import found
 
@@ -24,7 +25,8 @@ def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None)
         goal: Among its networks.
         pick: ``"knee"``, ``"fastest"``, ``"most-accurate"`` or an id; if None the knee, or under a
             latency limit the most accurate.
-        max_latency_ms: Choose only among finalists measured to be at most this slow.
+        max_latency_ms: Choose only among finalists measured to be at most this slow, in the first
+            objective that is a latency.
 
     Raises:
         ConfigError: There is no such pick.
@@ -34,14 +36,14 @@ def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None)
     if max_latency_ms is not None:
         if not goal.targets:
             raise ConfigError("--max-latency-ms: the recipe has no objective latency_ms")
-        latencies = {name: b.measurements[0].latency_ms for name, b in bundles.items()}
+        latencies = {name: latency_of(b, goal.objectives) or inf for name, b in bundles.items()}
         bundles = {k: b for k, b in bundles.items() if latencies[k] <= max_latency_ms}
         if not bundles:
             raise InfeasibleError(
                 f"no finalist takes at most {max_latency_ms:g} ms; the fastest was measured at "
                 f"{min(latencies.values()):.3g} ms"
             )
-    named = picks(bundles, job.ingredients.task.metrics[0])
+    named = picks(bundles, job.ingredients.task.metrics[0], goal.objectives)
     wanted = pick or ("knee" if max_latency_ms is None and "knee" in named else "most-accurate")
     chosen = named.get(wanted, wanted)
     if chosen in bundles:

@@ -20,6 +20,7 @@ from hwnas.report import (
     Finalist,
     Hypervolume,
     ObjectiveInfo,
+    OnTarget,
     ReportData,
     Score,
     StagePicture,
@@ -30,7 +31,7 @@ from hwnas.report import (
 from hwnas.report.data import Kind, Role
 from hwnas.search import Objective, Scored, SearchResult
 from hwnas.search.front import hypervolume_history, reference_point
-from hwnas.search.objective import COUNTED, LATENCY, losses
+from hwnas.search.objective import COUNTED, LATENCY, label_on, losses
 from hwnas.search.training import read_rows
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.calibrate import fitted_predictor
@@ -128,8 +129,16 @@ def _objective(job: Job, objective: Objective) -> ObjectiveInfo:
         units.get(objective.metric, ""),
         kind,
         objective.limit,
-        objective.target,
+        _where(objective),
     )
+
+
+def _where(objective: Objective) -> str | None:
+    """The target, or several in words."""
+    if objective.reduce is None:
+        return objective.target
+    how = "the slowest" if objective.reduce == "worst" else "the sum"
+    return f"{how} of {', '.join(objective.targets)}"
 
 
 def _trials(result: SearchResult, sampler: str) -> tuple[TrialRow, ...]:
@@ -152,7 +161,7 @@ def _trials(result: SearchResult, sampler: str) -> tuple[TrialRow, ...]:
 def _finalists(job: Job, goal: Goal, result: SearchResult) -> tuple[Finalist, ...]:
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     trials = [t for t in result.trials if t.candidate.id in bundles]
-    named = picks(bundles, job.ingredients.task.metrics[0])
+    named = picks(bundles, job.ingredients.task.metrics[0], goal.objectives)
     rows = [_finalist(job, goal, trial, bundles[trial.candidate.id], named) for trial in trials]
     return tuple(sorted(rows, key=lambda f: f.measurement.latency_ms if f.measurement else inf))
 
@@ -161,7 +170,9 @@ def _finalist(
     job: Job, goal: Goal, trial: Scored, bundle: Bundle, named: dict[str, str]
 ) -> Finalist:
     metric = job.ingredients.task.metrics[0].name
-    latencies = [e for e in trial.estimates.values() if e.metric == LATENCY]
+    predicted = {t: trial.estimates[label_on(LATENCY, t)] for t in goal.targets}
+    measured = {m.target: m for m in bundle.measurements}
+    first = goal.targets[0] if goal.targets else None
     scores = {split: score_of(bundle, metric, split) for split in ("validation", "test")}
     validation, test = (Score(s["value"], s["standard_error"], s["n"]) for s in scores.values())
     return Finalist(
@@ -171,15 +182,24 @@ def _finalist(
         validation=validation,
         test=test,
         metric=metric,
-        predicted_latency_ms=latencies[0].mean if latencies else None,
-        predicted_std_ms=latencies[0].std if latencies else None,
-        measurement=bundle.measurements[0] if bundle.measurements else None,
+        predicted_latency_ms=predicted[first].mean if first else None,
+        predicted_std_ms=predicted[first].std if first else None,
+        measurement=measured.get(first) if first else None,
         macs=trial.counted["macs"],
         params=trial.counted["params"],
         size_bytes=bundle.onnx_file.stat().st_size,
         max_relative_error=bundle.description["max_relative_error"],
         bundle=str(bundle.folder.relative_to(job.folder.output(goal.target))),
         picks=tuple(name for name, picked in named.items() if picked == trial.candidate.id),
+        further=tuple(
+            OnTarget(target, predicted[target].mean, predicted[target].std, measured[target])
+            for target in goal.targets[1:]
+        ),
+        delivered_ms={
+            o.label: o.reduced({target: m.latency_ms for target, m in measured.items()})
+            for o in goal.objectives
+            if o.metric == LATENCY
+        },
     )
 
 

@@ -11,13 +11,22 @@ from typing import Any
 
 from hwnas.atomic import write_text
 from hwnas.deploy.bundle import Bundle
-from hwnas.search import Scored
-from hwnas.search.objective import LATENCY, Objective
-from hwnas.stages.finalists import picks, read_bundles, score_of
+from hwnas.run_folder import RunFolder
+from hwnas.search import Scored, SearchResult
+from hwnas.search.objective import LATENCY, Objective, label_on
+from hwnas.stages.finalists import latency_of, picks, read_bundles, score_of
 from hwnas.stages.job import Goal, Job
 from hwnas.stages.search import found
 
-__all__ = ["FrontRow", "Summary", "example_image", "summarise", "write_front"]
+__all__ = [
+    "FrontRow",
+    "Summary",
+    "example_image",
+    "front_row",
+    "summarise",
+    "summary_of",
+    "write_front",
+]
 
 
 _COUNTS = ("macs", "params", "weight_bytes")
@@ -33,8 +42,10 @@ class FrontRow:
         values: By objective label, as the search had them.
         standard_errors: Of the task's metrics, by name.
         test: The task's first metric on the test split after fine-tuning; None for non-finalists.
-        predicted_latency_ms: None where latency is no objective.
-        measured_latency_ms: None for all but finalists.
+        predicted_latency_ms: Of the first latency objective; None where there is none.
+        measured_latency_ms: The same of finalists; None for all others.
+        predicted_ms: On each target, by its name.
+        measured_ms: The same of finalists; empty for all others.
         macs: Multiply-accumulates of one image.
         params: Trainable parameters.
         weight_bytes: Size of the weights.
@@ -49,6 +60,8 @@ class FrontRow:
     test: float | None
     predicted_latency_ms: float | None
     measured_latency_ms: float | None
+    predicted_ms: Mapping[str, float]
+    measured_ms: Mapping[str, float]
     macs: int
     params: int
     weight_bytes: int
@@ -121,35 +134,62 @@ def example_image(run: Path) -> Path:
 
 def summarise(job: Job, goal: Goal) -> Summary:
     """Read the results of a goal from the run folder."""
-    result = found(job.folder.path, goal)
-    out = job.folder.output(goal.target)
-    bundles = read_bundles(out / "bundles")
-    metric = job.ingredients.task.metrics[0].name
+    metric = job.ingredients.task.metrics[0]
+    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
+    result, names = found(job.folder.path, goal), picks(bundles, metric, goal.objectives)
+    return summary_of(job.folder, goal, result, bundles, names, metric.name)
+
+
+def summary_of(
+    folder: RunFolder,
+    goal: Goal,
+    result: SearchResult,
+    bundles: Mapping[str, Bundle],
+    names: Mapping[str, str],
+    metric: str,
+) -> Summary:
+    """What a search of a run has found, put together.
+
+    Args:
+        folder: The run.
+        goal: What was searched for.
+        result: All trials.
+        bundles: Of the finalists, by id.
+        names: Ids of networks by what they are best at.
+        metric: Which test score is shown.
+    """
+    out = folder.output(goal.target)
     front = list(result.front)
     listed = {trial.candidate.id for trial in front}
     front += [
         t for t in result.trials if t.candidate.id in bundles and t.candidate.id not in listed
     ]
-    names = picks(bundles, job.ingredients.task.metrics[0])
     report = out / "report.html"
     return Summary(
-        run=job.folder.path,
+        run=folder.path,
         output=out,
         metric=metric,
         objectives=goal.objectives,
         trials=len(result.trials),
         front=tuple(
-            _row(job.folder.path, trial, names, bundles.get(trial.candidate.id), metric)
+            front_row(folder.path, goal, trial, names, bundles.get(trial.candidate.id), metric)
             for trial in front
         ),
         report=report if report.exists() else None,
     )
 
 
-def _row(
-    run: Path, trial: Scored, names: Mapping[str, str], bundle: Bundle | None, metric: str
+def front_row(
+    run: Path,
+    goal: Goal,
+    trial: Scored,
+    names: Mapping[str, str],
+    bundle: Bundle | None,
+    metric: str,
 ) -> FrontRow:
-    latencies = [e.mean for e in trial.estimates.values() if e.metric == LATENCY]
+    """What is known of one network; the arguments are those of `summary_of`."""
+    latencies = [trial.values[o.label] for o in goal.objectives if o.metric == LATENCY]
+    measurements = bundle.measurements if bundle else ()
     return FrontRow(
         id=trial.candidate.id,
         picks=tuple(name for name, picked in names.items() if picked == trial.candidate.id),
@@ -157,9 +197,9 @@ def _row(
         standard_errors=trial.standard_errors,
         test=None if bundle is None else score_of(bundle, metric, "test")["value"],
         predicted_latency_ms=latencies[0] if latencies else None,
-        measured_latency_ms=(
-            bundle.measurements[0].latency_ms if bundle and bundle.measurements else None
-        ),
+        measured_latency_ms=latency_of(bundle, goal.objectives) if bundle else None,
+        predicted_ms={t: trial.estimates[label_on(LATENCY, t)].mean for t in goal.targets},
+        measured_ms={m.target: m.latency_ms for m in measurements},
         macs=trial.counted["macs"],
         params=trial.counted["params"],
         weight_bytes=trial.counted["weight_bytes"],
@@ -169,17 +209,30 @@ def _row(
 
 
 def write_front(summary: Summary, path: Path) -> None:
-    """The front as a table for spreadsheets; numbers in full, nothing where there is none."""
+    """The front as a table for spreadsheets; numbers in full, nothing where there is none.
+
+    Where there are several targets, each has its own columns.
+    """
+    lines = [_cells(row, summary) for row in summary.front]
     choices = sorted({name for row in summary.front for name in row.architecture})
-    labels = [objective.label for objective in summary.objectives]
     text = io.StringIO()
     writer = csv.writer(text)
-    measured = [f"test_{summary.metric}", "measured_latency_ms"]
-    writer.writerow(["id", "picks", *labels, *measured, *_COUNTS, "bundle", *choices])
-    for row in summary.front:
-        writer.writerow(
-            [row.id, " ".join(row.picks), *(row.values[label] for label in labels), row.test]
-            + [row.measured_latency_ms, *(getattr(row, count) for count in _COUNTS), row.bundle]
-            + [row.architecture.get(name) for name in choices]
-        )
+    if lines:
+        writer.writerow([*lines[0], *choices])
+    for row, line in zip(summary.front, lines, strict=True):
+        writer.writerow([*line.values(), *(row.architecture.get(name) for name in choices)])
     write_text(path, text.getvalue())
+
+
+def _cells(row: FrontRow, summary: Summary) -> dict[str, Any]:
+    """What a line of the table says, but for the choices."""
+    cells: dict[str, Any] = {"id": row.id, "picks": " ".join(row.picks)}
+    cells |= {o.label: row.values[o.label] for o in summary.objectives}
+    cells |= {label_on(LATENCY, target): ms for target, ms in row.predicted_ms.items()}
+    cells[f"test_{summary.metric}"] = row.test
+    cells["measured_latency_ms"] = row.measured_latency_ms
+    if len(row.predicted_ms) > 1:
+        cells |= {
+            f"measured_{label_on(LATENCY, t)}": row.measured_ms.get(t) for t in row.predicted_ms
+        }
+    return cells | {count: getattr(row, count) for count in _COUNTS} | {"bundle": row.bundle}

@@ -14,7 +14,7 @@ from hwnas.search_spaces.steps import Assembly, Step, StepTable
 from hwnas.search_spaces.tabular.sketch import Sketch
 from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, integer_matrix
 
-__all__ = ["NasBench201Space"]
+__all__ = ["EDGES", "OPERATIONS", "NasBench201Space"]
 
 OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
 EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))

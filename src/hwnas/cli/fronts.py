@@ -1,0 +1,125 @@
+"""Commands about fronts: look at one, compare several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwnas.cli.app import Json, RunPath, app, out, print_json
+
+if TYPE_CHECKING:
+    from hwnas.stages.comparison import Comparison
+    from hwnas.stages.summary import Summary
+
+CsvFile = Annotated[Path | None, typer.Option("--csv", help="Write a table for spreadsheets here.")]
+AddedTarget = Annotated[
+    str | None, typer.Option("--target", help="A target that was added by specialise.")
+]
+
+
+@app.command()
+def front(
+    run: RunPath,
+    pick: Annotated[
+        list[str] | None,
+        typer.Option(help="knee, fastest, most-accurate or a network's id; may be repeated."),
+    ] = None,
+    csv: CsvFile = None,
+    target: AddedTarget = None,
+    as_json: Json = False,
+) -> None:
+    """The Pareto front of a run, also of one that is not finished."""
+    from hwnas.stages.fronts import read_front
+    from hwnas.stages.summary import write_front
+
+    summary = read_front(run, target, pick or ())
+    if csv is not None:
+        write_front(summary, csv)
+    if as_json:
+        print_json(summary.to_json())
+        return
+    _print_front(summary)
+    if csv is not None:
+        out.print(f"table    {csv}", soft_wrap=True, markup=False)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    csv: CsvFile = None,
+    target: AddedTarget = None,
+    as_json: Json = False,
+) -> None:
+    """Runs of the same objectives side by side: whose front is ahead, and where."""
+    from hwnas.stages.comparison import compare_runs, write_comparison
+
+    found = compare_runs(runs, target)
+    if csv is not None:
+        write_comparison(found, csv)
+    if as_json:
+        print_json(found.to_json())
+        return
+    _print_comparison(found)
+    if csv is not None:
+        out.print(f"table    {csv}", soft_wrap=True, markup=False)
+
+
+def _print_front(summary: Summary) -> None:
+    from hwnas.report.quantities import number
+    from hwnas.terminal import metric_text, table_of
+
+    labels = [objective.label for objective in summary.objectives]
+    measured = any(row.measured_latency_ms is not None for row in summary.front)
+    columns = ["network", *(_shown(label) for label in labels)]
+    columns += ["tested", "measured ms"] if measured else []
+    rows = []
+    for row in summary.front:
+        cells = [
+            metric_text(row.values[label], row.standard_errors[label])
+            if label in row.standard_errors
+            else number(row.values[label])
+            for label in labels
+        ]
+        if measured:
+            ms = row.measured_latency_ms
+            cells += [metric_text(row.test), "-" if ms is None else number(ms)]
+        rows.append([f"{row.id}  {', '.join(row.picks)}".rstrip(), *cells])
+    title = f"Pareto front of {summary.run} ({summary.trials} candidates evaluated)"
+    out.print(title, style="bold", soft_wrap=True, markup=False)
+    out.print(table_of(columns, rows))
+
+
+def _print_comparison(found: Comparison) -> None:
+    from hwnas.report.quantities import number
+    from hwnas.terminal import table_of
+
+    columns = ["run", "trials", "front", "hypervolume", "share"]
+    columns += [f"best {_shown(label)}" for label in found.objectives]
+    rows = [
+        [row.run, str(row.trials), str(row.front)]
+        + [number(row.hypervolume), f"{row.hypervolume_share:.3f}"]
+        + [number(row.best[label]) for label in found.objectives]
+        for row in found.runs
+    ]
+    out.print(table_of(columns, rows))
+    point = ", ".join(f"{label} {number(v)}" for label, v in found.reference_point.items())
+    out.print(
+        f"hypervolume from {point}; share: of that of all fronts together",
+        style="dim",
+        soft_wrap=True,
+        markup=False,
+    )
+    for row in found.runs:
+        for other, share in row.covered_by.items():
+            out.print(
+                f"{share:.0%} of the front of {row.run} is equalled or beaten by {other}",
+                soft_wrap=True,
+                markup=False,
+            )
+
+
+def _shown(label: str) -> str:
+    """A label that a narrow column can fold."""
+    return label.replace("@", " on ").replace("+", " + ")

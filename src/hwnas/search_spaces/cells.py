@@ -1,0 +1,217 @@
+"""NAS-Bench-201's networks (Dong and Yang, ICLR 2020): one cell of six edges, stacked.
+
+The rows of published tables (`hwnas.search_spaces.tabular.NasBench201Space`) are these networks;
+here they can be built, trained with shared weights, exported and measured.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces.architecture import Architecture
+from hwnas.search_spaces.choices import Choice
+from hwnas.search_spaces.space import SearchSpace
+from hwnas.search_spaces.tabular.nasbench201 import EDGES, OPERATIONS
+
+__all__ = ["CellSpace", "nasbench201"]
+
+# From small to large; published tables number them in the order of `OPERATIONS`.
+_OPTIONS = ("none", "skip_connect", "avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3")
+_NODES = 4
+_WIDTHS = (1, 2, 4)  # of the three stages, as multiples of the first
+
+
+class Nothing(nn.Module):
+    """An edge that carries nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zeros in the shape of x."""
+        return torch.zeros_like(x)
+
+
+class Cell(nn.Module):
+    """Four nodes; each is the sum of what its edges bring: (N, C, H, W) -> (N, C, H, W).
+
+    An edge with ``none`` is left out of the sum, so it costs nothing on any device; a node that no
+    edge leads to is zero.
+
+    Args:
+        channels: C.
+        operations: One for each edge, in the order of `EDGES`.
+    """
+
+    def __init__(self, channels: int, operations: Sequence[str]) -> None:
+        super().__init__()
+        self.edges = nn.ModuleList(_operation(name, channels) for name in operations)
+        self._carrying = [i for i, name in enumerate(operations) if name != "none"]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last node, for an input of shape (N, C, H, W)."""
+        nodes = [x]
+        for node in range(1, _NODES):
+            brought = [
+                self.edges[i](nodes[EDGES[i][0]]) for i in self._carrying if EDGES[i][1] == node
+            ]
+            nodes.append(_total(brought) if brought else torch.zeros_like(x))
+        return nodes[-1]
+
+
+class Halving(nn.Module):
+    """A residual block of stride 2: (N, C, H, W) -> (N, C', H / 2, W / 2)."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            _relu_conv_norm(in_channels, out_channels, 3, 2),
+            _relu_conv_norm(out_channels, out_channels, 3),
+        )
+        self.shortcut = nn.Sequential(
+            nn.AvgPool2d(2, 2, ceil_mode=True, count_include_pad=False),
+            nn.Conv2d(in_channels, out_channels, 1, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Halve height and width of x, rounded up."""
+        halved: Tensor = self.body(x) + self.shortcut(x)
+        return halved
+
+
+class CellSpace(SearchSpace):
+    """All 15,625 cells in one skeleton: a stem, then stages of equal cells, each half the size.
+
+    Cells that compute the same by symmetry, or that differ only in edges that lead nowhere, are
+    different architectures, as they are in the published tables. Networks without any path from
+    input to output are among them too; their outputs are constant.
+
+    Args:
+        image_shape: Height, width and channels of the images; at least 4 pixels each way.
+        outputs: Length of the output vector.
+        channels: Of the first stage; each stage has twice those of the one before.
+        cells: In each of the three stages.
+
+    Raises:
+        ConfigError: A number is out of range.
+    """
+
+    name = "nasbench201"
+    choices = tuple(Choice(f"edge{start}{end}", _OPTIONS) for start, end in EDGES)
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int] = (32, 32, 3),
+        outputs: int = 10,
+        channels: int = 16,
+        cells: int = 5,
+    ) -> None:
+        for name, value in {"channels": channels, "cells": cells, "outputs": outputs}.items():
+            if value < 1:
+                raise ConfigError(f"{name} is {value}; space nasbench201 needs at least 1")
+        if min(image_shape[:2]) < _WIDTHS[-1]:
+            raise ConfigError(
+                f"images of {image_shape[0]}x{image_shape[1]} pixels are too small for space "
+                f"nasbench201, which halves them twice; expected at least 4x4"
+            )
+        self.image_shape, self.outputs = image_shape, outputs
+        self.channels, self.cells = channels, cells
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Sizes of the images and of the skeleton."""
+        return {
+            "image_shape": list(self.image_shape),
+            "outputs": self.outputs,
+            "channels": self.channels,
+            "cells": self.cells,
+        }
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
+        """Channels, height and width of one input image."""
+        height, width, channels = self.image_shape
+        return channels, height, width
+
+    def build(self, architecture: Architecture) -> nn.Sequential:
+        """A plain module: (N, C, H, W) float32 -> (N, outputs) float32."""
+        operations = [str(option) for _, option in self.check(architecture).values]
+        parts: list[tuple[str, nn.Module]] = [("stem", self._stem())]
+        for stage, width in enumerate(_WIDTHS):
+            channels = self.channels * width
+            if stage:
+                parts.append((f"halving{stage}", Halving(channels // 2, channels)))
+            cells = (Cell(channels, operations) for _ in range(self.cells))
+            parts.append((f"stage{stage}", nn.Sequential(*cells)))
+        parts.append(("head", self._head(channels)))
+        return nn.Sequential(OrderedDict(parts))
+
+    def architecture_of(self, row: npt.ArrayLike) -> Architecture:
+        """The architecture that a published table means by six numbers.
+
+        Args:
+            row: Index into `OPERATIONS` for each edge, shape (6,).
+
+        Raises:
+            ConfigError: There are not six numbers, or one is out of range.
+        """
+        codes = np.asarray(row)
+        if codes.shape != (len(EDGES),) or not np.isin(codes, range(len(OPERATIONS))).all():
+            raise ConfigError(
+                f"got {codes.tolist()}; expected a number from 0 to {len(OPERATIONS) - 1} for each "
+                f"of the {len(EDGES)} edges"
+            )
+        names = (OPERATIONS[int(code)] for code in codes)
+        return self.architecture(dict(zip((c.name for c in self.choices), names, strict=True)))
+
+    def _stem(self) -> nn.Module:
+        conv = nn.Conv2d(self.image_shape[2], self.channels, 3, padding=1, bias=False)
+        return nn.Sequential(OrderedDict(conv=conv, norm=nn.BatchNorm2d(self.channels)))
+
+    def _head(self, channels: int) -> nn.Module:
+        return nn.Sequential(
+            OrderedDict(
+                norm=nn.BatchNorm2d(channels),
+                activation=nn.ReLU(inplace=True),
+                pool=nn.AdaptiveAvgPool2d(1),
+                flat=nn.Flatten(),
+                outputs=nn.Linear(channels, self.outputs),
+            )
+        )
+
+
+def nasbench201(
+    image_shape: tuple[int, int, int], outputs: int, channels: int = 16, cells: int = 5
+) -> CellSpace:
+    """The space of a recipe's ``[space] name = "nasbench201"``; see `CellSpace`."""
+    return CellSpace(image_shape, outputs, channels, cells)
+
+
+def _operation(name: str, channels: int) -> nn.Module:
+    if name == "none":
+        return Nothing()
+    if name == "skip_connect":
+        return nn.Identity()
+    if name == "avg_pool_3x3":
+        return nn.AvgPool2d(3, 1, 1, count_include_pad=False)
+    return _relu_conv_norm(channels, channels, 1 if name == "nor_conv_1x1" else 3)
+
+
+def _relu_conv_norm(
+    in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
+) -> nn.Module:
+    conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
+    # Not in place: the node that it reads has other edges too.
+    parts = OrderedDict(activation=nn.ReLU(), conv=conv, norm=nn.BatchNorm2d(out_channels))
+    return nn.Sequential(parts)
+
+
+def _total(tensors: Sequence[Tensor]) -> Tensor:
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return total

@@ -1,0 +1,151 @@
+"""Runs of the same objectives side by side."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hwnas.atomic import write_text
+from hwnas.errors import ConfigError
+from hwnas.search.front import Losses, coverage, hypervolume, reference_point
+from hwnas.search.objective import Objective, losses
+from hwnas.stages.fronts import opened_goal, results_of
+
+__all__ = ["ComparedRun", "Comparison", "compare_runs", "write_comparison"]
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run among others.
+
+    Attributes:
+        run: Its folder, as it was given.
+        trials: How many candidates it evaluated.
+        front: How many of them are on its front.
+        hypervolume: Of its front, from the common reference point.
+        hypervolume_share: That over the hypervolume of all runs together, in 0..1.
+        best: By objective label.
+        covered_by: By other run, the share of this front that some network of the other's equals
+            or dominates.
+    """
+
+    run: str
+    trials: int
+    front: int
+    hypervolume: float
+    hypervolume_share: float
+    best: Mapping[str, float]
+    covered_by: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs of the same objectives.
+
+    Attributes:
+        objectives: Their labels.
+        reference_point: Of the hypervolumes, by label: a tenth of the range beyond the worst of all
+            fronts.
+        runs: In the order in which they were given.
+    """
+
+    objectives: tuple[str, ...]
+    reference_point: Mapping[str, float]
+    runs: tuple[ComparedRun, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """What a script would want to read."""
+        return asdict(self)
+
+
+def compare_runs(runs: Sequence[Path], target: str | None = None) -> Comparison:
+    """Compare the fronts of runs by what their searches knew, finished or not.
+
+    Args:
+        runs: At least two folders.
+        target: One that all were specialised for; their own if None.
+
+    Raises:
+        ConfigError: There are not two, one is there twice, or their objectives differ.
+        InfeasibleError: No network of a run keeps the limits.
+        RunError: A folder holds no run, no such target or no finished trial.
+    """
+    names = [str(run) for run in runs]
+    if len({run.resolve() for run in runs}) < max(2, len(runs)):
+        raise ConfigError(f"got the runs {', '.join(names)}; expected two or more, none twice")
+    found = []
+    objectives: tuple[Objective, ...] | None = None
+    for run in runs:
+        folder, goal = opened_goal(run, target)
+        objectives = objectives or goal.objectives
+        _check_same(names[0], objectives, str(run), goal.objectives)
+        found.append(results_of(folder, goal))
+    assert objectives is not None
+    fronts = [losses(objectives, [trial.values for trial in result.front]) for result in found]
+    together = np.vstack(fronts)
+    reference = reference_point(together)
+    whole = hypervolume(together, reference)
+    rows = []
+    for name, front, result in zip(names, fronts, found, strict=True):
+        volume = hypervolume(front, reference)
+        others = {other: f for other, f in zip(names, fronts, strict=True) if other != name}
+        covered = {other: coverage(f, front) for other, f in others.items()}
+        best = _by_label(objectives, front.min(0))
+        rows.append(
+            ComparedRun(name, len(result.trials), len(front), volume, volume / whole, best, covered)
+        )
+    labels = tuple(objective.label for objective in objectives)
+    return Comparison(labels, _by_label(objectives, reference), tuple(rows))
+
+
+def write_comparison(found: Comparison, path: Path) -> None:
+    """A line a run, as a table for spreadsheets; numbers in full."""
+    names = [row.run for row in found.runs]
+    text = io.StringIO()
+    writer = csv.writer(text)
+    counts = ["trials", "front", "hypervolume", "hypervolume_share"]
+    best = [f"best_{label}" for label in found.objectives]
+    writer.writerow(["run", *counts, *best, *(f"covered_by_{name}" for name in names)])
+    for row in found.runs:
+        writer.writerow(
+            [row.run, *(getattr(row, name) for name in counts)]
+            + [row.best[label] for label in found.objectives]
+            + [row.covered_by.get(name) for name in names]
+        )
+    write_text(path, text.getvalue())
+
+
+def _by_label(objectives: Sequence[Objective], point: Losses) -> dict[str, float]:
+    """A point of losses as values; turning a loss is its own inverse."""
+    return {o.label: o.loss(float(loss)) for o, loss in zip(objectives, point, strict=True)}
+
+
+def _check_same(
+    first: str, wanted: Sequence[Objective], second: str, given: Sequence[Objective]
+) -> None:
+    """Raise unless both runs were for the same, in whatever order."""
+    known = [{o.label: o for o in objectives} for objectives in (wanted, given)]
+    for label in dict.fromkeys([*known[0], *known[1]]):
+        one, other = known[0].get(label), known[1].get(label)
+        if one is None or other is None:
+            only = first if other is None else second
+            raise ConfigError(
+                f"{first} and {second} have different objectives: only {only} has {label}; compare "
+                "runs that were searched for the same"
+            )
+        if one.limit != other.limit:
+            raise ConfigError(
+                f"{first} and {second} have different objectives: {label} has the limit "
+                f"{_limit(one)} in {first} and {_limit(other)} in {second}; compare runs with "
+                "equal limits"
+            )
+
+
+def _limit(objective: Objective) -> str:
+    return "none" if objective.limit is None else f"{objective.limit:g}"

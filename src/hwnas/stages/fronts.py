@@ -1,0 +1,131 @@
+"""The front of a run as it is now, read without its data; also of a run that is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hwnas.deploy.bundle import Bundle
+from hwnas.errors import ConfigError, InfeasibleError, RunError
+from hwnas.plugin import closest
+from hwnas.run_folder import RunFolder
+from hwnas.search import Metric, SearchResult
+from hwnas.search.front import knee
+from hwnas.search.objective import COUNTED, LATENCY, Objective, losses
+from hwnas.stages.finalists import picks, read_bundles
+from hwnas.stages.job import Goal
+from hwnas.stages.search import found
+from hwnas.stages.summary import FrontRow, Summary, front_row, summary_of
+
+__all__ = ["opened_goal", "read_front", "results_of"]
+
+
+def read_front(run: Path, target: str | None = None, wanted: Sequence[str] = ()) -> Summary:
+    """What a run has found so far.
+
+    Networks are marked as ``hwnas export --pick`` would choose them: of finalists by what was
+    measured. Where there are none yet, of the front by what the search knows.
+
+    Args:
+        run: The run's folder.
+        target: One that the run was specialised for; its own if None.
+        wanted: Only these, each ``"knee"``, ``"fastest"``, ``"most-accurate"`` or the id of any
+            network that was evaluated; all if empty.
+
+    Raises:
+        ConfigError: One that is wanted is not there.
+        InfeasibleError: No network that was evaluated keeps the limits.
+        RunError: There is no run, no such target or no finished trial.
+    """
+    folder, goal = opened_goal(run, target)
+    result = results_of(folder, goal)
+    bundles = read_bundles(folder.output(goal.target) / "bundles")
+    metric = _main_metric(goal.objectives, bundles)
+    # A metric that is no objective has no direction here, so finalists cannot be told apart by it.
+    measured = bundles and metric.name in {objective.metric for objective in goal.objectives}
+    names = picks(bundles, metric, goal.objectives) if measured else _marks(result)
+    summary = summary_of(folder, goal, result, bundles, names, metric.name)
+    if not wanted:
+        return summary
+    every = {t.candidate.id: front_row(run, goal, t, {}, None, metric.name) for t in result.trials}
+    return replace(summary, front=_chosen(summary.front, every, wanted))
+
+
+def opened_goal(run: Path, target: str | None) -> tuple[RunFolder, Goal]:
+    """A run, and its own goal (where the target is one of its own) or that of an added target.
+
+    Raises:
+        RunError: There is no run, or it was not specialised for the target.
+    """
+    folder = RunFolder.open(run)
+    goal = Goal(folder.recipe.objective)
+    if target is None or target in goal.targets:
+        return folder, goal
+    if target not in folder.specialised:
+        known = ", ".join([*goal.targets, *folder.specialised]) or "none"
+        raise RunError(
+            f"{run} has no front for {target!r}, only for: {known}; "
+            f"`hwnas specialise {run} --target TARGET` adds one to a finished run"
+        )
+    return folder, Goal.specialised(folder.recipe, target)
+
+
+def results_of(folder: RunFolder, goal: Goal) -> SearchResult:
+    """The finished trials of a goal.
+
+    Raises:
+        InfeasibleError: None of them keeps the limits.
+        RunError: There is none yet.
+    """
+    result = found(folder.path, goal) if (folder.path / "study.db").exists() else None
+    if result is None or not result.trials:
+        raise RunError(
+            f"{folder.path} has no finished trial yet; `hwnas status {folder.path}` says how far "
+            "it is"
+        )
+    if not result.feasible:
+        limits = ", ".join(f"{o.label} {o.limit:g}" for o in goal.objectives if o.limit is not None)
+        raise InfeasibleError(
+            f"{folder.path}: none of {len(result.trials)} networks keeps the limits ({limits}) so "
+            "far"
+        )
+    return result
+
+
+def _main_metric(objectives: Sequence[Objective], bundles: Mapping[str, Bundle]) -> Metric:
+    """The task's first metric, as finalists tell it, or else the first that is an objective."""
+    scored = [o for o in objectives if o.metric != LATENCY and o.metric not in COUNTED]
+    directions = {o.metric: o.direction for o in (*scored, *objectives)}
+    name = next(iter(directions))
+    for bundle in bundles.values():
+        name = bundle.description["metrics"][0]["name"]
+    return Metric(name, directions.get(name, "maximize"), "")
+
+
+def _marks(result: SearchResult) -> dict[str, str]:
+    """Ids of the knee and of the best in accuracy and latency, by what the search knows."""
+    front = result.front
+    table = losses(result.objectives, [trial.values for trial in front])
+    names = {"knee": front[knee(table)].candidate.id}
+    for column, objective in enumerate(result.objectives):
+        if objective.metric in COUNTED:
+            continue
+        name = "fastest" if objective.metric == LATENCY else "most-accurate"
+        names.setdefault(name, front[int(table[:, column].argmin())].candidate.id)
+    return names
+
+
+def _chosen(
+    front: Sequence[FrontRow], every: Mapping[str, FrontRow], wanted: Sequence[str]
+) -> tuple[FrontRow, ...]:
+    by_name = {name: row for row in front for name in (*row.picks, row.id)}
+    rows = []
+    for name in wanted:
+        row = by_name.get(name) or every.get(name)
+        if row is None:
+            raise ConfigError(
+                f"--pick {name!r} is no network of this run; {closest(name, by_name)}"
+            )
+        rows.append(row)
+    return tuple({row.id: row for row in rows}.values())

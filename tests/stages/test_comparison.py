@@ -1,0 +1,158 @@
+"""Runs side by side, on studies that a real search made with a score that takes no time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hwnas.deploy.device import Target
+from hwnas.errors import ConfigError, RunError
+from hwnas.experiment import space_of
+from hwnas.predictors import Estimate
+from hwnas.recipe import read_recipe
+from hwnas.search import Evaluation, Fidelity, run_search
+from hwnas.search_spaces import Candidate, Workload
+from hwnas.stages.comparison import compare_runs, write_comparison
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
+LATENCY = f"latency_ms@{TARGET}"
+
+
+@dataclass(frozen=True)
+class ByKernels:
+    """Wide kernels are liked; how much sets runs apart."""
+
+    liking: float = 1.0
+
+    @property
+    def key(self) -> str:
+        return f"by-kernels-{self.liking}"
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        kernels = [float(v) for n, v in candidate.network.values if n.endswith("kernel_size")]
+        value = self.liking * sum(kernels) / 20
+        return Evaluation({"accuracy": value}, {"accuracy": 0.01}, 100, "validation")
+
+
+class ByMacs:
+    """A millisecond for each million multiply-accumulates."""
+
+    def cost(self, workloads: Sequence[Workload], targets: Sequence[Target]) -> list[Estimate]:
+        return [
+            Estimate("latency_ms", workload.macs / 1e6, 0.001, "table", target.name)
+            for workload, target in zip(workloads, targets, strict=True)
+        ]
+
+
+def searched_again(finished: Path, to: Path, trials: int, liking: float = 1.0) -> Path:
+    """A run of the same recipe whose study is another."""
+    shutil.copytree(finished, to)
+    shutil.rmtree(to / "bundles")
+    for path in to.glob("study.db*"):
+        path.unlink()
+    run_search(
+        space_of(to),
+        read_recipe(to / "recipe.toml")[0].objective,
+        ByKernels(liking),
+        {TARGET: ByMacs()},
+        trials,
+        "random",
+        study=to / "study.db",
+    )
+    return to
+
+
+def test_a_run_that_goes_on_from_another_covers_it(finished: Path, tmp_path: Path) -> None:
+    short = searched_again(finished, tmp_path / "short", 6)
+    long = searched_again(finished, tmp_path / "long", 24)
+    found = compare_runs([short, long])
+    first, second = found.runs
+    assert (first.trials, second.trials) == (6, 24)
+    assert first.covered_by == {str(long): 1.0}
+    assert second.covered_by[str(short)] < 1
+    assert 0 < first.hypervolume <= second.hypervolume
+    assert second.hypervolume_share == pytest.approx(1)
+    assert first.hypervolume_share == pytest.approx(first.hypervolume / second.hypervolume)
+    assert second.best["accuracy"] >= first.best["accuracy"]
+    assert second.best[LATENCY] <= first.best[LATENCY]
+    assert found.reference_point["accuracy"] < min(run.best["accuracy"] for run in found.runs)
+    assert json.loads(json.dumps(found.to_json()))["objectives"] == ["accuracy", LATENCY]
+
+
+def test_a_run_that_is_ahead_everywhere_is_covered_by_none(finished: Path, tmp_path: Path) -> None:
+    behind = searched_again(finished, tmp_path / "behind", 12)
+    ahead = searched_again(finished, tmp_path / "ahead", 12, liking=1.5)
+    first, second = compare_runs([behind, ahead]).runs
+    assert first.covered_by == {str(ahead): 1.0}
+    assert second.covered_by == {str(behind): 0.0}
+    assert first.hypervolume < second.hypervolume
+
+
+def test_equal_runs_are_equal_whatever_their_order(finished: Path, tmp_path: Path) -> None:
+    one = searched_again(finished, tmp_path / "one", 8)
+    two = Path(shutil.copytree(one, tmp_path / "two"))
+    found = compare_runs([one, two, finished])
+    assert found.runs[0].hypervolume == found.runs[1].hypervolume
+    assert found.runs[0].covered_by[str(two)] == found.runs[1].covered_by[str(one)] == 1
+    back = compare_runs([finished, two, one])
+    assert back.reference_point == found.reference_point
+    assert {run.run: run.hypervolume for run in back.runs} == {
+        run.run: run.hypervolume for run in found.runs
+    }
+
+
+def test_a_comparison_is_a_table_too(finished: Path, tmp_path: Path) -> None:
+    other = searched_again(finished, tmp_path / "other", 6)
+    found = compare_runs([finished, other])
+    write_comparison(found, tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row, run in zip(rows, found.runs, strict=True):
+        assert row["run"] == run.run
+        assert float(row["hypervolume"]) == run.hypervolume
+        assert float(row[f"best_{LATENCY}"]) == run.best[LATENCY]
+        assert row[f"covered_by_{run.run}"] == ""
+
+
+def changed(run: Path, to: Path, old: str, new: str) -> Path:
+    """A copy of a run whose recipe says something else."""
+    shutil.copytree(run, to)
+    text = (to / "recipe.toml").read_text()
+    assert old in text
+    (to / "recipe.toml").write_text(text.replace(old, new))
+    about = json.loads((to / "run.json").read_text())
+    recipe = read_recipe(to / "recipe.toml")[0].hash
+    (to / "run.json").write_text(json.dumps({**about, "recipe": recipe}))
+    return to
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (f'"{TARGET}"', '"cpu-openvino-fp32-b1-t1"', rf"only \S+run has latency_ms@{TARGET}"),
+        (
+            f'"{TARGET}"',
+            f'"{TARGET}"\nlimit = 5',
+            r"has the limit none in \S+run and 5 in \S+other",
+        ),
+    ],
+)
+def test_runs_of_other_objectives_are_refused_with_the_difference(
+    finished: Path, tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compare_runs([finished, changed(finished, tmp_path / "other", old, new)])
+
+
+def test_less_than_two_runs_are_no_comparison(finished: Path, tmp_path: Path) -> None:
+    for runs in ([finished], [finished, finished / "."], []):
+        with pytest.raises(ConfigError, match="expected two or more, none twice"):
+            compare_runs(runs)
+    with pytest.raises(RunError, match="holds no run"):
+        compare_runs([finished, tmp_path / "none"])
