@@ -73,6 +73,8 @@ def evolve(
     _check("generations", generations, 1)
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"unknown algorithm {algorithm!r}; {closest(algorithm, ALGORITHMS)}")
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed is {seed}; expected 0 to 2**63 - 1")
     generator = torch.Generator(usable_device(device)).manual_seed(seed)
     genes = _genes(space, generator, canonical)
     known = None if initial is None else torch.as_tensor(initial)
@@ -134,14 +136,19 @@ def usable_device(name: str | torch.device) -> torch.device:
     """The device of this name.
 
     Raises:
-        DeviceError: It is not one of torch's, or not on this machine.
+        DeviceError: It is neither a CPU nor CUDA, or not on this machine.
     """
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise DeviceError(f"unknown device {name!r}; expected cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise DeviceError(f"{device} cannot be used: torch finds no CUDA here; use cpu")
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise DeviceError(f"unknown device {str(name)!r}; expected cpu or cuda")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"{device} cannot be used: torch finds {torch.cuda.device_count()} CUDA devices here; "
+            "use cpu"
+        )
     return device
 
 

@@ -45,7 +45,8 @@ def fronts(scores: Scores, needed: int) -> Tensor:
         last = int(ranks[feasible & (ranks < LATER)].max())
     if kept < needed:
         _, place = torch.unique(scores.violations[~feasible], return_inverse=True)
-        ranks[~feasible] = last + 1 + place
+        most = torch.searchsorted(torch.bincount(place).cumsum(0), needed - kept)
+        ranks[~feasible] = torch.where(place <= most, last + 1 + place, LATER)
     return ranks
 
 
