@@ -45,8 +45,8 @@ def evolve(
 
     After EvoMO (Liang et al., "Bridging Evolutionary Multiobjective Optimization and GPU
     Acceleration via Tensorization", 2025): selection, crossover and mutation are tensor operations
-    on the whole population. Codes are all different, and a space that is no larger than the
-    population is scored as a whole.
+    on the whole population. Codes are all different, but for ``"moead"``, where one may be the best
+    for several problems; a space that is no larger than the population is scored as a whole.
 
     Args:
         space: What is searched. Codes of a `SearchSpace` are canonical.
