@@ -106,13 +106,15 @@ def _next(
     with one_thread():
         first, second = (individuals[places] for places in algorithm.mates())
         young, new = genes.children(first, second, len(individuals), individuals)
-    if not bool(new.any()):
+    born = int(new.sum())
+    if not born:
         return individuals, scores, 0
-    scored = _scored(score, young[new])
+    all_live = born == len(new)
+    scored = _scored(score, young if all_live else young[new])
     with one_thread():
-        both = scores.followed_by(scored.spread(new))
+        both = scores.followed_by(scored if all_live else scored.spread(new))
         kept = algorithm.survive(both)
-        return torch.cat([individuals, young])[kept], both.take(kept), len(scored)
+        return torch.cat([individuals, young])[kept], both.take(kept), born
 
 
 def _scored(score: Score, individuals: Tensor) -> Scores:
