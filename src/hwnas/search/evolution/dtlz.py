@@ -25,7 +25,8 @@ def dtlz2(objectives: int) -> Callable[[Tensor], Tensor]:
         objectives: At least 2.
 
     Returns:
-        A function from (N, variables), more variables than objectives - 1, to float64 (N, objectives).
+        A function from (N, variables), more variables than objectives - 1, to float64 of shape
+        (N, objectives).
     """
 
     def losses(points: Tensor) -> Tensor:
