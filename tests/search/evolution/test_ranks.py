@@ -29,12 +29,18 @@ def cut(ranks: list[int], needed: int) -> list[int]:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(size=sizes, share=st.floats(0.01, 1), patience=st.sampled_from([0, 4]))
+@given(
+    size=sizes,
+    share=st.floats(0.01, 1),
+    patience=st.sampled_from([0, 4]),
+    sample=st.sampled_from([1, 9]),
+)
 def test_ranks_are_those_of_loops(
     plain_ranks: Callable[..., list[int]],
     size: tuple[int, int, int],
     share: float,
     patience: int,
+    sample: int,
 ) -> None:
     losses = points(*size)
     needed = max(1, int(share * len(losses)))
@@ -42,6 +48,7 @@ def test_ranks_are_those_of_loops(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_PATIENCE", patience)
         patch.setattr(module, "_BLOCK", 64)  # so that there are several blocks
+        patch.setattr(module, "_SAMPLE", sample)
         assert ranks_by_moocore(losses, needed).tolist() == expected
         assert ranks_by_tensors(torch.from_numpy(losses), needed).tolist() == expected
 

@@ -132,7 +132,8 @@ class CodeGenes:
     def _canonically(self, codes: Tensor) -> Tensor:
         if self._canonical is None:
             return codes
-        return torch.from_numpy(self._canonical(codes.cpu().numpy())).to(self._device)
+        found = np.asarray(self._canonical(codes.cpu().numpy()), np.int64)
+        return torch.from_numpy(found).to(self._device)
 
     def _distinct(self, codes: Tensor, canonically: bool = True) -> Tensor:
         codes = self._canonically(codes) if canonically else codes
