@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import optuna
 import pytest
 import torch
@@ -165,6 +166,31 @@ def test_every_vector_in_range_is_a_member(space: SearchSpace, data: st.DataObje
     architecture = space.decode(vector)
     assert space.check(architecture) == architecture
     assert space.decode(space.encode(architecture)) == architecture
+
+
+@every_space
+@settings(max_examples=20)
+@given(seed=seeds)
+def test_canonical_codes_are_those_of_decoded_networks(space: SearchSpace, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    options = [len(choice.options) for choice in space.choices]
+    codes = rng.integers(0, options, (8, len(options)))
+    before = codes.copy()
+    found = space.canonical(codes)
+    assert found.tolist() == [space.encode(space.decode(code)).tolist() for code in codes]
+    assert (codes == before).all()
+    assert space.canonical(codes[:0]).shape == (0, len(options))
+
+
+@every_space
+@pytest.mark.parametrize("bad", [-1, 99, 0.5, float("nan")])
+def test_a_code_out_of_range_names_the_choice_and_row(space: SearchSpace, bad: float) -> None:
+    codes = np.zeros((3, len(space.choices)))
+    codes[1, 0] = bad
+    with pytest.raises(ConfigError, match=rf"{space.choices[0].name}: index .* of row 1 is not in"):
+        space.canonical(codes)
+    with pytest.raises(ConfigError, match=rf"expected \(N, {len(space.choices)}\)"):
+        space.canonical(codes[0])
 
 
 @every_space

@@ -281,15 +281,16 @@ class SearchSpace(ABC):
         if codes.ndim != 2 or codes.shape[1] != len(self.choices):
             raise ConfigError(f"got {codes.shape=}, expected (N, {len(self.choices)})")
         options = np.array([len(choice.options) for choice in self.choices])
-        indices = codes.astype(np.int64)
-        wrong = np.argwhere((indices != codes) | (indices < 0) | (indices >= options))
-        if len(wrong):
-            row, column = wrong[0]
+        inside = (codes >= 0) & (codes < options)
+        if not np.issubdtype(codes.dtype, np.integer):
+            inside &= codes % 1 == 0
+        if not inside.all():
+            row, column = np.argwhere(~inside)[0]
             raise ConfigError(
                 f"{self.choices[column].name}: index {codes[row, column]} of row {row} is not in "
                 f"0..{options[column] - 1}"
             )
-        return indices
+        return codes.astype(np.int64)
 
     def _has_effect(self, choice: Choice, effective: Mapping[str, Option]) -> bool:
         when = choice.when
