@@ -20,6 +20,7 @@ from hwnas.errors import ConfigError, InfeasibleError, RunError, StorageError
 from hwnas.progress import Advance, Reporter, make_reporter
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.run_folder import RunFolder, all_or_nothing
+from hwnas.search import SearchResult
 from hwnas.search.training import (
     SupernetTraining,
     TrainingRow,
@@ -265,15 +266,16 @@ def status(folder: str | Path) -> dict[str, Any]:
     """How far a run is: its stages, and how many candidates are evaluated."""
     opened = RunFolder.open(Path(folder))
     goal = Goal(opened.recipe.objective)
-    trials = 0
+    result = SearchResult(goal.objectives, ())
     if (opened.path / "study.db").exists():
-        trials = len(found(opened.path, goal).trials)
+        result = found(opened.path, goal)
     return {
         "name": opened.recipe.name,
         "state": "finished" if is_finished(opened, goal) else "unfinished",
         "created": opened.about["created"],
         "stages": opened.about["stages"],
-        "trials": trials,
+        "trials": len(result.trials),
+        "failed": [{"candidate": f.candidate.id, **f.failure.to_json()} for f in result.failed],
         "trials_wanted": opened.recipe.search.trials,
         "targets": [*goal.targets, *opened.specialised],
     }

@@ -64,6 +64,9 @@ class SearchConfig:
         trials: Candidates to evaluate.
         workers: Processes that evaluate; 0 evaluates in this process, without Ray.
         batch: Candidates asked for at a time.
+        retries: How often an evaluation that failed is tried again.
+        timeout_s: How long an evaluation may take before it is killed, in seconds; as long as it
+            likes if not given. Only workers can be killed: not with ``workers = 0``.
         validation_images: Score candidates on so many validation images; all if not given.
         random_baseline: Whether random search runs too, with as many trials, for comparison.
     """
@@ -74,15 +77,23 @@ class SearchConfig:
     trials: int = 200
     workers: int = 2
     batch: int = 4
+    retries: int = 1
+    timeout_s: float | None = None
     validation_images: int | None = None
     random_baseline: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("trials", 1), ("workers", 0), ("batch", 1)):
+        for name, least in (("trials", 1), ("workers", 0), ("batch", 1), ("retries", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(
                     f"search.{name} is {getattr(self, name)}; expected at least {least}"
                 )
+        if self.timeout_s is not None and (self.timeout_s <= 0 or self.workers == 0):
+            raise ConfigError(
+                f"search.timeout_s is {self.timeout_s:g} and search.workers {self.workers}; "
+                "expected above 0 and at least 1: what runs in the search's own process cannot be "
+                "stopped"
+            )
         if self.validation_images is not None and self.validation_images < 2:
             raise ConfigError(
                 f"search.validation_images is {self.validation_images}; expected at least 2"

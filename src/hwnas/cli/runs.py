@@ -75,6 +75,15 @@ def status(run: RunPath, as_json: Json = False) -> None:
         table_of(["stage", "", "wall s", "CPU s"], rows, f"{found['name']}: {found['state']}")
     )
     out.print(f"{found['trials']} of {found['trials_wanted']} candidates evaluated")
+    failed = found["failed"]
+    if failed:
+        last = failed[-1]
+        out.print(
+            f"{len(failed)} failed; the last one, {last['candidate']}: {last['kind']}, "
+            f"{last['reason']}",
+            soft_wrap=True,
+            markup=False,
+        )
     if found["state"] != "finished":
         out.print(f"next: hwnas resume {run}", soft_wrap=True, markup=False)
 

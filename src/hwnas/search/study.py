@@ -30,7 +30,7 @@ class SearchStudy:
 
     Args:
         name: Of the study.
-        objectives: Give the directions.
+        objectives: What it is of.
         sampler: Makes the sampler, given how many trials there are already: a resumed search must
             not draw the same random numbers again.
         path: The SQLite file; None keeps the study in memory only.
@@ -48,13 +48,14 @@ class SearchStudy:
         path: Path | None = None,
     ) -> None:
         directions = [o.direction for o in objectives]
-        self._disk = None if path is None else StudyFile(path, name, directions)
+        self._disk = None if path is None else StudyFile(path, name, objectives)
         finished = [] if self._disk is None else self._disk.trials()
         self.study = optuna.create_study(
             storage=InMemoryStorage(), directions=directions, sampler=sampler(len(finished))
         )
         self.study.add_trials(finished)
         self._on_disk = len(finished)
+        self.asked = len(finished)
         self._waiting: dict[int, FrozenTrial] = {}
 
     @property
@@ -67,10 +68,16 @@ class SearchStudy:
         """Those that were evaluated."""
         return self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
 
+    @property
+    def failed(self) -> list[FrozenTrial]:
+        """Those whose evaluation failed."""
+        return self.study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+
     def ask(self, values: Mapping[str, Any] | None = None) -> Trial:
         """A new trial: the sampler's proposal, or the one with the given values."""
         if values is not None:
             self.study.enqueue_trial(dict(values))
+        self.asked += 1
         return self.study.ask()
 
     def tell(self, trial: Trial, values: Sequence[float] | None) -> FrozenTrial:
@@ -81,8 +88,20 @@ class SearchStudy:
         Raises:
             StorageError: The study cannot be written.
         """
-        state = TrialState.COMPLETE if values is not None else TrialState.PRUNED
-        frozen = self.study.tell(trial, values, state=state)
+        return self._finish(trial, TrialState.PRUNED if values is None else None, values)
+
+    def fail(self, trial: Trial) -> FrozenTrial:
+        """Finish a trial as FAIL; the same holds.
+
+        Raises:
+            StorageError: The study cannot be written.
+        """
+        return self._finish(trial, TrialState.FAIL)
+
+    def _finish(
+        self, trial: Trial, state: TrialState | None, values: Sequence[float] | None = None
+    ) -> FrozenTrial:
+        frozen = self.study.tell(trial, values, state=state or TrialState.COMPLETE)
         if self._disk is not None:
             self._waiting[frozen.number] = frozen
             while self._on_disk in self._waiting:
