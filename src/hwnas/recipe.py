@@ -20,6 +20,7 @@ from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.search.data import DataConfig
 from hwnas.search.objective import Objective
+from hwnas.search.storage import check_storage
 from hwnas.search.training import TrainConfig
 
 __all__ = ["DeployConfig", "Named", "PredictorConfig", "Recipe", "SearchConfig", "read_recipe"]
@@ -61,6 +62,7 @@ class SearchConfig:
         sampler: ``"nsga2"``, ``"nsga3"``, ``"tpe"``, ``"gp"``, ``"random"`` or one's own.
         options: Keyword arguments of the sampler.
         evaluator: ``"supernet"``, ``"train"`` or one's own.
+        storage: URL of a study that several searches share; the run folder's own if not given.
         trials: Candidates to evaluate.
         workers: Processes that evaluate; 0 evaluates in this process, without Ray.
         batch: Candidates asked for at a time.
@@ -74,6 +76,7 @@ class SearchConfig:
     sampler: str = "nsga2"
     options: Mapping[str, Any] = field(default_factory=dict)
     evaluator: str = "supernet"
+    storage: str | None = None
     trials: int = 200
     workers: int = 2
     batch: int = 4
@@ -88,6 +91,8 @@ class SearchConfig:
                 raise ConfigError(
                     f"search.{name} is {getattr(self, name)}; expected at least {least}"
                 )
+        if self.storage is not None:
+            check_storage(self.storage)
         if self.timeout_s is not None and (self.timeout_s <= 0 or self.workers == 0):
             raise ConfigError(
                 f"search.timeout_s is {self.timeout_s:g} and search.workers {self.workers}; "

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
+import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +26,7 @@ from hwnas.search.front import non_dominated
 from hwnas.search.objective import COUNTED, LATENCY, Objective, losses, violations
 from hwnas.search.samplers import make_sampler
 from hwnas.search.scores import ScoreStore
+from hwnas.search.shared_study import SharedStudy, Sharing
 from hwnas.search.study import SearchStudy
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace, Workload
 
@@ -39,6 +43,7 @@ __all__ = [
 
 _RETRIES_OF_SAMPLER = 5
 _RETRIES_AT_RANDOM = 1000
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,7 @@ def run_search(
     fidelity: Fidelity = Fidelity(),  # noqa: B008 - frozen
     study: Path | None = None,
     study_name: str = "search",
+    sharing: Sharing | None = None,
     scores: ScoreStore | None = None,
     first: Sequence[Architecture] = (),
     retries: int = 1,
@@ -161,6 +167,8 @@ def run_search(
         fidelity: How thoroughly to evaluate.
         study: SQLite file of the Optuna study; in memory if None.
         study_name: Name of the study in that file.
+        sharing: A study that other searches work on, too, so that none evaluates what another does.
+            ``trials`` are then those of all together, and all of them are kept in ``study``.
         scores: Evaluations that are never made twice.
         first: Architectures to evaluate before the sampler is asked.
         retries: How often an evaluation that failed is tried again. One that fails each time is a
@@ -186,11 +194,20 @@ def run_search(
     scores = ScoreStore() if scores is None else scores
     calls = Calls(executor, scores, retries)
     search = _Search(space, tuple(objectives), calls, costs or {}, fidelity, on_trial, on_failure)
+
+    def shared(known: Sequence[int]) -> SharedStudy:
+        assert sharing is not None
+        identity = {"space": space.fingerprint, "evaluator": executor.evaluator.key}
+        return SharedStudy(sharing, objectives, {**identity, "fidelity": fidelity.key}, known)
+
+    if sharing is not None:  # each by a seed of its own, or all would propose the same
+        seed = (seed + zlib.crc32(sharing.driver.encode())) % 2**32
     held = SearchStudy(
         study_name,
         objectives,
         lambda known: make_sampler(sampler, _mix(seed, known), sampler_options or {}, trials),
         study,
+        None if sharing is None else shared,
     )
     with contextlib.closing(held):
         search.run(held, trials, batch, seed, first)
@@ -222,6 +239,13 @@ class _Search:
     on_trial: Callable[[Scored, int], None]
     on_failure: Callable[[Failed], None]
     _seen: dict[str, int] = field(default_factory=dict)
+    """Trials by candidate."""
+    _elsewhere: dict[str, int] = field(default_factory=dict)
+    """Those of them that another search has claimed."""
+    _planned: list[Architecture] = field(default_factory=list)
+    """What is evaluated before the sampler is asked."""
+    _enough: bool = False
+    """Whether other searches have claimed all that is left."""
 
     def run(
         self,
@@ -231,25 +255,48 @@ class _Search:
         seed: int,
         first: Sequence[Architecture],
     ) -> None:
-        done = len(study.complete)
-        patience = Patience(evaluated=done)
+        patience = Patience(evaluated=len(study.complete))
         outcomes = _outcomes(study)
         forgiven = patience.forgiven([(name, ok) for name, _, ok in outcomes])
         self._seen = {name: number for name, number, ok in outcomes if ok or name not in forgiven}
-        finished = len(outcomes)
-        planned = [a for a in first if Candidate.of(a).id not in self._seen]
-        while done < trials:
+        self._planned = [a for a in first if Candidate.of(a).id not in self._seen]
+        done, own = len(study.complete), study.own
+        while True:
+            received, others = self._receive(study, done)
+            done += received
+            if done >= trials:
+                return
             # A batch that a kill has cut in two is completed before the next is asked for.
-            size = min(batch - finished % batch, trials - done)
-            asked = self._ask_batch(study, size, planned, seed)
+            size = min(batch - own % batch, trials - done - others)
+            asked = self._ask_batch(study, size, trials, seed)
+            if not asked and (others or self._enough):
+                time.sleep(_POLL_SECONDS)  # what others are at may be left to us, if they die
+                continue
             if not asked:
                 return  # every network of the space was evaluated
             candidates = [candidate for _, candidate in asked]
             prices = self._price(candidates)
             found = self.calls.outcomes(candidates, self.fidelity, self._metrics(prices[0]))
             for (trial, candidate), price, outcome in zip(asked, prices, found, strict=True):
-                finished += 1
+                own += 1
                 done += self._finish(study, trial, candidate, price, outcome, done, patience)
+
+    def _receive(self, study: SearchStudy, done: int) -> tuple[int, int]:
+        """How many candidates other searches have evaluated meanwhile, and are evaluating."""
+        received, abandoned, others = study.receive()
+        evaluated = 0
+        for trial in received:
+            self._seen[trial.user_attrs["candidate"]] = trial.number
+            if trial.state is TrialState.COMPLETE:
+                evaluated += 1
+                self.on_trial(_scored(trial, self.objectives), done + evaluated)
+        for trial in abandoned:
+            name = trial.user_attrs["candidate"]
+            if self._elsewhere.pop(name, None) is not None:
+                del self._seen[name]
+            if name not in self._seen:
+                self._planned.append(Architecture.from_json(trial.user_attrs["architecture"]))
+        return evaluated, others
 
     def _finish(
         self,
@@ -275,27 +322,26 @@ class _Search:
         return False
 
     def _ask_batch(
-        self, study: SearchStudy, count: int, planned: list[Architecture], seed: int
+        self, study: SearchStudy, count: int, trials: int, seed: int
     ) -> list[tuple[Trial, Candidate]]:
         asked = []
+        self._enough = False
         for _ in range(count):
-            found = self._ask(study, planned, seed)
+            found = self._ask(study, trials, seed)
             if found is None:
                 break
             asked.append(found)
         return asked
 
-    def _ask(
-        self, study: SearchStudy, planned: list[Architecture], seed: int
-    ) -> tuple[Trial, Candidate] | None:
+    def _ask(self, study: SearchStudy, trials: int, seed: int) -> tuple[Trial, Candidate] | None:
         """A trial of a network that no other trial has; None if there is no such network."""
-        for attempt in range(_RETRIES_OF_SAMPLER + 1):
+        for attempt in itertools.count():
             # By the trial's number, so that a search that was killed goes on with the same draws.
             rng = random.Random(f"{seed}-{study.asked}")
             values: dict[str, Any] | None = None
-            if planned:
-                values = self.space.parameters(planned.pop(0), rng)
-            elif attempt == _RETRIES_OF_SAMPLER:
+            if self._planned:
+                values = self.space.parameters(self._planned.pop(0), rng)
+            elif attempt >= _RETRIES_OF_SAMPLER:
                 unseen = self._unseen(rng)
                 if unseen is None:
                     return None
@@ -305,11 +351,18 @@ class _Search:
             twin = self._seen.get(candidate.id)
             trial.set_user_attr("candidate", candidate.id)
             trial.set_user_attr("architecture", candidate.network.to_json())
-            if twin is None:
+            claim = study.claim(trial, trials) if twin is None else "theirs"
+            if claim == "ours":
                 self._seen[candidate.id] = trial.number
                 return trial, candidate
-            trial.set_user_attr("twin", twin)
+            if twin is not None:
+                trial.set_user_attr("twin", twin)
+            elif claim == "theirs":
+                self._seen[candidate.id] = self._elsewhere[candidate.id] = trial.number
             study.tell(trial, None)
+            if claim == "enough":
+                self._enough = True
+                return None
         return None
 
     def _unseen(self, rng: random.Random) -> Architecture | None:

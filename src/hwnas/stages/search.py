@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import socket
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -24,6 +27,7 @@ from hwnas.search import (
 from hwnas.search.engine import Failed, failed_trials, scored_trials
 from hwnas.search.evaluate import Evaluator
 from hwnas.search.samplers import make_sampler
+from hwnas.search.shared_study import Sharing
 from hwnas.search.study import SearchStudy
 from hwnas.stages.job import Goal, Job
 
@@ -106,12 +110,23 @@ def _search(
         fidelity=job.fidelity,
         study=folder / "study.db",
         study_name=study_name,
+        sharing=_sharing(job, study_name),
         scores=ScoreStore(folder / "scores.jsonl"),
         first=() if sampler == "random" else (space.smallest(), space.largest()),
         retries=config.retries,
         on_trial=on_trial,
         on_failure=on_failure,
     )
+
+
+def _sharing(job: Job, study_name: str) -> Sharing | None:
+    """The study that runs of this recipe share, if it names a place for one."""
+    if job.recipe.search.storage is None:
+        return None
+    # The folder is locked, so nobody else on this machine has the name.
+    place = f"{uuid.getnode():x} {socket.gethostname()} {job.folder.path.absolute()}"
+    driver = hashlib.sha256(place.encode()).hexdigest()[:12]
+    return Sharing(job.recipe.search.storage, f"{job.recipe.name}/{study_name}", driver)
 
 
 @contextlib.contextmanager
