@@ -20,6 +20,7 @@ from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.search.data import DataConfig
 from hwnas.search.objective import Objective
+from hwnas.search.rungs import Rungs
 from hwnas.search.storage import check_storage
 from hwnas.search.training import TrainConfig
 
@@ -70,6 +71,7 @@ class SearchConfig:
         timeout_s: How long an evaluation may take before it is killed, in seconds; as long as it
             likes if not given. Only workers can be killed: not with ``workers = 0``.
         validation_images: Score candidates on so many validation images; all if not given.
+        fidelity: At which shares of that candidates are evaluated first; all in full if not given.
         random_baseline: Whether random search runs too, with as many trials, for comparison.
     """
 
@@ -83,6 +85,7 @@ class SearchConfig:
     retries: int = 1
     timeout_s: float | None = None
     validation_images: int | None = None
+    fidelity: Rungs = field(default_factory=Rungs)
     random_baseline: bool = False
 
     def __post_init__(self) -> None:

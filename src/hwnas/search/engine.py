@@ -9,7 +9,7 @@ import random
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from hwnas.search.executor import Executor, InProcess
 from hwnas.search.failure import Failure, Outcome, Patience
 from hwnas.search.front import non_dominated
 from hwnas.search.objective import COUNTED, LATENCY, Objective, losses, violations
+from hwnas.search.rungs import RUNGS, RungCount, Rungs, rung_counts
 from hwnas.search.samplers import make_sampler
 from hwnas.search.scores import ScoreStore
 from hwnas.search.shared_study import SharedStudy, Sharing
@@ -108,12 +109,19 @@ class SearchResult:
         trials: All evaluated candidates, by number.
         evaluations_made: How many evaluations this call made itself.
         failed: Candidates whose evaluation failed, by number.
+        rungs: How many candidates were evaluated at a part of the cost, and how many went on.
     """
 
     objectives: tuple[Objective, ...]
     trials: tuple[Scored, ...]
     evaluations_made: int = 0
     failed: tuple[Failed, ...] = ()
+    rungs: tuple[RungCount, ...] = ()
+
+    @property
+    def tried(self) -> int:
+        """How many candidates were evaluated, fully or at a part of the cost."""
+        return len(self.trials) + sum(rung.evaluated - rung.promoted for rung in self.rungs)
 
     @property
     def feasible(self) -> tuple[Scored, ...]:
@@ -142,6 +150,7 @@ def run_search(
     seed: int = 0,
     batch: int = 4,
     fidelity: Fidelity = Fidelity(),  # noqa: B008 - frozen
+    rungs: Rungs = Rungs(),  # noqa: B008 - frozen
     study: Path | None = None,
     study_name: str = "search",
     sharing: Sharing | None = None,
@@ -165,6 +174,8 @@ def run_search(
         batch: How many candidates are asked for and evaluated at a time. A batch is finished
             before the next is asked for, also where a search goes on in the middle of one.
         fidelity: How thoroughly to evaluate.
+        rungs: With several, most candidates are evaluated at a part of that only. They count among
+            ``trials`` and are PRUNED trials with their records as the attribute ``rungs``.
         study: SQLite file of the Optuna study; in memory if None.
         study_name: Name of the study in that file.
         sharing: A study that other searches work on, too, so that none evaluates what another does.
@@ -193,7 +204,9 @@ def run_search(
     executor = evaluator if isinstance(evaluator, Executor) else InProcess(evaluator)
     scores = ScoreStore() if scores is None else scores
     calls = Calls(executor, scores, retries)
-    search = _Search(space, tuple(objectives), calls, costs or {}, fidelity, on_trial, on_failure)
+    search = _Search(
+        space, tuple(objectives), calls, costs or {}, fidelity, rungs, on_trial, on_failure
+    )
 
     def shared(known: Sequence[int]) -> SharedStudy:
         assert sharing is not None
@@ -208,10 +221,12 @@ def run_search(
         lambda known: make_sampler(sampler, _mix(seed, known), sampler_options or {}, trials),
         study,
         None if sharing is None else shared,
+        rungs.pruner,
     )
     with contextlib.closing(held):
         search.run(held, trials, batch, seed, first)
-        found = scored_trials(held, objectives), calls.made, failed_trials(held)
+        counts = rung_counts(held.trials)
+        found = scored_trials(held, objectives), calls.made, failed_trials(held), counts
     result = SearchResult(tuple(objectives), *found)
     if not result.trials:
         raise WorkerError(
@@ -236,6 +251,7 @@ class _Search:
     calls: Calls
     costs: Mapping[str, CostSource]
     fidelity: Fidelity
+    rungs: Rungs
     on_trial: Callable[[Scored, int], None]
     on_failure: Callable[[Failed], None]
     _seen: dict[str, int] = field(default_factory=dict)
@@ -260,7 +276,7 @@ class _Search:
         forgiven = patience.forgiven([(name, ok) for name, _, ok in outcomes])
         self._seen = {name: number for name, number, ok in outcomes if ok or name not in forgiven}
         self._planned = [a for a in first if Candidate.of(a).id not in self._seen]
-        done, own = len(study.complete), study.own
+        done, own = len(study.complete) + len(study.stopped), study.own
         while True:
             received, others = self._receive(study, done)
             done += received
@@ -276,7 +292,7 @@ class _Search:
                 return  # every network of the space was evaluated
             candidates = [candidate for _, candidate in asked]
             prices = self._price(candidates)
-            found = self.calls.outcomes(candidates, self.fidelity, self._metrics(prices[0]))
+            found = self._evaluate(study, asked, prices)
             for (trial, candidate), price, outcome in zip(asked, prices, found, strict=True):
                 own += 1
                 done += self._finish(study, trial, candidate, price, outcome, done, patience)
@@ -290,6 +306,8 @@ class _Search:
             if trial.state is TrialState.COMPLETE:
                 evaluated += 1
                 self.on_trial(_scored(trial, self.objectives), done + evaluated)
+            elif RUNGS in trial.user_attrs:
+                evaluated += 1
         for trial in abandoned:
             name = trial.user_attrs["candidate"]
             if self._elsewhere.pop(name, None) is not None:
@@ -304,11 +322,15 @@ class _Search:
         trial: Trial,
         candidate: Candidate,
         price: Price,
-        outcome: Outcome,
+        outcome: Outcome | None,
         done: int,
         patience: Patience,
     ) -> bool:
-        """Tell what became of a candidate; gives whether it was evaluated."""
+        """Tell what became of a candidate; gives whether it was evaluated, at least in part."""
+        if outcome is None:
+            study.tell(trial, None)
+            patience.succeeded()
+            return True
         if isinstance(outcome, Evaluation):
             outcome = _priced(candidate, self.objectives, price, outcome)
         if isinstance(outcome, Evaluation):
@@ -372,6 +394,37 @@ class _Search:
                 return architecture
         return None
 
+    def _evaluate(
+        self,
+        study: SearchStudy,
+        asked: Sequence[tuple[Trial, Candidate]],
+        prices: Sequence[Price],
+    ) -> list[Outcome | None]:
+        """What becomes of a batch; None of those that stop at a rung before the last."""
+        outcomes: list[Outcome | None] = [None] * len(asked)
+        going = list(range(len(asked)))
+        metrics = self._metrics(prices[0])
+        for rung, share in enumerate(self.rungs.rungs):
+            fidelity = replace(self.fidelity, share=share)
+            candidates = [asked[i][1] for i in going]
+            found = dict(
+                zip(going, self.calls.outcomes(candidates, fidelity, metrics), strict=True)
+            )
+            if share == 1:
+                outcomes = [found.get(i, outcome) for i, outcome in enumerate(outcomes)]
+                break
+            values = {}
+            for i, outcome in found.items():
+                if isinstance(outcome, Evaluation):
+                    values[i] = {**outcome.values, **prices[i].values}
+                else:
+                    outcomes[i] = outcome
+            trials = [asked[i][0] for i in values]
+            given = trials, list(values.values()), study.trials, self.objectives
+            promoted = self.rungs.promote(rung, *given)
+            going = [i for i, goes in zip(values, promoted, strict=True) if goes]
+        return outcomes
+
     def _metrics(self, price: Price) -> list[str]:
         """What the objectives need from the evaluator."""
         return [o.label for o in self.objectives if o.label not in price.values]
@@ -395,9 +448,10 @@ class _Search:
 def _outcomes(study: SearchStudy) -> list[tuple[str, int, bool]]:
     """Of every candidate that was tried: its id, its trial's number, whether it was evaluated."""
     return [
-        (trial.user_attrs["candidate"], trial.number, trial.state is TrialState.COMPLETE)
+        (trial.user_attrs["candidate"], trial.number, trial.state is not TrialState.FAIL)
         for trial in study.trials
-        if trial.state in (TrialState.COMPLETE, TrialState.FAIL) and "candidate" in trial.user_attrs
+        if "candidate" in trial.user_attrs
+        and (trial.state in (TrialState.COMPLETE, TrialState.FAIL) or RUNGS in trial.user_attrs)
     ]
 
 

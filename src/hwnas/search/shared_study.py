@@ -25,6 +25,7 @@ from sqlalchemy import exc
 
 from hwnas.errors import RunError, StorageError
 from hwnas.search.objective import Objective
+from hwnas.search.rungs import RUNGS
 from hwnas.search.storage import close_storage, open_storage, reason_of
 from hwnas.search.study_identity import other_objectives, study_of
 
@@ -286,5 +287,5 @@ class SharedStudy:
 
 def _is_void(trial: FrozenTrial) -> bool:
     """Whether a trial says nothing of its candidate: nobody evaluated it."""
-    pruned = trial.state is TrialState.PRUNED and "rungs" not in trial.user_attrs
+    pruned = trial.state is TrialState.PRUNED and RUNGS not in trial.user_attrs
     return pruned or _ABANDONED in trial.user_attrs or _WITHDRAWN in trial.user_attrs

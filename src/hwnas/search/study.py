@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hwnas.search.objective import Objective
+from hwnas.search.rungs import RUNGS
 from hwnas.search.shared_study import Claim, SharedStudy
 from hwnas.search.study_file import StudyFile
 
@@ -43,6 +45,7 @@ class SearchStudy:
         path: The SQLite file; None keeps the study in memory only.
         shared: Opens the study that other searches work on, too, given which of its trials are in
             the file already. What the others find is then kept in the file as well.
+        pruner: Stops trials before they are complete; none if None.
 
     Raises:
         RunError: The file is damaged or holds a study of other objectives.
@@ -56,13 +59,17 @@ class SearchStudy:
         sampler: Callable[[int], BaseSampler],
         path: Path | None = None,
         shared: Callable[[Sequence[int]], SharedStudy] | None = None,
+        pruner: BasePruner | None = None,
     ) -> None:
         directions = [o.direction for o in objectives]
         self._disk = None if path is None else StudyFile(path, name, objectives)
         finished = [] if self._disk is None else self._disk.trials()
         self._memory = InMemoryStorage()
         self.study = optuna.create_study(
-            storage=self._memory, directions=directions, sampler=sampler(len(finished))
+            storage=self._memory,
+            directions=directions,
+            sampler=sampler(len(finished)),
+            pruner=pruner or NopPruner(),
         )
         self.study.add_trials(finished)
         self._on_disk = len(finished)
@@ -81,6 +88,12 @@ class SearchStudy:
     def complete(self) -> list[FrozenTrial]:
         """Those that were evaluated."""
         return self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+
+    @property
+    def stopped(self) -> list[FrozenTrial]:
+        """Those that were evaluated at a part of the full cost only."""
+        pruned = self.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,))
+        return [trial for trial in pruned if RUNGS in trial.user_attrs]
 
     @property
     def failed(self) -> list[FrozenTrial]:
@@ -173,8 +186,7 @@ class SearchStudy:
         """How many candidates this search has evaluated, or tried to, itself."""
         done = (TrialState.COMPLETE, TrialState.FAIL)
         return sum(
-            _FOREIGN not in trial.user_attrs
-            and (trial.state in done or "rungs" in trial.user_attrs)
+            _FOREIGN not in trial.user_attrs and (trial.state in done or RUNGS in trial.user_attrs)
             for trial in self.trials
         )
 

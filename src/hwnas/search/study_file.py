@@ -33,6 +33,7 @@ _DATABASE_ERRORS = (
 _TABLES = (
     "trials",
     "trial_values",
+    "trial_intermediate_values",
     "trial_params",
     "trial_user_attributes",
     "trial_system_attributes",
@@ -119,6 +120,10 @@ def _rows_beside(trial: FrozenTrial) -> dict[str, list[dict[str, Any]]]:
         "trial_values": [
             {"objective": objective, "value": value, "value_type": "FINITE"}
             for objective, value in enumerate(trial.values or ())
+        ],
+        "trial_intermediate_values": [
+            {"step": step, "intermediate_value": value, "intermediate_value_type": "FINITE"}
+            for step, value in trial.intermediate_values.items()
         ],
         "trial_params": [
             {

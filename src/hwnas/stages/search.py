@@ -26,6 +26,7 @@ from hwnas.search import (
 )
 from hwnas.search.engine import Failed, failed_trials, scored_trials
 from hwnas.search.evaluate import Evaluator
+from hwnas.search.rungs import rung_counts
 from hwnas.search.samplers import make_sampler
 from hwnas.search.shared_study import Sharing
 from hwnas.search.study import SearchStudy
@@ -108,6 +109,7 @@ def _search(
         seed=job.recipe.seed,
         batch=config.batch,
         fidelity=job.fidelity,
+        rungs=config.fidelity,
         study=folder / "study.db",
         study_name=study_name,
         sharing=_sharing(job, study_name),
@@ -149,5 +151,6 @@ def found(folder: Path, goal: Goal, study_name: str | None = None) -> SearchResu
         folder / "study.db",
     )
     trials, failed = scored_trials(study, goal.objectives), failed_trials(study)
+    rungs = rung_counts(study.trials)
     study.close()
-    return SearchResult(goal.objectives, trials, failed=failed)
+    return SearchResult(goal.objectives, trials, failed=failed, rungs=rungs)
