@@ -193,7 +193,7 @@ LIVES = [["worker", "worker", "raylet"], ["worker", "search"], ["worker", "searc
 def test_killed_eight_times_with_ray(tmp_path: Path) -> None:
     from killed import Drive
 
-    drive, rng = Drive(tmp_path, "nsga2", 600, workers=2, seconds=0.05), random.Random(0)
+    drive, rng = Drive(tmp_path, "nsga2", 2000, workers=2, seconds=0.15), random.Random(0)
 
     def more(count: int) -> Callable[[], bool]:
         wanted = len(finished(drive.study)) + count
