@@ -11,9 +11,12 @@ from hwnas.search.evaluate import (
     TrainEvaluator,
 )
 from hwnas.search.executor import Executor, InProcess, RayActors
+from hwnas.search.failure import Failure
 from hwnas.search.objective import Objective
+from hwnas.search.rungs import Rungs
 from hwnas.search.samplers import SAMPLERS
 from hwnas.search.scores import ScoreStore
+from hwnas.search.shared_study import Sharing
 from hwnas.search.study import SearchStudy
 from hwnas.search.task import TASKS, Classification, Metric, Task, classification
 from hwnas.search.training import SupernetTraining, TrainConfig, train_supernet
@@ -27,16 +30,19 @@ __all__ = [
     "Evaluation",
     "Evaluator",
     "Executor",
+    "Failure",
     "Fidelity",
     "ImageData",
     "InProcess",
     "Metric",
     "Objective",
     "RayActors",
+    "Rungs",
     "ScoreStore",
     "Scored",
     "SearchResult",
     "SearchStudy",
+    "Sharing",
     "Split",
     "SupernetEvaluator",
     "SupernetTraining",
