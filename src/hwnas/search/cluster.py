@@ -49,6 +49,7 @@ def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
     paths = [*map(str, import_paths), *filter(None, sys.path)]
     with _set_unless_set(_SETTINGS):
         ray.init(
+            address="local",  # also where a cluster runs on this machine, which nobody asked for
             num_cpus=cpus,
             include_dashboard=False,
             log_to_driver=False,
