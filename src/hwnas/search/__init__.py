@@ -12,9 +12,12 @@ from hwnas.search.evaluate import (
 )
 from hwnas.search.evolution import Box, Evolution, evolve
 from hwnas.search.executor import Executor, InProcess, RayActors
+from hwnas.search.failure import Failure
 from hwnas.search.objective import Objective
+from hwnas.search.rungs import Rungs
 from hwnas.search.samplers import SAMPLERS
 from hwnas.search.scores import ScoreStore
+from hwnas.search.shared_study import Sharing
 from hwnas.search.study import SearchStudy
 from hwnas.search.task import TASKS, Classification, Metric, Task, classification
 from hwnas.search.training import SupernetTraining, TrainConfig, train_supernet
@@ -30,16 +33,19 @@ __all__ = [
     "Evaluator",
     "Evolution",
     "Executor",
+    "Failure",
     "Fidelity",
     "ImageData",
     "InProcess",
     "Metric",
     "Objective",
     "RayActors",
+    "Rungs",
     "ScoreStore",
     "Scored",
     "SearchResult",
     "SearchStudy",
+    "Sharing",
     "Split",
     "SupernetEvaluator",
     "SupernetTraining",
