@@ -96,8 +96,8 @@ def test_what_cannot_work_is_refused(table: ObjectiveTable, files: Path) -> None
         bench_search(table, "gided", 10, 1)
     with pytest.raises(ConfigError, match="--known 'lat' is no objective; did you mean 'lat_ms'"):
         bench_search(table, "guided", 10, 1, known="lat")
+    calibration = Calibration.of(table, 5)
     with pytest.raises(ConfigError, match="exclude each other"):
-        calibration = Calibration.of(table, 5)
         bench_search(table, "guided", 10, 1, known="lat_ms", calibration=calibration)
     with pytest.raises(ConfigError, match="--calibrate 2: expected at least 3"):
         Calibration.of(table, 2)

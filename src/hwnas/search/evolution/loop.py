@@ -130,8 +130,8 @@ def _genes(
     if isinstance(space, Box):
         return RealGenes(space, generator)
     if isinstance(space, SearchSpace):
-        options = [len(choice.options) for choice in space.choices]
-        return CodeGenes(options, generator, canonical or space.canonical, space.size())
+        sizes = [len(choice.options) for choice in space.choices]
+        return CodeGenes(sizes, generator, canonical or space.canonical, space.size())
     options = space if isinstance(space, Sequence) else space.options
     return CodeGenes(options, generator, canonical)
 

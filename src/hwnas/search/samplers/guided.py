@@ -92,9 +92,7 @@ class GuidedSampler(PlannedSampler):
         return self._draws[1]
 
 
-def _spread(
-    knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
-) -> Codes:
+def _spread(knowledge: Knowledge, history: History, count: int, rng: np.random.Generator) -> Codes:
     """A start: random networks, evenly spread over what the first price says."""
     drawn = random_start(knowledge, history, _SPREAD * count, rng)
     prices = knowledge.price(drawn)
@@ -145,7 +143,10 @@ class _Choice:
         covariances = self.outlook.covariances(shown)
         picked: list[int] = []
         while len(picked) < min(count, len(shown)):
-            deviations = np.sqrt(np.maximum(np.diagonal(covariances, axis1=1, axis2=2).T, 0.0)+_OWN*self.outlook.noise)
+            deviations = np.sqrt(
+                np.maximum(np.diagonal(covariances, axis1=1, axis2=2).T, 0.0)
+                + _OWN * self.outlook.noise
+            )
             look = _LOOKS[(len(self.history) + len(picked)) % len(_LOOKS)]
             gain = self._gain(look, known, means, deviations, feasible)
             gain[picked] = -1.0

@@ -84,8 +84,8 @@ class Knowledge:
                 options[name] = range(distribution.low, distribution.high + 1, distribution.step)
             else:
                 raise ConfigError(
-                    f"parameter {name!r} is {distribution}; this sampler takes categorical ones and "
-                    "integers"
+                    f"parameter {name!r} is {distribution}; this sampler takes categorical ones "
+                    "and integers"
                 )
         return cls(options)
 
@@ -109,7 +109,8 @@ class Knowledge:
     def code(self, parameters: Mapping[str, Any]) -> npt.NDArray[np.int64]:
         """The code (P,) of a trial's parameters."""
         row = [list(options).index(parameters[name]) for name, options in self.options.items()]
-        return self.canonical(np.array([row], dtype=np.int64))[0]
+        code: npt.NDArray[np.int64] = self.canonical(np.array([row], dtype=np.int64))[0]
+        return code
 
     def parameters(self, code: npt.NDArray[np.int64]) -> dict[str, Any]:
         """The parameters of a trial with this code."""
@@ -154,8 +155,11 @@ class Knowledge:
     @cached_property
     def _component(self) -> Numbers:
         sample = self._blocks(self.draw(_SAMPLE, np.random.default_rng(0)))[_STATISTICS]
-        component: Numbers = np.linalg.svd(self._scales[_STATISTICS](sample), full_matrices=False)[2][0]
-        return component * np.sign(component.sum())
+        component: Numbers = np.linalg.svd(self._scales[_STATISTICS](sample), full_matrices=False)[
+            2
+        ][0]
+        upward: Numbers = component * np.sign(component.sum())
+        return upward
 
     @cached_property
     def _scales(self) -> dict[str, Scale]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from hwnas.errors import ConfigError
 from hwnas.search.front import non_dominated
 from hwnas.search.samplers.knowledge import Knowledge
 from hwnas.search.samplers.planned import History, PlannedSampler
@@ -34,7 +33,9 @@ class ProxyOrder(PlannedSampler):
         def score(codes: Codes) -> tuple[np.ndarray, np.ndarray]:
             prices = knowledge.price(codes)
             known = [history.signs[j] * price.values for j, price in prices.items()]
-            return np.column_stack([-knowledge.proxy(codes), *known]), 0.5 - knowledge.allowed(codes)
+            return np.column_stack([-knowledge.proxy(codes), *known]), 0.5 - knowledge.allowed(
+                codes
+            )
 
         candidates = pool(knowledge, history, score, rng)
         losses, missed = score(candidates)

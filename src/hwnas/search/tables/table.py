@@ -224,8 +224,8 @@ def _values(path: Path, arrays: Arrays, name: str, column: str) -> Numbers:
     array = arrays[name]
     if not np.issubdtype(array.dtype, np.number) or array.ndim not in (1, 2) or not len(array):
         raise ConfigError(
-            f"{path}: {name} is {array.dtype} of shape {array.shape}; expected numbers, one row for "
-            "each network"
+            f"{path}: {name} is {array.dtype} of shape {array.shape}; expected numbers, one row "
+            "for each network"
         )
     if array.ndim == 1:
         if column:

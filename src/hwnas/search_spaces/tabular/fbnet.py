@@ -52,7 +52,8 @@ class FBNetSpace:
 
     def depth(self, codes: Codes) -> npt.NDArray[np.int64]:
         """Blocks that are not skipped."""
-        return (codes != len(_BLOCKS)).sum(1)
+        layers: npt.NDArray[np.int64] = (codes != len(_BLOCKS)).sum(1)
+        return layers
 
     def parts(self, codes: Codes) -> Assembly:
         """The layers in their order, then stem and head together."""

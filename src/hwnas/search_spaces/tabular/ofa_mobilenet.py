@@ -75,7 +75,8 @@ class OFAMobileNetSpace:
 
     def depth(self, codes: Codes) -> npt.NDArray[np.int64]:
         """Blocks that are there."""
-        return (codes[:, :-1] != _ABSENT).sum(1)
+        layers: npt.NDArray[np.int64] = (codes[:, :-1] != _ABSENT).sum(1)
+        return layers
 
     def parts(self, codes: Codes) -> Assembly:
         """The blocks in their order, then stem and head together."""
