@@ -16,13 +16,12 @@ __all__ = ["ProxyOrder"]
 class ProxyOrder(PlannedSampler):
     """Visits the front of a zero-cost proxy and the prices, then the next front, and so on.
 
-    The proxy is the first principal component of the statistics, turned such that more of them is
-    better. What has no price counts for nothing.
+    See `Knowledge.proxy`. What has no price counts for nothing.
 
     Args:
         seed: Of the order within a front.
         batch: Proposals planned together.
-        knowledge: Of the space; it must have statistics.
+        knowledge: Of the space; made from a study's trials if None.
     """
 
     def plan(

@@ -30,14 +30,14 @@ def nsga3(seed: int, trials: int, population_size: int | None = None) -> BaseSam
     return NSGAIIISampler(population_size=size, seed=seed)
 
 
-def tpe(seed: int, n_startup_trials: int = 20, multivariate: bool = True) -> BaseSampler:
+def tpe(seed: int, n_startup_trials: int = 10, multivariate: bool = True) -> BaseSampler:
     """A tree-structured Parzen estimator."""
     return optuna.samplers.TPESampler(
         seed=seed, n_startup_trials=n_startup_trials, multivariate=multivariate
     )
 
 
-def gp(seed: int, n_startup_trials: int = 20) -> BaseSampler:
+def gp(seed: int, n_startup_trials: int = 10) -> BaseSampler:
     """A Gaussian process."""
     return optuna.samplers.GPSampler(seed=seed, n_startup_trials=n_startup_trials)
 
