@@ -58,7 +58,7 @@ class SearchConfig:
     """The ``[search]`` table.
 
     Attributes:
-        sampler: ``"nsga2"``, ``"nsga3"``, ``"tpe"``, ``"gp"``, ``"random"`` or one's own.
+        sampler: ``"guided"``, or another of `hwnas.search.SAMPLERS`, or one's own.
         options: Keyword arguments of the sampler.
         evaluator: ``"supernet"``, ``"train"`` or one's own.
         trials: Candidates to evaluate.
@@ -68,7 +68,7 @@ class SearchConfig:
         random_baseline: Whether random search runs too, with as many trials, for comparison.
     """
 
-    sampler: str = "nsga2"
+    sampler: str = "guided"
     options: Mapping[str, Any] = field(default_factory=dict)
     evaluator: str = "supernet"
     trials: int = 200

@@ -19,7 +19,7 @@ from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search.executor import Executor, InProcess
 from hwnas.search.front import non_dominated
 from hwnas.search.objective import COUNTED, LATENCY, Objective, label_on, losses, violations
-from hwnas.search.samplers import make_sampler
+from hwnas.search.samplers import knowledge_of_space, make_sampler
 from hwnas.search.scores import ScoreStore
 from hwnas.search.study import SearchStudy
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace, Workload
@@ -104,7 +104,7 @@ def run_search(
     evaluator: Evaluator | Executor,
     costs: Mapping[str, CostSource] | None = None,
     trials: int = 200,
-    sampler: str = "nsga2",
+    sampler: str = "guided",
     *,
     sampler_options: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -149,12 +149,9 @@ def run_search(
     executor = evaluator if isinstance(evaluator, Executor) else InProcess(evaluator)
     scores = ScoreStore() if scores is None else scores
     search = _Search(space, tuple(objectives), executor, costs or {}, fidelity, scores)
-    held = SearchStudy(
-        study_name,
-        objectives,
-        lambda known: make_sampler(sampler, _mix(seed, known), sampler_options or {}, trials),
-        study,
-    )
+    knowledge = knowledge_of_space(space, objectives, costs)
+    given = sampler, seed, sampler_options or {}, trials, batch, knowledge
+    held = SearchStudy(study_name, objectives, lambda known: make_sampler(*given, known), study)
     with contextlib.closing(held):
         rng = random.Random(f"{seed}-{len(held.trials)}")
         search.run(held, trials, batch, rng, first, on_trial)
@@ -163,10 +160,6 @@ def run_search(
     if not result.feasible:
         raise InfeasibleError(_nearest(result))
     return result
-
-
-def _mix(seed: int, known: int) -> int:
-    return (seed * 1_000_003 + known) % 2**32
 
 
 @dataclass
