@@ -60,7 +60,7 @@ class SearchConfig:
     """The ``[search]`` table.
 
     Attributes:
-        sampler: ``"nsga2"``, ``"nsga3"``, ``"tpe"``, ``"gp"``, ``"random"`` or one's own.
+        sampler: ``"guided"``, or another of `hwnas.search.SAMPLERS`, or one's own.
         options: Keyword arguments of the sampler.
         evaluator: ``"supernet"``, ``"train"`` or one's own.
         storage: URL of a study that several searches share; the run folder's own if not given.
@@ -75,7 +75,7 @@ class SearchConfig:
         random_baseline: Whether random search runs too, with as many trials, for comparison.
     """
 
-    sampler: str = "nsga2"
+    sampler: str = "guided"
     options: Mapping[str, Any] = field(default_factory=dict)
     evaluator: str = "supernet"
     storage: str | None = None

@@ -26,6 +26,8 @@ from hwnas.search_spaces import (
     MobileNetSpace,
     SearchSpace,
     Stage,
+    Step,
+    StepTable,
     Supernet,
     When,
     batch_norms,
@@ -245,6 +247,49 @@ def test_a_choice_without_effect_makes_no_new_architecture(space: SearchSpace) -
     for choice in without_effect:
         for option in choice.options:
             assert space.architecture({**smallest, choice.name: option}) == space.smallest()
+
+
+# What many networks ask of hardware
+
+
+def steps_of(table: StepTable) -> list[dict[Step, int]]:
+    """How often each network takes each step."""
+    return [
+        {step: int(n) for step, n in zip(table.steps, row, strict=True) if n}
+        for row in table.counts.toarray()
+    ]
+
+
+@every_space
+@settings(max_examples=4)
+@given(seed=seeds)
+def test_steps_of_codes_are_those_of_traced_networks(space: SearchSpace, seed: int) -> None:
+    networks = [sampled(space, seed), space.smallest(), space.largest()]
+    codes = np.array([space.encode(network) for network in networks])
+    table, counted = space.steps(codes), space.counted(codes)
+    if table is None:
+        assert (counted, space.depth(codes)) == ({}, None)
+        return
+    workloads = [space.workload(network) for network in networks]
+    assert steps_of(table) == steps_of(StepTable.of_workloads(workloads))
+    assert counted["macs"].tolist() == table.macs.tolist() == [w.macs for w in workloads]
+    assert counted["params"].tolist() == [w.params for w in workloads]
+    assert counted["weight_bytes"].tolist() == [w.weight_bytes for w in workloads]
+
+
+def test_the_shipped_spaces_know_their_steps() -> None:
+    for name, space in (SPACES | LARGE).items():
+        codes = np.array([space.encode(space.smallest())])
+        assert (space.steps(codes) is None) == (name == "gated")
+
+
+@every_space
+def test_steps_do_not_depend_on_choices_that_have_no_effect(space: SearchSpace) -> None:
+    options = [len(choice.options) for choice in space.choices]
+    codes = np.random.default_rng(0).integers(0, options, (50, len(options)))
+    table, canonical = space.steps(codes), space.steps(space.canonical(codes))
+    if table is not None and canonical is not None:
+        assert steps_of(table) == steps_of(canonical)
 
 
 # Sampling and variation

@@ -25,7 +25,7 @@ from hwnas.search.failure import Failure, Outcome, Patience
 from hwnas.search.front import non_dominated
 from hwnas.search.objective import COUNTED, LATENCY, Objective, label_on, losses, violations
 from hwnas.search.rungs import RUNGS, RungCount, Rungs, rung_counts
-from hwnas.search.samplers import make_sampler
+from hwnas.search.samplers import knowledge_of_space, make_sampler
 from hwnas.search.scores import ScoreStore
 from hwnas.search.shared_study import SharedStudy, Sharing
 from hwnas.search.study import SearchStudy
@@ -145,7 +145,7 @@ def run_search(
     evaluator: Evaluator | Executor,
     costs: Mapping[str, CostSource] | None = None,
     trials: int = 200,
-    sampler: str = "nsga2",
+    sampler: str = "guided",
     *,
     sampler_options: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -216,10 +216,12 @@ def run_search(
 
     if sharing is not None:  # each by a seed of its own, or all would propose the same
         seed = (seed + zlib.crc32(sharing.driver.encode())) % 2**32
+    knowledge = knowledge_of_space(space, objectives, costs)
+    given = sampler, seed, sampler_options or {}, trials, batch, knowledge
     held = SearchStudy(
         study_name,
         objectives,
-        lambda known: make_sampler(sampler, _mix(seed, known), sampler_options or {}, trials),
+        lambda known: make_sampler(*given, known),
         study,
         None if sharing is None else shared,
         rungs.pruner,
@@ -237,10 +239,6 @@ def run_search(
     if not result.feasible:
         raise InfeasibleError(_nearest(result))
     return result
-
-
-def _mix(seed: int, known: int) -> int:
-    return (seed * 1_000_003 + known) % 2**32
 
 
 @dataclass

@@ -20,6 +20,7 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.blueprint import blueprint
 from hwnas.search_spaces.choices import Choice, Option
+from hwnas.search_spaces.steps import PartTable, StepTable, counted
 from hwnas.search_spaces.workload import Workload, trace
 
 if TYPE_CHECKING:
@@ -211,6 +212,48 @@ class SearchSpace(ABC):
             effect[choice.name] = active
             column *= active
         return np.ascontiguousarray(columns.T)
+
+    # What many networks ask of hardware
+
+    def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:
+        """What networks are put together of, and which part stands at each place, for N at once.
+
+        A space that gives this is searched much faster: `steps` and `counted` follow from it. They
+        have to say what a trace of each network says, to the last byte.
+
+        Args:
+            codes: Indices of options, of shape (N, len(choices)).
+
+        Returns:
+            The parts at batch 1 in float32, with batch normalisations as steps of their own, and
+            what was chosen, of shape (N, places). None where networks have to be traced.
+        """
+        return None
+
+    def steps(self, codes: npt.NDArray[np.int64]) -> StepTable | None:
+        """What N networks ask of hardware, as ``StepTable.of_workloads`` of their workloads.
+
+        Args:
+            codes: Indices of options, of shape (N, len(choices)).
+
+        Returns:
+            N networks; None where the space does not know its `parts`.
+        """
+        found = self.parts(codes)
+        return None if found is None else found[0].deployed.networks(found[1])
+
+    def counted(self, codes: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
+        """Costs that follow from the `parts`, exactly, each of shape (N,), by name.
+
+        They are ``macs``, ``params`` and ``weight_bytes``, as a workload counts them; none where
+        the space does not know its parts.
+        """
+        found = self.parts(codes)
+        return {} if found is None else counted(found[0].networks(found[1]))
+
+    def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+        """How many blocks, or whatever a space is deep in, come one after the other, (N,)."""
+        return None
 
     # Variation
 

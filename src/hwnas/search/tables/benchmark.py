@@ -167,7 +167,7 @@ def _told(column: Column, sampler: BaseSampler) -> tuple[Direction, Numbers]:
     worst value times 1.1, which does better on errors than on negated accuracies.
     """
     most = 100.0 if column.values.max() > 1 else 1.0
-    inside = 0 <= column.values.min() and column.values.max() <= most
+    inside = column.values.min() >= 0 and column.values.max() <= most
     if isinstance(sampler, PlannedSampler) or column.direction == "minimize" or not inside:
         return column.direction, column.values
     return "minimize", most - column.values

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
+from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.steps import Assembly, Step, StepTable
-from hwnas.search_spaces.tabular.sketch import Sketch
 from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, integer_matrix
 
 __all__ = ["EDGES", "OPERATIONS", "NasBench201Space"]
