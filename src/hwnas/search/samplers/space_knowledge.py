@@ -44,6 +44,7 @@ def knowledge_of_space(
     return Knowledge(
         {choice.name: choice.options for choice in space.choices},
         statistics=known.statistics if known.has_steps else None,
+        size=known.size if known.has_steps else None,
         price=known.prices,
         allowed=known.allowed,
         known_limits=frozenset(o.label for o in known.priced.values() if o.limit is not None),
@@ -79,6 +80,11 @@ class _Known:
         [features] = self._blocks(codes).values()
         depth = self.space.depth(codes)
         return features if depth is None else np.column_stack([features, depth])
+
+    def size(self, codes: Codes) -> Numbers:
+        """Mean of the logarithms of multiply-accumulates and parameters, (N,)."""
+        counted = self.space.counted(codes)
+        return np.asarray(np.log([counted["macs"], counted["params"]]).mean(0))
 
     def prices(self, codes: Codes) -> dict[int, Price]:
         """What objectives will be, by index."""
