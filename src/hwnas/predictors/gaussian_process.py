@@ -66,15 +66,27 @@ class Parts:
         return np.array([*linear, *(np.ones(len(x)) for x in self.radial.values())])
 
 
-def covariances(a: Parts, b: Parts) -> Numbers:
-    """Of shape (P, len(a), len(b)): each part between rows of ``a`` and rows of ``b``."""
-    linear = [x @ b.linear[name].T for name, x in a.linear.items()]
-    radial = [_radial(x, b.radial[name]) for name, x in a.radial.items()]
-    return np.array([*linear, *radial])
+def covariances(a: Parts, b: Parts, used: npt.NDArray[np.bool_] | None = None) -> Numbers:
+    """Of shape (P, len(a), len(b)): each part between rows of ``a`` and rows of ``b``.
+
+    Args:
+        a: Some rows.
+        b: Some rows.
+        used: Which parts matter, (P,); the others are 0. All if None.
+    """
+    found = np.zeros((len(a.names), len(a), len(b)))
+    for place, name in enumerate(a.names):
+        if used is not None and not used[place]:
+            continue
+        if name in a.linear:
+            np.matmul(a.linear[name], b.linear[name].T, out=found[place])
+        else:
+            _radial(a.radial[name], b.radial[name], found[place])
+    return found
 
 
-def _radial(a: Numbers, b: Numbers) -> Numbers:
-    negative = a @ b.T
+def _radial(a: Numbers, b: Numbers, out: Numbers | None = None) -> Numbers:
+    negative: Numbers = np.matmul(a, b.T, out=out)
     negative -= 0.5 * (a * a).sum(1)[:, None]
     negative -= 0.5 * (b * b).sum(1)[None]
     np.minimum(negative, 0.0, out=negative)

@@ -23,7 +23,6 @@ _DRAWS = 128
 _PRESENT = 0.5  # share of the parts that a draw has
 _PART = -1.5, 1.7  # mean and deviation of the logarithm of a part's variance
 _NOISE = -3.0, 1.5  # of the noise's
-_ABSENT = -12.0
 _KEPT = 6  # draws that are averaged over, at most
 _LEAST_WEIGHT = 1e-2  # relative to the likeliest draw's
 _MEAN_VARIANCE = 10.0  # of the unknown constant, in units of the observations' own variance
@@ -33,15 +32,16 @@ _LIKELIHOOD_ROWS = 128  # at most so many observations weigh the draws
 
 @lru_cache(maxsize=16)
 def _draws(parts: int) -> Numbers:
-    """Logarithms of variances of the parts and, last, the noise, of shape (D, P + 1)."""
+    """Variances of the parts, 0 for those that are absent, and last the noise, (D, P + 1)."""
     sobol = qmc.Sobol(2 * parts + 1, scramble=True, rng=np.random.default_rng(0))
     uniform = np.clip(sobol.random(_DRAWS), 1e-6, 1 - 1e-6)
     normal = norm.ppf(uniform[:, : parts + 1])
     drawn = np.column_stack(
         [_PART[0] + _PART[1] * normal[:, :parts], _NOISE[0] + _NOISE[1] * normal[:, parts]]
     )
-    drawn[:, :parts][uniform[:, parts + 1 :] > _PRESENT] = _ABSENT
-    return drawn
+    variances: Numbers = np.exp(drawn)
+    variances[:, :parts][uniform[:, parts + 1 :] > _PRESENT] = 0.0
+    return variances
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,10 @@ class Surrogate:
     def draws(self) -> tuple[Numbers, Numbers]:
         """Weights and variances, for a later fit."""
         return self.weights, self.variances
+
+    def used(self, draws: int | None = None) -> npt.NDArray[np.bool_]:
+        """Which parts of the kernel matter to the likeliest draws, (P,)."""
+        return np.asarray((self.variances[:draws, :-1] > 0).any(0))
 
     @property
     def noise(self) -> float:
@@ -166,7 +170,7 @@ def _likeliest(grams: Numbers, values: Numbers) -> tuple[Numbers, Numbers]:
     """Weights (D,) and variances (D, P + 1) of the draws that explain the observations best."""
     rows = _spread(len(values), _LIKELIHOOD_ROWS)
     grams, values = grams[:, rows][:, :, rows], values[rows]
-    variances = np.exp(_draws(len(grams)))
+    variances = _draws(len(grams))
     factors = np.linalg.cholesky(_totals(grams, variances))
     halves = np.array([solve_triangular(each, values, lower=True) for each in factors])
     logs = -0.5 * (halves**2).sum(1) - np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(1)

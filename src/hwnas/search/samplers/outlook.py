@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import ndtr
 
 from hwnas.predictors.gaussian_process import Numbers, Parts, covariances
@@ -144,7 +145,7 @@ class Outlook:
         self, codes: Codes, signs: Losses, draws: int | None
     ) -> tuple[Losses, Losses, Numbers]:
         parts, prices = self.knowledge.parts(codes), self.knowledge.price(codes)
-        cross, own = covariances(parts, self.observed), parts.variances
+        cross, own = covariances(parts, self.observed, self._used(draws)), parts.variances
         means, deviations = np.zeros((2, len(codes), len(self.objectives)))
         for j, objective in enumerate(self.objectives):
             if objective.surrogate is not None:
@@ -160,7 +161,8 @@ class Outlook:
     def covariances(self, codes: Codes) -> Losses:
         """Between networks, of each objective: (m, N, N)."""
         parts = self.knowledge.parts(codes)
-        cross, between = covariances(parts, self.observed), covariances(parts, parts)
+        used = self._used(None)
+        cross, between = covariances(parts, self.observed, used), covariances(parts, parts, used)
         none = np.zeros((len(codes), len(codes)))
         return np.array(
             [
@@ -168,6 +170,13 @@ class Outlook:
                 for each in self.objectives
             ]
         )
+
+    def _used(self, draws: int | None) -> npt.NDArray[np.bool_]:
+        """Which parts of the kernel matter to any surrogate, (P,)."""
+        learnt = [each.surrogate for each in self.objectives if each.surrogate is not None]
+        none = np.zeros(len(self.observed.names), dtype=bool)
+        used = [none, *(each.used(draws) for each in (*learnt, *self.limits))]
+        return np.asarray(np.any(used, axis=0))
 
     @property
     def noise(self) -> Numbers:

@@ -111,7 +111,10 @@ def bench_search(
 
 
 def knowledge_of(table: ObjectiveTable, prices: Mapping[int, Price]) -> Knowledge:
-    """What a sampler may know of a table: its networks, what is counted of them, prices."""
+    """What a sampler may know of a table: its networks, what is counted of them, prices.
+
+    Networks whose output does not depend on their input are not worth an evaluation.
+    """
 
     def of_rows(values: Numbers | None) -> Callable[[Codes], Numbers] | None:
         return None if values is None else lambda codes: values[table.rows_of(codes)]
@@ -126,6 +129,7 @@ def knowledge_of(table: ObjectiveTable, prices: Mapping[int, Price]) -> Knowledg
         of_rows(shipped_scores(table.space, table.codes)),
         of_rows(table.size),
         priced,
+        lambda codes: table.connected[table.rows_of(codes)],
         alike=table.space.canonical,
         rows=table.codes[np.sort(list(table.row_of.values()))],
         ordered=table.statistics is None,
