@@ -15,6 +15,7 @@ from hwnas.search.samplers.guided import GuidedSampler
 from hwnas.search.samplers.knowledge import Knowledge
 from hwnas.search.samplers.predicted_front import forest, linas, surrogate_nsga2
 from hwnas.search.samplers.proxy_order import ProxyOrder
+from hwnas.search.samplers.reinforce import Reinforce
 
 __all__ = ["SAMPLERS", "make_sampler"]
 
@@ -27,6 +28,7 @@ SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {
     "nsga3": stock.nsga3,
     "proxy-order": ProxyOrder,
     "random": stock.random,
+    "reinforce": Reinforce,
     "surrogate-nsga2": surrogate_nsga2,
     "tpe": stock.tpe,
 }
