@@ -11,6 +11,7 @@ from optuna.samplers import BaseSampler
 
 from hwnas.plugin import build, resolve
 from hwnas.search.samplers import stock
+from hwnas.search.samplers.botorch import QLogNEHVI
 from hwnas.search.samplers.guided import GuidedSampler
 from hwnas.search.samplers.knowledge import Knowledge
 from hwnas.search.samplers.predicted_front import forest, linas, surrogate_nsga2
@@ -27,6 +28,7 @@ SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {
     "nsga2": stock.nsga2,
     "nsga3": stock.nsga3,
     "proxy-order": ProxyOrder,
+    "qlognehvi": QLogNEHVI,
     "random": stock.random,
     "reinforce": Reinforce,
     "surrogate-nsga2": surrogate_nsga2,
