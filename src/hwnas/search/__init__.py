@@ -3,15 +3,16 @@
 from hwnas.search.data import DataConfig, ImageData, Split, load_data
 from hwnas.search.engine import Scored, SearchResult, run_search
 from hwnas.search.evaluate import (
-    EVALUATORS,
     Evaluation,
     Evaluator,
     Fidelity,
     SupernetEvaluator,
     TrainEvaluator,
 )
+from hwnas.search.evaluators import EVALUATORS
 from hwnas.search.evolution import Box, Evolution, evolve
 from hwnas.search.executor import Executor, InProcess, RayActors
+from hwnas.search.lineage import GrowEvaluator
 from hwnas.search.objective import Objective
 from hwnas.search.samplers import SAMPLERS
 from hwnas.search.scores import ScoreStore
@@ -31,6 +32,7 @@ __all__ = [
     "Evolution",
     "Executor",
     "Fidelity",
+    "GrowEvaluator",
     "ImageData",
     "InProcess",
     "Metric",

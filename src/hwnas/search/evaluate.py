@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -21,7 +21,6 @@ from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Candidate, SearchSpace, Supernet, batch_norms
 
 __all__ = [
-    "EVALUATORS",
     "Evaluation",
     "Evaluator",
     "Fidelity",
@@ -276,12 +275,3 @@ class TrainEvaluator:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         fit(network, NetworkStep(network, self.task, shape), self.data.train, self.train, self.seed)
         return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
-
-
-EVALUATORS: Mapping[str, Callable[..., Evaluator]] = {
-    "supernet": SupernetEvaluator,
-    "train": TrainEvaluator,
-}
-"""Evaluators by name. One's own is ``"package.module:object"``, a callable that takes whichever it
-wants of ``space``, ``task``, ``data``, ``train``, ``seed`` and ``weights``; a supernet is trained
-only for those that take ``weights``."""

@@ -12,6 +12,7 @@ from optuna.samplers import BaseSampler
 from hwnas.plugin import build, resolve
 from hwnas.search.samplers import stock
 from hwnas.search.samplers.botorch import QLogNEHVI
+from hwnas.search.samplers.growth import Growth
 from hwnas.search.samplers.guided import GuidedSampler
 from hwnas.search.samplers.knowledge import Knowledge
 from hwnas.search.samplers.predicted_front import forest, linas, surrogate_nsga2
@@ -23,6 +24,7 @@ __all__ = ["SAMPLERS", "make_sampler"]
 SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {
     "forest": forest,
     "gp": stock.gp,
+    "growth": Growth,
     "guided": GuidedSampler,
     "linas": linas,
     "nsga2": stock.nsga2,
