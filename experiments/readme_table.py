@@ -209,6 +209,7 @@ def crosstab(rows: Sequence[Row]) -> str:
 
 
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
+    "evolution": crosstab,
     "gemm": crosstab,
     "latency_zoo": crosstab,
     "peak_memory": crosstab,

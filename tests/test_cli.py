@@ -241,6 +241,40 @@ def test_bench_engine(hwnas: Command, tmp_path: Path) -> None:
     assert last.keys() >= {"sampler", "choices", "ms_per_trial", "cpu_ms_per_trial", "pss_mb"}
 
 
+@pytest.mark.parametrize("algorithm", ["nsga2", "nsga3", "moead", "hype"])
+def test_bench_evolve(hwnas: Command, tmp_path: Path, algorithm: str) -> None:
+    rows = tmp_path / "rows.json"
+    sizes = ["--population", 60, "--generations", 4, "--objectives", 3, "--on", "cpu"]
+    answer = hwnas("bench", "evolve", "--algorithm", algorithm, *sizes, "--json", rows)
+    assert answer.status == 0
+    assert f"{algorithm} of 60 on cpu" in answer.out
+    [row] = json.loads(rows.read_text())
+    assert list(row) == [
+        "algorithm", "population", "individuals_per_second", "hypervolume", "igd", "device",
+    ]  # fmt: skip
+    assert (row["algorithm"], row["population"], row["device"]) == (algorithm, 60, "cpu")
+    assert row["individuals_per_second"] > 0
+    assert 0 < row["igd"] < 3
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--algorithm", "nsga4", "unknown algorithm 'nsga4'; did you mean 'nsga"),
+        ("--population", "3", "population is 3; expected at least 4"),
+        ("--generations", "0", "generations is 0; expected at least 1"),
+        ("--objectives", "1", "objectives is 1; expected 2 to 24"),
+        ("--on", "gpu", "unknown device 'gpu'; expected cpu or cuda"),
+    ],
+)
+def test_bench_evolve_of_what_makes_no_sense(
+    hwnas: Command, tmp_path: Path, option: str, value: str, message: str
+) -> None:
+    rows = tmp_path / "rows.json"
+    hwnas("bench", "evolve", option, value, "--json", rows).refused(message)
+    assert not rows.exists()
+
+
 @pytest.mark.slow
 def test_specialise(hwnas: Command, finished: Path) -> None:
     target = "cpu-onnxruntime-fp32-b8-t1"

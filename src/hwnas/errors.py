@@ -11,7 +11,7 @@
     │   └── EnergyUnavailable            nothing on this machine counts energy
     ├── DivergedError    (RuntimeError)  the training loss is not a number
     ├── RunError         (RuntimeError)  a run folder is damaged, busy or of another recipe
-    ├── WorkerError      (RuntimeError)  a worker process was lost for good
+    ├── WorkerError      (RuntimeError)  workers are lost for good, or fail at all they are given
     └── StorageError     (OSError)       a file cannot be written: disk full, no permission
 
 A message says what was given, what was expected and what to do about it, on one line. The command
@@ -89,7 +89,7 @@ class RunError(HwnasError, RuntimeError):
 
 
 class WorkerError(HwnasError, RuntimeError):
-    """A worker process was lost and could not be replaced."""
+    """Workers were lost and cannot be replaced, or fail at everything that they are given."""
 
 
 class StorageError(HwnasError, OSError):

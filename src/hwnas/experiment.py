@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from hwnas.errors import ConfigError, InfeasibleError, RunError, StorageError
 from hwnas.progress import Advance, Reporter, make_reporter
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.run_folder import RunFolder, all_or_nothing
+from hwnas.search import SearchResult
 from hwnas.search.training import (
     SupernetTraining,
     TrainingRow,
@@ -80,13 +81,20 @@ class Experiment:
         recipe, text = read_recipe(Path(path), overrides)
         return cls(recipe, text, Path(path).absolute().parent)
 
-    def run(self, folder: str | Path | None = None, reporter: Reporter | None = None) -> Summary:
+    def run(
+        self,
+        folder: str | Path | None = None,
+        reporter: Reporter | None = None,
+        ray_address: str | None = None,
+    ) -> Summary:
         """Do everything: calibrate, train, search, make bundles, write the report.
 
         Args:
             folder: The run's folder; ``runs/<name>`` if None. A run that the same recipe began
                 there goes on.
             reporter: Who tells the user what happens.
+            ray_address: A Ray cluster to work on, ``"auto"`` or ``"HOST:PORT"``; if None, Ray is
+                started on this machine for as long as the run takes.
 
         Returns:
             What was found and where it is.
@@ -98,13 +106,13 @@ class Experiment:
         goals = [Goal(self.recipe.objective)]
         if (path / "run.json").exists():
             opened = RunFolder.create(path, self.recipe, self.text, self.folder)
-            return _continue(opened, goals, reporter)[0]
+            return _continue(opened, goals, reporter, ray_address)[0]
         with _imports_from(self.folder):
             with all_or_nothing(path):
                 ingredients = Ingredients.prepare(self.recipe, self.folder, path / "cache")
                 opened = RunFolder.create(path, self.recipe, self.text, self.folder)
             with opened:
-                return _work(opened, ingredients, goals, reporter)[0]
+                return _work(opened, ingredients, goals, reporter, ray_address)[0]
 
 
 def run(
@@ -117,11 +125,20 @@ def run(
     return Experiment.load(recipe, overrides).run(folder, reporter)
 
 
-def resume(folder: str | Path, reporter: Reporter | None = None) -> Summary:
-    """Go on with a run, and with the targets that were added to it, where they were interrupted."""
+def resume(
+    folder: str | Path, reporter: Reporter | None = None, ray_address: str | None = None
+) -> Summary:
+    """Go on with a run, and with the targets that were added to it, where they were interrupted.
+
+    Args:
+        folder: The run's folder.
+        reporter: Who tells the user what happens.
+        ray_address: A Ray cluster to work on; see `Experiment.run`.
+    """
     opened = RunFolder.open(Path(folder))
     targets = [Goal.specialised(opened.recipe, target) for target in opened.specialised]
-    return _continue(opened, [Goal(opened.recipe.objective), *targets], reporter)[0]
+    goals = [Goal(opened.recipe.objective), *targets]
+    return _continue(opened, goals, reporter, ray_address)[0]
 
 
 def specialise(
@@ -166,11 +183,16 @@ def is_finished(folder: RunFolder, goal: Goal, results: Sequence[str] = _ALL_RES
     return record is not None and record.state == "done" and all(p.exists() for p in made)
 
 
-def _continue(folder: RunFolder, goals: Sequence[Goal], reporter: Reporter | None) -> list[Summary]:
+def _continue(
+    folder: RunFolder,
+    goals: Sequence[Goal],
+    reporter: Reporter | None,
+    ray_address: str | None = None,
+) -> list[Summary]:
     with _imports_from(folder.recipe_folder), folder:
         cache = folder.path / "cache"
         ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, cache)
-        return _work(folder, ingredients, goals, reporter)
+        return _work(folder, ingredients, goals, reporter, ray_address)
 
 
 def _work(
@@ -178,6 +200,7 @@ def _work(
     ingredients: Ingredients,
     goals: Sequence[Goal],
     reporter: Reporter | None,
+    ray_address: str | None = None,
 ) -> list[Summary]:
     """All stages of some goals that are not done yet."""
     reporter = reporter or make_reporter()
@@ -185,7 +208,7 @@ def _work(
     job = Job(ingredients, folder, reporter)
     left = [goal for goal in goals if not is_finished(folder, goal)]
     if left:
-        with storage_errors(folder.path), _ray(job):
+        with storage_errors(folder.path), _ray(job, ray_address):
             for goal in left:
                 _reach(job, goal)
     else:
@@ -238,9 +261,20 @@ def _supernet(job: Job) -> dict[str, Tensor]:
 
 
 @contextlib.contextmanager
-def _ray(job: Job) -> Iterator[None]:
+def _ray(job: Job, address: str | None) -> Iterator[None]:
     """Ray, if the recipe asks for workers and there is something left to do."""
     workers = job.recipe.workers
+    if address is not None:
+        if workers == 0:
+            raise ConfigError(
+                f"a Ray cluster at {address!r} is to be used, but the recipe has no workers; set "
+                "search.workers to the most that may be used"
+            )
+        from hwnas.search.cluster import connected_ray
+
+        with connected_ray(address, [job.folder.recipe_folder]):
+            yield
+        return
     if workers == 0:
         yield
         return
@@ -265,15 +299,17 @@ def status(folder: str | Path) -> dict[str, Any]:
     """How far a run is: its stages, and how many candidates are evaluated."""
     opened = RunFolder.open(Path(folder))
     goal = Goal(opened.recipe.objective)
-    trials = 0
+    result = SearchResult(goal.objectives, ())
     if (opened.path / "study.db").exists():
-        trials = len(found(opened.path, goal).trials)
+        result = found(opened.path, goal)
     return {
         "name": opened.recipe.name,
         "state": "finished" if is_finished(opened, goal) else "unfinished",
         "created": opened.about["created"],
         "stages": opened.about["stages"],
-        "trials": trials,
+        "trials": result.tried,
+        "rungs": [asdict(rung) for rung in result.rungs],
+        "failed": [{"candidate": f.candidate.id, **f.failure.to_json()} for f in result.failed],
         "trials_wanted": opened.recipe.search.trials,
         "targets": [*goal.targets, *opened.specialised],
     }

@@ -20,6 +20,8 @@ from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.search.data import DataConfig
 from hwnas.search.objective import Objective
+from hwnas.search.rungs import Rungs
+from hwnas.search.storage import check_storage
 from hwnas.search.training import TrainConfig
 
 __all__ = ["DeployConfig", "Named", "PredictorConfig", "Recipe", "SearchConfig", "read_recipe"]
@@ -58,31 +60,48 @@ class SearchConfig:
     """The ``[search]`` table.
 
     Attributes:
-        sampler: ``"nsga2"``, ``"nsga3"``, ``"tpe"``, ``"gp"``, ``"random"`` or one's own.
+        sampler: ``"guided"``, or another of `hwnas.search.SAMPLERS`, or one's own.
         options: Keyword arguments of the sampler.
         evaluator: ``"supernet"``, ``"train"`` or one's own.
+        storage: URL of a study that several searches share; the run folder's own if not given.
         trials: Candidates to evaluate.
         workers: Processes that evaluate; 0 evaluates in this process, without Ray.
         batch: Candidates asked for at a time.
+        retries: How often an evaluation that failed is tried again.
+        timeout_s: How long an evaluation may take before it is killed, in seconds; as long as it
+            likes if not given. Only workers can be killed: not with ``workers = 0``.
         validation_images: Score candidates on so many validation images; all if not given.
+        fidelity: At which shares of that candidates are evaluated first; all in full if not given.
         random_baseline: Whether random search runs too, with as many trials, for comparison.
     """
 
-    sampler: str = "nsga2"
+    sampler: str = "guided"
     options: Mapping[str, Any] = field(default_factory=dict)
     evaluator: str = "supernet"
+    storage: str | None = None
     trials: int = 200
     workers: int = 2
     batch: int = 4
+    retries: int = 1
+    timeout_s: float | None = None
     validation_images: int | None = None
+    fidelity: Rungs = field(default_factory=Rungs)
     random_baseline: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("trials", 1), ("workers", 0), ("batch", 1)):
+        for name, least in (("trials", 1), ("workers", 0), ("batch", 1), ("retries", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(
                     f"search.{name} is {getattr(self, name)}; expected at least {least}"
                 )
+        if self.storage is not None:
+            check_storage(self.storage)
+        if self.timeout_s is not None and (self.timeout_s <= 0 or self.workers == 0):
+            raise ConfigError(
+                f"search.timeout_s is {self.timeout_s:g} and search.workers {self.workers}; "
+                "expected above 0 and at least 1: what runs in the search's own process cannot be "
+                "stopped"
+            )
         if self.validation_images is not None and self.validation_images < 2:
             raise ConfigError(
                 f"search.validation_images is {self.validation_images}; expected at least 2"

@@ -95,6 +95,20 @@ def test_published_tables_are_scored_once(tmp_path: Path) -> None:
     assert set(found) == {"fbnet-F2 macs", "fbnet-F2 ridge"}
 
 
+def test_evolutions_are_timed_and_judged_once(tmp_path: Path) -> None:
+    options = ["--populations", "40", "--generations", "3", "--rounds", "2", "--seeds", "0"]
+    options += ["--quality-population", "40", "--quality-generations", "4", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "experiments.evolution.run", *options]
+    first, second = (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2)
+    )
+    assert first.returncode == second.returncode == 0, first.stderr
+    assert "round 1: hype-40 hwnas" in first.stdout
+    assert "hwnas\n" not in second.stdout
+    found = {(row.metric, row.subject) for row in read_rows(tmp_path / "results.jsonl")}
+    assert found >= {("individuals a second", "moead-40 hwnas"), ("igd", "nsga2-40x4 hwnas")}
+
+
 @pytest.mark.slow
 def test_products_are_timed_once(tmp_path: Path) -> None:
     options = ["--targets", "cpu-onnxruntime-fp32-b1-t1", "--seeds", "0"]

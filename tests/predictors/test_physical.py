@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import random
+
 import numpy as np
 
 from hwnas.predictors.cost_table import CostTable
 from hwnas.predictors.physical import FEATURES, Machine, physical_features, quantities
-from hwnas.search_spaces import Step, StepTable
+from hwnas.search_spaces import Step, StepTable, mobilenet, nasbench201
 
 
 def test_quantities_are_sums_over_steps() -> None:
@@ -39,3 +41,15 @@ def test_features_tell_most_networks_apart(table: CostTable) -> None:
     steps = table.space.steps(table.codes)
     assert steps is not None
     assert len(np.unique(physical_features(steps).round(9), axis=0)) > 250
+
+
+def test_networks_by_their_codes_look_like_traced_ones() -> None:
+    rng = random.Random(0)
+    for space in (mobilenet((16, 16, 3), 10), nasbench201((8, 8, 3), 4, channels=4, cells=1)):
+        networks = [space.sample(rng) for _ in range(6)]
+        drafted = space.steps(np.array([space.encode(network) for network in networks]))
+        assert drafted is not None
+        traced = StepTable.of_workloads([space.workload(network) for network in networks])
+        np.testing.assert_allclose(
+            physical_features(drafted), physical_features(traced), rtol=1e-12
+        )

@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +99,41 @@ class Diverging(EvenDials):
 
 
 @dataclass
-class Broken(EvenDials):
-    """Finds a number that is none."""
+class Moody(EvenDials):
+    """Fails in one way for every network with so many steps, and works for the others."""
+
+    way: str = "raises"
+    steps: tuple[int, ...] = (3, 4)
+    times: int = 1000
+    """How often it fails for each network before it works."""
+    tried: dict[str, int] = field(default_factory=dict)
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
-        return Evaluation({"accuracy": float("nan")}, {"accuracy": 0.0}, 1, "validation")
+        found = super().evaluate(candidate, fidelity)
+        tried = self.tried[candidate.id] = self.tried.get(candidate.id, 0) + 1
+        if total(candidate.network) not in self.steps or tried > self.times:
+            return found
+        given: Any = {
+            "raises": lambda: 1 / 0,
+            "raises what cannot be sent": self._raise_unsendable,
+            "hangs": lambda: time.sleep(3600),
+            "dies": lambda: os.kill(os.getpid(), signal.SIGKILL),
+            "nan": lambda: replace(found, values={"accuracy": float("nan")}),
+            "infinite": lambda: replace(found, values={"accuracy": float("inf")}),
+            "text": lambda: replace(found, values={"accuracy": "good"}),
+            "another metric": lambda: replace(found, values={"taste": 1.0}),
+            "no values": lambda: replace(found, values={}),
+            "a number": lambda: 0.5,
+            "nothing": lambda: None,
+        }[self.way]()
+        return given
+
+    def _raise_unsendable(self) -> None:
+        class Here(Exception):
+            def __init__(self, one: int, other: int) -> None:
+                super().__init__("cannot be sent")
+
+        raise Here(1, 2)
 
 
 class Priced:

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 
 from hwnas.errors import ConfigError
-from hwnas.search.benchmark import EngineRow, bench_engine, pss_mb
+from hwnas.predictors.physical import physical_features
+from hwnas.search.benchmark import EngineRow, _ManyChoices, bench_engine, pss_mb
+from hwnas.search_spaces import StepTable
 
 
 def test_each_hundred_trials_and_the_rest_give_a_row() -> None:
@@ -16,6 +21,19 @@ def test_each_hundred_trials_and_the_rest_give_a_row() -> None:
         assert 0 < row.cpu_ms_per_trial < 1000
         assert 0 < row.ms_per_trial < 1000
         assert row.pss_mb > 50
+
+
+def test_what_is_searched_knows_its_networks_as_real_spaces_do() -> None:
+    space = _ManyChoices(4)
+    networks = [space.sample(random.Random(seed)) for seed in range(5)]
+    codes = np.array([space.encode(network) for network in networks])
+    workloads = [space.workload(network) for network in networks]
+    counted = space.counted(codes)
+    assert counted["macs"].tolist() == [w.macs for w in workloads]
+    assert counted["params"].tolist() == [w.params for w in workloads]
+    assert counted["weight_bytes"].tolist() == [w.weight_bytes for w in workloads]
+    drafted, traced = space.steps(codes), StepTable.of_workloads(workloads)
+    np.testing.assert_allclose(physical_features(drafted), physical_features(traced))
 
 
 def test_an_unknown_sampler_is_refused() -> None:

@@ -70,8 +70,12 @@ print("changed:", sorted(changed & set(_SETTINGS)))
 def test_ray_starts_quietly_and_leaves_the_environment_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "only_there.py").write_text("answer = 42\n")
     script = STARTS_AND_ENDS.format(folder=str(tmp_path))
+    elsewhere = {"RAY_ADDRESS": "127.0.0.1:1"}  # a cluster that nobody asked to use
     done = subprocess.run(
-        [sys.executable, "-W", "default", "-c", script], capture_output=True, text=True
+        [sys.executable, "-W", "default", "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **elsewhere},
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "changed: []\n"

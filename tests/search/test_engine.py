@@ -1,17 +1,28 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 
-from hwnas.errors import ConfigError, DivergedError, InfeasibleError, RunError
-from hwnas.search import Objective, RayActors, ScoreStore, SearchResult, run_search
-from hwnas.search.engine import Scored
+from hwnas.errors import ConfigError, InfeasibleError, RunError, WorkerError
+from hwnas.search import (
+    Fidelity,
+    InProcess,
+    Objective,
+    RayActors,
+    ScoreStore,
+    SearchResult,
+    run_search,
+)
+from hwnas.search.engine import Failed, Scored
+from hwnas.search.failure import Outcome
 from hwnas.search.front import non_dominated
 from hwnas.search.objective import Reduction, losses
 from hwnas.search.samplers import SAMPLERS
+from hwnas.search_spaces import Candidate
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 OTHER = "cpu-openvino-fp32-b1-t1"
@@ -84,19 +95,28 @@ class TestEverySampler:
         assert (again.evaluations_made, evaluator.asked) == (4, 14)
 
     def test_a_limit_is_kept_by_the_front(self, sampler: str) -> None:
-        limited = Objective("params", "minimize", limit=5)
+        limit = 9 if sampler == "proxy-order" else 5  # that one goes from the largest down
+        limited = Objective("params", "minimize", limit=limit)
         result = self.run(sampler, objectives=[ACCURACY, limited])
-        assert all(trial.values["params"] <= 5 for trial in result.front)
-        assert any(trial.values["params"] > 5 for trial in result.trials)
+        assert all(trial.values["params"] <= limit for trial in result.front)
+        assert any(trial.values["params"] > limit for trial in result.trials)
 
 
-@pytest.mark.parametrize("sampler", ["nsga2", "nsga3", "tpe"])
+@pytest.mark.parametrize("sampler", ["guided", "nsga2", "nsga3", "tpe"])
 def test_a_sampler_that_learns_beats_random_search(sampler: str) -> None:
     def best(name: str) -> float:
         results = [searched(80, name, dials=10, seed=s, objectives=[ACCURACY]) for s in range(3)]
         return sum(r.front[0].values["accuracy"] for r in results)
 
     assert best(sampler) > best("random")
+
+
+def test_a_planned_search_that_goes_on_is_the_search_that_was_not_interrupted(
+    tmp_path: Path,
+) -> None:
+    whole = searched(24, "guided", seed=5)
+    searched(12, "guided", seed=5, study=tmp_path / "study.db")
+    assert found(searched(24, "guided", seed=5, study=tmp_path / "study.db")) == found(whole)
 
 
 def test_different_seeds_find_different_networks() -> None:
@@ -242,12 +262,9 @@ class TestRefusals:
             ({"sampler": "own_parts:nobody"}, "'own_parts' has no 'nobody'"),
             ({"sampler_options": {"colour": 1}}, r"\[search.options\] has no key 'colour'"),
             ({"objectives": [ACCURACY, LATENCY]}, "nothing prices latency_ms@cpu.*; pass costs"),
-            (
-                {"objectives": [Objective("mood", "maximize")]},
-                "has mood missing; expected a finite",
-            ),
-            ({"trials": 0}, "trials is 0 and batch 4; expected at least 1"),
-            ({"batch": 0}, "trials is 20 and batch 0; expected at least 1"),
+            ({"trials": 0}, "trials is 0, batch 4 and retries 1; expected at least 1, 1 and 0"),
+            ({"batch": 0}, "trials is 20, batch 0 and retries 1; expected at least 1, 1 and 0"),
+            ({"retries": -1}, "trials is 20, batch 4 and retries -1; expected at least 1, 1 and 0"),
         ],
     )
     def test_what_cannot_work_is_refused(self, given: dict[str, object], message: str) -> None:
@@ -255,26 +272,182 @@ class TestRefusals:
             searched(**given)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
 
-    def test_a_score_that_is_no_number_is_refused(self) -> None:
-        from own_parts import Broken
-
-        with pytest.raises(ConfigError, match=r"candidate [0-9a-f]{12} has accuracy nan; expected"):
-            searched(evaluator=Broken())
-
     def test_other_objectives_need_another_study(self, tmp_path: Path) -> None:
         searched(3, study=tmp_path / "study.db")
-        with pytest.raises(RunError, match="has other objectives"):
+        with pytest.raises(RunError, match="has other objectives: it has params"):
             searched(3, study=tmp_path / "study.db", objectives=[ACCURACY])
 
-    def test_an_evaluator_that_fails_leaves_a_study_to_go_on_with(self, tmp_path: Path) -> None:
+
+class TestFailures:
+    """Every third or so network fails: those of three and four steps."""
+
+    @pytest.mark.parametrize(
+        ("way", "kind", "reason"),
+        [
+            ("raises", "raised", "ZeroDivisionError: division by zero"),
+            ("nan", "bad result", "the evaluator gave accuracy nan; expected a finite number"),
+            ("infinite", "bad result", "the evaluator gave accuracy inf; expected a finite number"),
+            ("text", "bad result", "the evaluator gave accuracy 'good'; expected a finite number"),
+            (
+                "another metric",
+                "bad result",
+                "the evaluator gave no accuracy, which is an objective; it gave taste",
+            ),
+            (
+                "no values",
+                "bad result",
+                "the evaluator gave no accuracy, which is an objective; it gave nothing",
+            ),
+            ("a number", "bad result", "the evaluator gave float; expected an Evaluation"),
+            ("nothing", "bad result", "the evaluator gave NoneType; expected an Evaluation"),
+        ],
+    )
+    def test_a_trial_fails_with_its_reason_and_the_search_goes_on(
+        self, way: str, kind: str, reason: str, tmp_path: Path
+    ) -> None:
+        from own_parts import Moody, total
+
+        told: list[Failed] = []
+        evaluator = Moody(way=way)
+        scores = ScoreStore(tmp_path / "scores.jsonl")
+        path = tmp_path / "study.db"
+        given = {"study": path, "evaluator": evaluator, "scores": scores}
+        result = searched(30, on_failure=told.append, **given)
+        assert len(result.trials) == len(scores) == 30
+        assert all(total(trial.candidate.network) not in (3, 4) for trial in result.trials)
+        failed = [t for t in plain(path) if t.state is TrialState.FAIL]
+        assert len(failed) >= 3
+        for trial in failed:
+            assert trial.user_attrs["failure"] == {"kind": kind, "reason": reason, "attempts": 2}
+        assert [f.number for f in told] == [t.number for t in failed]
+        assert list(result.failed) == told
+        names = [f.candidate.id for f in told]
+        assert len(set(names)) == len(names), "none is proposed again"
+        assert {evaluator.tried[name] for name in names} == {2}
+
+    @pytest.mark.parametrize(("times", "retries"), [(1, 1), (2, 2), (2, 5)])
+    def test_a_retry_that_works_is_a_trial_like_another(self, times: int, retries: int) -> None:
+        from own_parts import Moody
+
+        evaluator = Moody(times=times)
+        result = searched(30, evaluator=evaluator, retries=retries)
+        assert result.failed == ()
+        assert found(result) == found(searched(30))
+        assert max(evaluator.tried.values()) == times + 1
+
+    def test_without_retries_each_is_tried_once(self) -> None:
+        from own_parts import Moody
+
+        evaluator = Moody()
+        result = searched(30, evaluator=evaluator, retries=0)
+        assert result.failed
+        assert set(evaluator.tried.values()) == {1}
+        assert {f.failure.attempts for f in result.failed} == {1}
+
+    @pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe"])
+    def test_one_that_failed_is_not_proposed_again_by_a_later_search(
+        self, sampler: str, tmp_path: Path
+    ) -> None:
+        from own_parts import EvenDials, Moody
+
+        path = tmp_path / "study.db"
+        first = searched(20, sampler, study=path, evaluator=Moody())
+        again = searched(60, sampler, study=path, evaluator=EvenDials())
+        assert first.failed == again.failed != ()
+        assert not {f.candidate.id for f in first.failed} & set(ids(again))
+
+    def test_a_search_in_which_all_fails_ends_soon(self, tmp_path: Path) -> None:
+        from own_parts import Diverging
+
+        evaluator = Diverging()
+        with pytest.raises(WorkerError) as caught:
+            searched(1000, evaluator=evaluator, study=tmp_path / "study.db")
+        assert str(caught.value).startswith(
+            "the last 10 candidates have all failed, 10 of them with DivergedError: the training "
+            "loss is not a number at step 7 "
+        )
+        assert "then `hwnas resume` the run" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert len(plain(tmp_path / "study.db")) <= 12
+
+    def test_what_made_all_fail_can_be_mended(self, tmp_path: Path) -> None:
+        """Those that failed get another chance, the first ones among them."""
+        from own_parts import Dials, Diverging
+
+        ends = {"first": [Dials().smallest(), Dials().largest()], "study": tmp_path / "study.db"}
+        with pytest.raises(WorkerError):
+            searched(20, evaluator=Diverging(), **ends)
+        again = searched(20, **ends)
+        assert {t.candidate.network for t in again.trials[:2]} == set(ends["first"])
+
+    def test_an_evaluator_that_fails_later_leaves_a_study_to_go_on_with(
+        self, tmp_path: Path
+    ) -> None:
         from own_parts import Diverging
 
         first = searched(6, study=tmp_path / "study.db")
-        with pytest.raises(DivergedError):
+        with pytest.raises(WorkerError, match="the last 20 candidates have all failed"):
             searched(12, study=tmp_path / "study.db", evaluator=Diverging())
-        again = searched(12, study=tmp_path / "study.db")
+        again = searched(60, study=tmp_path / "study.db")
         assert found(again)[:6] == found(first)
-        assert len(again.trials) == 12
+        assert len(again.trials) == 60
+
+    def test_a_search_in_which_nearly_all_fails_ends(self) -> None:
+        from own_parts import Moody
+
+        rare = Moody(steps=tuple(range(2, 40)))
+        with pytest.raises(WorkerError, match=r"\d+ (of \d+ )?candidates have"):
+            searched(400, evaluator=rare, dials=10)
+
+    def test_a_space_in_which_all_fails_is_named(self) -> None:
+        from own_parts import Diverging
+
+        with pytest.raises(WorkerError, match="all 5 networks of the space have failed: Diverged"):
+            searched(10, dials=2, evaluator=Diverging())
+
+    def test_an_objective_that_nothing_scores_is_named(self) -> None:
+        with pytest.raises(WorkerError, match="gave no mood, which is an objective; it gave acc"):
+            searched(objectives=[Objective("mood", "maximize")])
+
+
+class TestBatches:
+    def test_a_batch_is_asked_for_before_any_of_it_is_evaluated(self, tmp_path: Path) -> None:
+        sizes = batches(study=tmp_path / "study.db", trials=10, batch=4)
+        assert sizes == [4, 4, 2]
+
+    def test_one_that_was_cut_in_two_is_completed_before_the_next(self, tmp_path: Path) -> None:
+        path = tmp_path / "study.db"
+
+        def stop(trial: Scored, complete: int) -> None:
+            if complete == 6:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            searched(12, batch=4, study=path, on_trial=stop)
+        assert batches(study=path, trials=16, batch=4) == [2, 4, 4]
+
+    def test_one_that_failed_has_its_place_in_the_batch(self, tmp_path: Path) -> None:
+        from own_parts import Moody
+
+        sizes = batches(trials=20, batch=4, evaluator=Moody(), retries=0)
+        assert set(sizes[:-3]) == {4}
+
+
+def batches(**given: object) -> list[int]:
+    """How many candidates are evaluated at a time."""
+    from own_parts import EvenDials
+
+    sizes: list[int] = []
+
+    class Counting(InProcess):
+        def map(
+            self, candidates: Sequence[Candidate], fidelity: Fidelity
+        ) -> Iterator[tuple[int, Outcome]]:
+            sizes.append(len(candidates))
+            return super().map(candidates, fidelity)
+
+    searched(**{**given, "evaluator": Counting(given.get("evaluator", EvenDials()))})
+    return sizes
 
 
 @pytest.mark.ray

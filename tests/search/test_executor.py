@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.errors import DivergedError
-from hwnas.search.evaluate import Evaluator, Fidelity
+from hwnas.errors import WorkerError
+from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search.executor import Executor, InProcess, RayActors
+from hwnas.search.failure import Failure
 from hwnas.search_spaces import Candidate
 
 ALL = Fidelity()
@@ -74,11 +75,76 @@ class TestConformance:
         assert values(executor, wanted[:3]) == dict(enumerate(expected[:3]))
         assert capfd.readouterr() == ("", "")
 
-    def test_an_error_of_ours_comes_through_as_it_is(self, make: Make) -> None:
-        from own_parts import Diverging
+    def test_an_error_is_the_outcome_of_its_candidate(self, make: Make) -> None:
+        from own_parts import EvenDials, Moody, total
 
-        with pytest.raises(DivergedError, match="at step 7 ") as caught:
-            list(make(Diverging()).map(candidates(3), ALL))
-        assert type(caught.value) is DivergedError
-        assert (caught.value.step, caught.value.learning_rate) == (7, 0.5)
-        assert "\n" not in str(caught.value)
+        wanted = candidates(12)
+        found = dict(make(Moody(way="raises what cannot be sent")).map(wanted, ALL))
+        assert sorted(found) == list(range(12))
+        failed = {i for i, c in enumerate(wanted) if total(c.network) in (3, 4)}
+        assert 0 < len(failed) < 12
+        for position, outcome in found.items():
+            if position in failed:
+                assert outcome == Failure("raised", "Here: cannot be sent")
+                assert "own_parts.py" in outcome.trace
+            else:
+                assert outcome == EvenDials().evaluate(wanted[position], ALL)
+
+
+def one_bad_and_three_good() -> list[Candidate]:
+    """The first is one for which `Moody` is in a mood."""
+    from own_parts import total
+
+    several = candidates(40)
+    bad = [c for c in several if total(c.network) == 3]
+    return [bad[0], *[c for c in several if total(c.network) > 4][:3]]
+
+
+@pytest.mark.ray
+class TestRayActors:
+    def test_one_that_hangs_is_killed_and_replaced(self, ray_session: None) -> None:
+        from own_parts import Moody
+
+        executor = RayActors(Moody(way="hangs"), 1, timeout_s=0.5)
+        found = dict(executor.map(one_bad_and_three_good(), ALL))
+        executor.close()
+        assert found[0] == Failure("timed out", "it took over 0.5 s")
+        assert [found[i].values.keys() for i in (1, 2, 3)] == [{"accuracy"}] * 3
+
+    @pytest.mark.slow
+    def test_one_that_always_kills_its_worker_is_given_up(self, ray_session: None) -> None:
+        from own_parts import Moody
+
+        executor = RayActors(Moody(way="dies"), 1)
+        found = dict(executor.map(one_bad_and_three_good(), ALL))
+        executor.close()
+        assert found[0] == Failure("worker died", "the process that evaluated it died, 3 times", 3)
+        assert [found[i].values.keys() for i in (1, 2, 3)] == [{"accuracy"}] * 3
+
+    @pytest.mark.slow
+    def test_workers_beyond_what_there_is_room_for_do_no_harm(self, ray_session: None) -> None:
+        from own_parts import EvenDials
+
+        executor = RayActors(EvenDials(), 5)
+        assert len(values(executor, candidates(8))) == 8
+        executor.close()
+
+    def test_an_evaluator_that_cannot_be_loaded_is_named(self, ray_session: None) -> None:
+        executor = RayActors(_Unloadable(), 1)
+        with pytest.raises(WorkerError, match=r"cannot load the evaluator \(.*no such weights\)"):
+            list(executor.map(candidates(1), ALL))
+        executor.close()
+
+
+class _Unloadable:
+    key = "unloadable"
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        raise AssertionError
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise OSError("no such weights")

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from wsgiref.util import setup_testing_defaults
 
@@ -66,6 +67,7 @@ class TestOnDisk:
         assert [t.number for t in plain.trials] == list(range(6))
         assert [d.name.lower() for d in plain.directions] == ["maximize", "minimize"]
         assert [t.params["width"] for t in plain.best_trials]
+        assert plain.metric_names == ["accuracy", "params"]
         study.close()
 
     def test_can_be_gone_on_with_by_plain_optuna(self, tmp_path: Path) -> None:
@@ -191,13 +193,67 @@ class TestDamage:
 
     def test_a_study_of_other_objectives_is_refused(self, tmp_path: Path) -> None:
         filled(tmp_path / "study.db").close()
-        with pytest.raises(RunError, match="study 'search' has other objectives; use another run"):
-            SearchStudy(
-                "search",
-                OBJECTIVES[::-1],
-                lambda known: make_sampler("random", 0, {}),
-                tmp_path / "study.db",
-            )
+        self.assert_of_other_objectives(
+            tmp_path / "study.db",
+            OBJECTIVES[::-1],
+            "the same in another order, accuracy (maximize) and params (minimize), and the recipe "
+            "params (minimize) and accuracy (maximize)",
+        )
+
+    @pytest.mark.parametrize(
+        ("objectives", "difference"),
+        [
+            (
+                [Objective("accuracy", "maximize"), Objective("macs", "minimize")],
+                "it has params (minimize), the recipe macs (minimize)",
+            ),
+            (
+                [
+                    Objective("accuracy", "maximize"),
+                    Objective("latency_ms", "minimize", "a-target"),
+                ],
+                "it has params (minimize), the recipe latency_ms@a-target (minimize)",
+            ),
+            ([Objective("accuracy", "maximize")], "it has params (minimize) more"),
+            ([*OBJECTIVES, Objective("macs", "minimize")], "the recipe macs (minimize) more"),
+        ],
+    )
+    def test_in_what_the_objectives_differ_is_named(
+        self, tmp_path: Path, objectives: list[Objective], difference: str
+    ) -> None:
+        filled(tmp_path / "study.db").close()
+        self.assert_of_other_objectives(tmp_path / "study.db", objectives, difference)
+
+    def test_another_limit_is_no_other_objective(self, tmp_path: Path) -> None:
+        filled(tmp_path / "study.db").close()
+        others = [replace(o, limit=9) for o in OBJECTIVES]
+        study = SearchStudy(
+            "search", others, lambda known: make_sampler("random", 0, {}), tmp_path / "study.db"
+        )
+        assert len(study.trials) == 6
+        study.close()
+
+    def test_a_study_without_names_is_told_by_its_directions(self, tmp_path: Path) -> None:
+        """An older hwnas made such."""
+        path = tmp_path / "study.db"
+        filled(path).close()
+        with sqlite3.connect(path) as connection:
+            connection.execute("DELETE FROM study_system_attributes")
+        connection.close()
+        opened(path).close()
+        self.assert_of_other_objectives(
+            path, OBJECTIVES[::-1],
+            "it has maximize and minimize, the recipe minimize and maximize",
+        )  # fmt: skip
+
+    def assert_of_other_objectives(
+        self, path: Path, objectives: list[Objective], difference: str
+    ) -> None:
+        with pytest.raises(RunError) as caught:
+            SearchStudy("search", objectives, lambda known: make_sampler("random", 0, {}), path)
+        assert str(caught.value) == (
+            f"{path}: study 'search' has other objectives: {difference}; use another run folder"
+        )
 
     def assert_refused(self, path: Path) -> None:
         with pytest.raises(RunError, match=r"study\.db is not a readable Optuna study \(.+\)") as e:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import optuna
 import pytest
 import torch
@@ -25,6 +26,8 @@ from hwnas.search_spaces import (
     MobileNetSpace,
     SearchSpace,
     Stage,
+    Step,
+    StepTable,
     Supernet,
     When,
     batch_norms,
@@ -168,6 +171,31 @@ def test_every_vector_in_range_is_a_member(space: SearchSpace, data: st.DataObje
 
 
 @every_space
+@settings(max_examples=20)
+@given(seed=seeds)
+def test_canonical_codes_are_those_of_decoded_networks(space: SearchSpace, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    options = [len(choice.options) for choice in space.choices]
+    codes = rng.integers(0, options, (8, len(options)))
+    before = codes.copy()
+    found = space.canonical(codes)
+    assert found.tolist() == [space.encode(space.decode(code)).tolist() for code in codes]
+    assert (codes == before).all()
+    assert space.canonical(codes[:0]).shape == (0, len(options))
+
+
+@every_space
+@pytest.mark.parametrize("bad", [-1, 99, 0.5, float("nan")])
+def test_a_code_out_of_range_names_the_choice_and_row(space: SearchSpace, bad: float) -> None:
+    codes = np.zeros((3, len(space.choices)))
+    codes[1, 0] = bad
+    with pytest.raises(ConfigError, match=rf"{space.choices[0].name}: index .* of row 1 is not in"):
+        space.canonical(codes)
+    with pytest.raises(ConfigError, match=rf"expected \(N, {len(space.choices)}\)"):
+        space.canonical(codes[0])
+
+
+@every_space
 @pytest.mark.parametrize("bad", [-1, 99, 0.5, float("nan")])
 def test_a_vector_out_of_range_names_the_choice(space: SearchSpace, bad: float) -> None:
     vector = [bad] + [0] * (len(space.choices) - 1)
@@ -219,6 +247,49 @@ def test_a_choice_without_effect_makes_no_new_architecture(space: SearchSpace) -
     for choice in without_effect:
         for option in choice.options:
             assert space.architecture({**smallest, choice.name: option}) == space.smallest()
+
+
+# What many networks ask of hardware
+
+
+def steps_of(table: StepTable) -> list[dict[Step, int]]:
+    """How often each network takes each step."""
+    return [
+        {step: int(n) for step, n in zip(table.steps, row, strict=True) if n}
+        for row in table.counts.toarray()
+    ]
+
+
+@every_space
+@settings(max_examples=4)
+@given(seed=seeds)
+def test_steps_of_codes_are_those_of_traced_networks(space: SearchSpace, seed: int) -> None:
+    networks = [sampled(space, seed), space.smallest(), space.largest()]
+    codes = np.array([space.encode(network) for network in networks])
+    table, counted = space.steps(codes), space.counted(codes)
+    if table is None:
+        assert (counted, space.depth(codes)) == ({}, None)
+        return
+    workloads = [space.workload(network) for network in networks]
+    assert steps_of(table) == steps_of(StepTable.of_workloads(workloads))
+    assert counted["macs"].tolist() == table.macs.tolist() == [w.macs for w in workloads]
+    assert counted["params"].tolist() == [w.params for w in workloads]
+    assert counted["weight_bytes"].tolist() == [w.weight_bytes for w in workloads]
+
+
+def test_the_shipped_spaces_know_their_steps() -> None:
+    for name, space in (SPACES | LARGE).items():
+        codes = np.array([space.encode(space.smallest())])
+        assert (space.steps(codes) is None) == (name == "gated")
+
+
+@every_space
+def test_steps_do_not_depend_on_choices_that_have_no_effect(space: SearchSpace) -> None:
+    options = [len(choice.options) for choice in space.choices]
+    codes = np.random.default_rng(0).integers(0, options, (50, len(options)))
+    table, canonical = space.steps(codes), space.steps(space.canonical(codes))
+    if table is not None and canonical is not None:
+        assert steps_of(table) == steps_of(canonical)
 
 
 # Sampling and variation

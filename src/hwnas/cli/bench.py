@@ -18,7 +18,7 @@ app.add_typer(bench, name="bench")
 def bench_engine(
     trials: Annotated[int, typer.Option(min=1, help="How many trials.")] = 2000,
     choices: Annotated[int, typer.Option(min=1, help="Choices of the space.")] = 12,
-    sampler: Annotated[str, typer.Option(help="Name of the sampler.")] = "nsga2",
+    sampler: Annotated[str, typer.Option(help="Name of the sampler.")] = "guided",
     json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows.")] = None,
 ) -> None:
     """Time the search engine itself, with an evaluation that takes no time."""

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from hwnas.progress import Reporter
 
 
+RayAddress = Annotated[
+    str | None,
+    typer.Option(help="Work on a Ray cluster that is running: HOST:PORT, or auto for this one."),
+]
+
+
 @app.command()
 def search(
     recipe: Annotated[Path, typer.Argument(help="A TOML recipe.")],
@@ -22,6 +28,7 @@ def search(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="table.key=value, e.g. search.trials=500.")
     ] = None,
+    ray_address: RayAddress = None,
     as_json: Json = False,
 ) -> None:
     """Search for networks: a recipe in, a measured family of bundles out."""
@@ -30,16 +37,16 @@ def search(
     experiment = Experiment.load(recipe, set_ or ())
     folder = run or Path("runs", experiment.recipe.name)
     with _resumable(folder) as reporter:
-        _show(experiment.run(folder, reporter), as_json)
+        _show(experiment.run(folder, reporter, ray_address), as_json)
 
 
 @app.command()
-def resume(run: RunPath, as_json: Json = False) -> None:
+def resume(run: RunPath, ray_address: RayAddress = None, as_json: Json = False) -> None:
     """Go on with an interrupted run; nothing that was finished is done again."""
     from hwnas.experiment import resume
 
     with _resumable(run) as reporter:
-        _show(resume(run, reporter), as_json)
+        _show(resume(run, reporter, ray_address), as_json)
 
 
 @app.command()
@@ -75,6 +82,20 @@ def status(run: RunPath, as_json: Json = False) -> None:
         table_of(["stage", "", "wall s", "CPU s"], rows, f"{found['name']}: {found['state']}")
     )
     out.print(f"{found['trials']} of {found['trials_wanted']} candidates evaluated")
+    for rung in found["rungs"]:
+        out.print(
+            f"  {rung['evaluated']} at {rung['share']:.0%} of the cost, "
+            f"{rung['promoted']} of them went on"
+        )
+    failed = found["failed"]
+    if failed:
+        last = failed[-1]
+        out.print(
+            f"{len(failed)} failed; the last one, {last['candidate']}: {last['kind']}, "
+            f"{last['reason']}",
+            soft_wrap=True,
+            markup=False,
+        )
     if found["state"] != "finished":
         out.print(f"next: hwnas resume {run}", soft_wrap=True, markup=False)
 

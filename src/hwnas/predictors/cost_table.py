@@ -128,6 +128,11 @@ def read_cost_table(path: Path, metric: Metric = "latency", space: str | None = 
 
 
 def read_arrays(path: Path) -> Arrays:
+    """All arrays of an ``.npz`` file.
+
+    Raises:
+        DataError: The file is missing or damaged, or holds a pickle.
+    """
     if not path.is_file():
         raise DataError(f"there is no table {path}; give the path of an .npz file")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -91,8 +92,13 @@ FEATURES = tuple(_AMOUNTS)
 
 def quantities(steps: StepTable) -> npt.NDArray[np.float64]:
     """Counts, multiply-accumulates, bytes and milliseconds, of shape (N, len(FEATURES))."""
-    table = [[amount(step) for amount in _AMOUNTS.values()] for step in steps.steps]
-    return steps.total(np.array(table, dtype=np.float64).reshape(-1, len(FEATURES)))
+    return steps.total(_quantities_of(steps.steps))
+
+
+@lru_cache(maxsize=4)  # networks of one space, however many, are made of the same steps
+def _quantities_of(steps: tuple[Step, ...]) -> npt.NDArray[np.float64]:
+    table = [[amount(step) for amount in _AMOUNTS.values()] for step in steps]
+    return np.array(table, dtype=np.float64).reshape(-1, len(FEATURES))
 
 
 def physical_features(steps: StepTable) -> npt.NDArray[np.float64]:

@@ -12,10 +12,13 @@ from hwnas.search.evaluate import (
 from hwnas.search.evaluators import EVALUATORS
 from hwnas.search.evolution import Box, Evolution, evolve
 from hwnas.search.executor import Executor, InProcess, RayActors
+from hwnas.search.failure import Failure
 from hwnas.search.lineage import GrowEvaluator
 from hwnas.search.objective import Objective
+from hwnas.search.rungs import Rungs
 from hwnas.search.samplers import SAMPLERS
 from hwnas.search.scores import ScoreStore
+from hwnas.search.shared_study import Sharing
 from hwnas.search.study import SearchStudy
 from hwnas.search.task import TASKS, Classification, Metric, Task, classification
 from hwnas.search.training import SupernetTraining, TrainConfig, train_supernet
@@ -31,6 +34,7 @@ __all__ = [
     "Evaluator",
     "Evolution",
     "Executor",
+    "Failure",
     "Fidelity",
     "GrowEvaluator",
     "ImageData",
@@ -38,10 +42,12 @@ __all__ = [
     "Metric",
     "Objective",
     "RayActors",
+    "Rungs",
     "ScoreStore",
     "Scored",
     "SearchResult",
     "SearchStudy",
+    "Sharing",
     "Split",
     "SupernetEvaluator",
     "SupernetTraining",

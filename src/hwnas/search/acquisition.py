@@ -101,19 +101,36 @@ def expected_improvement(level: Losses, mean: Losses, deviation: Losses) -> Loss
 
 def _boxes(front: Losses, reference: Losses) -> tuple[Losses, Losses]:
     """Lower and upper corners, each of shape (K, m), of the boxes that a front dominates."""
-    m = len(reference)
-    if m == 1:
-        return front[:1], np.broadcast_to(reference, (len(front[:1]), 1))
+    n, m = front.shape
+    if m == 1 or n == 0:
+        return front[:1], np.broadcast_to(reference, front[:1].shape)
+    # As ranks, since the decomposition is for points that share no coordinate; a box between two
+    # ranks of the same value has no volume.
+    order = np.argsort(front, axis=0, kind="stable")
+    ranks = np.empty((n, m))
+    np.put_along_axis(ranks, order, np.arange(n, dtype=np.float64)[:, None], axis=0)
+    lower, upper = _boxes_apart(ranks)
+    values = np.vstack([np.take_along_axis(front, order, axis=0), reference])
+    columns = np.arange(m)
+    corners = (values[corner.astype(np.int64), columns] for corner in (lower, upper))
+    lower, upper = corners
+    kept = (lower < upper).all(1)
+    return lower[kept], upper[kept]
+
+
+def _boxes_apart(ranks: Losses) -> tuple[Losses, Losses]:
+    """The boxes of points whose coordinates are the numbers below n, the reference being n."""
+    n, m = ranks.shape
     # A local upper bound u and, for each objective, the point z that gave u its coordinate there.
-    bounds = reference[None]
+    bounds = np.full((1, m), float(n))
     givers = np.full((1, m, m), -np.inf)
-    givers[0, range(m), range(m)] = reference
-    for point in front:
+    givers[0, range(m), range(m)] = n
+    for point in ranks:
         bounds, givers = _cut(bounds, givers, point)
     lower = np.column_stack(
         [givers[:, 0, 0], *(givers[:, :j, j].max(1) for j in range(1, m))],
     )
-    upper = np.column_stack([np.full(len(bounds), reference[0]), bounds[:, 1:]])
+    upper = np.column_stack([np.full(len(bounds), float(n)), bounds[:, 1:]])
     kept = (lower < upper).all(1) & np.isfinite(lower).all(1)
     return lower[kept], upper[kept]
 

@@ -7,20 +7,35 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import psutil
 from torch import nn
 
 from hwnas.search.engine import Scored, run_search
 from hwnas.search.evaluate import Evaluation, Fidelity
 from hwnas.search.objective import Objective
-from hwnas.search_spaces import Architecture, Candidate, Choice, SearchSpace, Workload
+from hwnas.search_spaces import (
+    Architecture,
+    Candidate,
+    Choice,
+    Operator,
+    PartTable,
+    SearchSpace,
+    Step,
+    TensorSpec,
+    Workload,
+)
 
 __all__ = ["EngineRow", "bench_engine", "pss_mb"]
 
 WINDOW = 100
 _OPTIONS = (0, 1, 2, 3)
+_WEIGHTS = 64  # of a layer's smallest option
+_PIXELS = 16
 
 
 class _ManyChoices(SearchSpace):
@@ -42,7 +57,27 @@ class _ManyChoices(SearchSpace):
         return 1, 1, 1
 
     def workload(self, architecture: Architecture, batch: int = 1) -> Workload:
-        return Workload((), (), (), params=sum(int(v) for _, v in architecture.values))
+        weights = [_WEIGHTS * (1 + int(option)) for _, option in architecture.values]
+        between = [TensorSpec(0, (batch, _PIXELS), "input")]
+        between += [TensorSpec(i + 1, (batch, _PIXELS), "activation") for i in range(len(weights))]
+        first = len(between)
+        read = [TensorSpec(first + i, (size,), "weight") for i, size in enumerate(weights)]
+        operators = tuple(
+            Operator("pointwise", "convolution", (i, first + i), (i + 1,), batch * _PIXELS * size)
+            for i, size in enumerate(weights)
+        )
+        return Workload(operators, (*between, *read), (len(weights),), sum(weights))
+
+    def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]]:
+        return self._part_table, codes
+
+    @cached_property
+    def _part_table(self) -> PartTable:
+        sizes = [_WEIGHTS * (1 + option) for option in _OPTIONS]
+        steps = [
+            Step("pointwise", _PIXELS * size, 4 * _PIXELS, 4 * _PIXELS, 4 * size) for size in sizes
+        ]
+        return PartTable.of([[{step: 1} for step in steps]] * len(self._choices))
 
 
 @dataclass(frozen=True)
@@ -81,7 +116,7 @@ class EngineRow:
 def bench_engine(
     trials: int,
     choices: int,
-    sampler: str = "nsga2",
+    sampler: str = "guided",
     seed: int = 0,
     on_row: Callable[[EngineRow], None] = lambda row: None,
 ) -> list[EngineRow]:

@@ -1,4 +1,4 @@
-"""Ray on this machine, for as long as a run needs it."""
+"""Ray, for as long as a run needs it: on this machine, or a cluster that is there already."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from hwnas.errors import ConfigError, HwnasError, WorkerError
 
-__all__ = ["local_ray", "map_tasks", "unwrapped"]
+__all__ = ["connected_ray", "local_ray", "map_tasks", "unwrapped"]
 
 T = TypeVar("T")
 
@@ -49,6 +49,7 @@ def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
     paths = [*map(str, import_paths), *filter(None, sys.path)]
     with _set_unless_set(_SETTINGS):
         ray.init(
+            address="local",  # also where a cluster runs on this machine, which nobody asked for
             num_cpus=cpus,
             include_dashboard=False,
             log_to_driver=False,
@@ -57,6 +58,42 @@ def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
             runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(paths)}},
             _node_ip_address="127.0.0.1",
         )
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def connected_ray(address: str, import_paths: Sequence[Path] = ()) -> Iterator[None]:
+    """Work on a Ray cluster that is running already, and leave it running.
+
+    Args:
+        address: ``"HOST:PORT"`` of its head; ``"auto"`` finds the cluster of this machine, also
+            inside of ``ray job submit``.
+        import_paths: Folders that workers can import from, where they have them.
+
+    Raises:
+        ConfigError: No cluster answers there, or it does not let us in.
+    """
+    import ray
+
+    paths = [*map(str, import_paths), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {"PYTHONWARNINGS": "ignore", "PYTHONPATH": os.pathsep.join(paths)}
+    with _set_unless_set(_SETTINGS):
+        try:
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": variables},
+            )
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            [reason, *_] = str(error).splitlines() or [type(error).__name__]
+            raise ConfigError(
+                f"no Ray cluster can be used at {address!r} ({reason}); start one with "
+                "`ray start --head`, or leave --ray-address out to work on this machine"
+            ) from error
         try:
             yield
         finally:
@@ -80,18 +117,22 @@ def map_tasks(
 ) -> Iterator[T]:
     """Results of ``function(shared, *args)`` for each tuple of arguments, in order.
 
-    Each call is a Ray task of one CPU where there are workers and Ray is running, and ``shared`` is
-    sent only once; otherwise the calls are made here, one by one.
+    Each call is a Ray task of one CPU on this machine, since it may read and write files, and
+    ``shared`` is sent only once. Without workers, without Ray or where Ray has no CPU on this
+    machine, the calls are made in this process, one by one.
 
     Raises:
         WorkerError: Ray lost the workers for good.
     """
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    if workers == 0 or not ray.is_initialized():
+    if workers == 0 or not ray.is_initialized() or not _cpus_here():
         yield from (function(shared, *args) for args in arguments)
         return
-    remote: Any = ray.remote(num_cpus=1, max_retries=3)(_single_threaded)
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options: dict[str, Any] = {"num_cpus": 1, "max_retries": 3, "scheduling_strategy": here}
+    remote: Any = ray.remote(**options)(_single_threaded)
     place = ray.put(shared)
     running = [remote.remote(function, place, args) for args in arguments]
     for result in running:
@@ -99,6 +140,16 @@ def map_tasks(
             yield ray.get(result)
         except ray.exceptions.RayError as error:
             raise unwrapped(error) from error
+
+
+def _cpus_here() -> float:
+    """CPUs that Ray has on this machine."""
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    nodes: Any = ray.nodes
+    [here] = [n for n in nodes() if n["NodeID"] == node]
+    return float(here["Resources"].get("CPU", 0))
 
 
 def _single_threaded(function: Callable[..., T], shared: Any, args: tuple[Any, ...]) -> T:

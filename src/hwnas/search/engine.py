@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
+import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hwnas.deploy.device import Target
-from hwnas.errors import ConfigError, InfeasibleError
+from hwnas.errors import ConfigError, InfeasibleError, WorkerError
 from hwnas.predictors import CostSource, Estimate
+from hwnas.search.calls import Calls
 from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search.executor import Executor, InProcess
+from hwnas.search.failure import Failure, Outcome, Patience
 from hwnas.search.front import non_dominated
 from hwnas.search.objective import COUNTED, LATENCY, Objective, label_on, losses, violations
-from hwnas.search.samplers import make_sampler
+from hwnas.search.rungs import RUNGS, RungCount, Rungs, rung_counts
+from hwnas.search.samplers import knowledge_of_space, make_sampler
 from hwnas.search.scores import ScoreStore
+from hwnas.search.shared_study import SharedStudy, Sharing
 from hwnas.search.study import SearchStudy
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace, Workload
 
-__all__ = ["Price", "Scored", "SearchResult", "run_search", "scored_trials"]
+__all__ = [
+    "Failed",
+    "Price",
+    "Scored",
+    "SearchResult",
+    "failed_trials",
+    "price",
+    "run_search",
+    "scored_trials",
+]
 
 _RETRIES_OF_SAMPLER = 5
 _RETRIES_AT_RANDOM = 1000
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,21 @@ class Scored:
 
 
 @dataclass(frozen=True)
+class Failed:
+    """A trial whose evaluation failed.
+
+    Attributes:
+        number: Of the trial.
+        candidate: What was to be evaluated.
+        failure: Why it could not be.
+    """
+
+    number: int
+    candidate: Candidate
+    failure: Failure
+
+
+@dataclass(frozen=True)
 class SearchResult:
     """What a search found.
 
@@ -77,11 +109,20 @@ class SearchResult:
         objectives: What was searched for.
         trials: All evaluated candidates, by number.
         evaluations_made: How many evaluations this call made itself.
+        failed: Candidates whose evaluation failed, by number.
+        rungs: How many candidates were evaluated at a part of the cost, and how many went on.
     """
 
     objectives: tuple[Objective, ...]
     trials: tuple[Scored, ...]
     evaluations_made: int = 0
+    failed: tuple[Failed, ...] = ()
+    rungs: tuple[RungCount, ...] = ()
+
+    @property
+    def tried(self) -> int:
+        """How many candidates were evaluated, fully or at a part of the cost."""
+        return len(self.trials) + sum(rung.evaluated - rung.promoted for rung in self.rungs)
 
     @property
     def feasible(self) -> tuple[Scored, ...]:
@@ -104,17 +145,21 @@ def run_search(
     evaluator: Evaluator | Executor,
     costs: Mapping[str, CostSource] | None = None,
     trials: int = 200,
-    sampler: str = "nsga2",
+    sampler: str = "guided",
     *,
     sampler_options: Mapping[str, Any] | None = None,
     seed: int = 0,
     batch: int = 4,
     fidelity: Fidelity = Fidelity(),  # noqa: B008 - frozen
+    rungs: Rungs = Rungs(),  # noqa: B008 - frozen
     study: Path | None = None,
     study_name: str = "search",
+    sharing: Sharing | None = None,
     scores: ScoreStore | None = None,
     first: Sequence[Architecture] = (),
+    retries: int = 1,
     on_trial: Callable[[Scored, int], None] = lambda trial, complete: None,
+    on_failure: Callable[[Failed], None] = lambda failed: None,
 ) -> SearchResult:
     """Search a space, or go on with a search.
 
@@ -127,46 +172,73 @@ def run_search(
         sampler: A key of `hwnas.search.SAMPLERS`, or ``"package.module:factory"``.
         sampler_options: Keyword arguments of the sampler.
         seed: Of everything random.
-        batch: How many candidates are asked for and evaluated at a time.
+        batch: How many candidates are asked for and evaluated at a time. A batch is finished
+            before the next is asked for, also where a search goes on in the middle of one.
         fidelity: How thoroughly to evaluate.
+        rungs: With several, most candidates are evaluated at a part of that only. They count among
+            ``trials`` and are PRUNED trials with their records as the attribute ``rungs``.
         study: SQLite file of the Optuna study; in memory if None.
         study_name: Name of the study in that file.
+        sharing: A study that other searches work on, too, so that none evaluates what another does.
+            ``trials`` are then those of all together, and all of them are kept in ``study``.
         scores: Evaluations that are never made twice.
         first: Architectures to evaluate before the sampler is asked.
+        retries: How often an evaluation that failed is tried again. One that fails each time is a
+            FAIL trial with its reason as the attribute ``failure``, and the search goes on.
         on_trial: Called after each finished trial, with how many there are.
+        on_failure: Called after each trial that failed.
 
     Returns:
         All evaluated candidates, no two of the same network.
 
     Raises:
         InfeasibleError: No candidate keeps the limits; the message names the nearest.
-        ConfigError: The sampler or a target is unknown, or an evaluation is not a number.
+        ConfigError: The sampler or a target is unknown.
+        WorkerError: (Nearly) every evaluation fails, or the workers are gone.
         RunError: The study is damaged or of other objectives.
         StorageError: The study cannot be written.
     """
-    if trials < 1 or batch < 1:
-        raise ConfigError(f"trials is {trials} and batch {batch}; expected at least 1")
+    if trials < 1 or batch < 1 or retries < 0:
+        raise ConfigError(
+            f"trials is {trials}, batch {batch} and retries {retries}; expected at least 1, 1 and 0"
+        )
     executor = evaluator if isinstance(evaluator, Executor) else InProcess(evaluator)
     scores = ScoreStore() if scores is None else scores
-    search = _Search(space, tuple(objectives), executor, costs or {}, fidelity, scores)
+    calls = Calls(executor, scores, retries)
+    search = _Search(
+        space, tuple(objectives), calls, costs or {}, fidelity, rungs, on_trial, on_failure
+    )
+
+    def shared(known: Sequence[int]) -> SharedStudy:
+        assert sharing is not None
+        identity = {"space": space.fingerprint, "evaluator": executor.evaluator.key}
+        return SharedStudy(sharing, objectives, {**identity, "fidelity": fidelity.key}, known)
+
+    if sharing is not None:  # each by a seed of its own, or all would propose the same
+        seed = (seed + zlib.crc32(sharing.driver.encode())) % 2**32
+    knowledge = knowledge_of_space(space, objectives, costs)
+    given = sampler, seed, sampler_options or {}, trials, batch, knowledge
     held = SearchStudy(
         study_name,
         objectives,
-        lambda known: make_sampler(sampler, _mix(seed, known), sampler_options or {}, trials),
+        lambda known: make_sampler(*given, known),
         study,
+        None if sharing is None else shared,
+        rungs.pruner,
     )
     with contextlib.closing(held):
-        rng = random.Random(f"{seed}-{len(held.trials)}")
-        search.run(held, trials, batch, rng, first, on_trial)
-        found = scored_trials(held, objectives)
-    result = SearchResult(tuple(objectives), found, search.evaluations_made)
+        search.run(held, trials, batch, seed, first)
+        counts = rung_counts(held.trials)
+        found = scored_trials(held, objectives), calls.made, failed_trials(held), counts
+    result = SearchResult(tuple(objectives), *found)
+    if not result.trials:
+        raise WorkerError(
+            f"all {len(result.failed)} networks of the space have failed: "
+            f"{result.failed[-1].failure.reason}"
+        )
     if not result.feasible:
         raise InfeasibleError(_nearest(result))
     return result
-
-
-def _mix(seed: int, known: int) -> int:
-    return (seed * 1_000_003 + known) % 2**32
 
 
 @dataclass
@@ -175,59 +247,122 @@ class _Search:
 
     space: SearchSpace
     objectives: tuple[Objective, ...]
-    executor: Executor
+    calls: Calls
     costs: Mapping[str, CostSource]
     fidelity: Fidelity
-    scores: ScoreStore
-    evaluations_made: int = 0
+    rungs: Rungs
+    on_trial: Callable[[Scored, int], None]
+    on_failure: Callable[[Failed], None]
     _seen: dict[str, int] = field(default_factory=dict)
+    """Trials by candidate."""
+    _elsewhere: dict[str, int] = field(default_factory=dict)
+    """Those of them that another search has claimed."""
+    _planned: list[Architecture] = field(default_factory=list)
+    """What is evaluated before the sampler is asked."""
+    _enough: bool = False
+    """Whether other searches have claimed all that is left."""
 
     def run(
         self,
         study: SearchStudy,
         trials: int,
         batch: int,
-        rng: random.Random,
+        seed: int,
         first: Sequence[Architecture],
-        on_trial: Callable[[Scored, int], None],
     ) -> None:
-        complete = study.complete
-        self._seen = {t.user_attrs["candidate"]: t.number for t in complete}
-        planned = [a for a in first if Candidate.of(a).id not in self._seen]
-        done = len(complete)
-        while done < trials:
-            asked = self._ask_batch(study, min(batch, trials - done), planned, rng)
+        patience = Patience(evaluated=len(study.complete))
+        outcomes = _outcomes(study)
+        forgiven = patience.forgiven([(name, ok) for name, _, ok in outcomes])
+        self._seen = {name: number for name, number, ok in outcomes if ok or name not in forgiven}
+        self._planned = [a for a in first if Candidate.of(a).id not in self._seen]
+        done, own = len(study.complete) + len(study.stopped), study.own
+        while True:
+            received, others = self._receive(study, done)
+            done += received
+            if done >= trials:
+                return
+            # A batch that a kill has cut in two is completed before the next is asked for.
+            size = min(batch - own % batch, trials - done - others)
+            asked = self._ask_batch(study, size, trials, seed)
+            if not asked and (others or self._enough):
+                time.sleep(_POLL_SECONDS)  # what others are at may be left to us, if they die
+                continue
             if not asked:
                 return  # every network of the space was evaluated
             candidates = [candidate for _, candidate in asked]
             prices = self._price(candidates)
-            for (trial, candidate), price, evaluation in zip(
-                asked, prices, self._evaluate(candidates), strict=True
-            ):
-                frozen = self._tell(study, trial, candidate, price, evaluation)
-                done += 1
-                on_trial(_scored(frozen, self.objectives), done)
+            found = self._evaluate(study, asked, prices)
+            for (trial, candidate), price, outcome in zip(asked, prices, found, strict=True):
+                own += 1
+                done += self._finish(study, trial, candidate, price, outcome, done, patience)
+
+    def _receive(self, study: SearchStudy, done: int) -> tuple[int, int]:
+        """How many candidates other searches have evaluated meanwhile, and are evaluating."""
+        received, abandoned, others = study.receive()
+        evaluated = 0
+        for trial in received:
+            self._seen[trial.user_attrs["candidate"]] = trial.number
+            if trial.state is TrialState.COMPLETE:
+                evaluated += 1
+                self.on_trial(_scored(trial, self.objectives), done + evaluated)
+            elif RUNGS in trial.user_attrs:
+                evaluated += 1
+        for trial in abandoned:
+            name = trial.user_attrs["candidate"]
+            if self._elsewhere.pop(name, None) is not None:
+                del self._seen[name]
+            if name not in self._seen:
+                self._planned.append(Architecture.from_json(trial.user_attrs["architecture"]))
+        return evaluated, others
+
+    def _finish(
+        self,
+        study: SearchStudy,
+        trial: Trial,
+        candidate: Candidate,
+        price: Price,
+        outcome: Outcome | None,
+        done: int,
+        patience: Patience,
+    ) -> bool:
+        """Tell what became of a candidate; gives whether it was evaluated, at least in part."""
+        if outcome is None:
+            study.tell(trial, None)
+            patience.succeeded()
+            return True
+        if isinstance(outcome, Evaluation):
+            outcome = _priced(candidate, self.objectives, price, outcome)
+        if isinstance(outcome, Evaluation):
+            frozen = self._tell(study, trial, price, outcome)
+            patience.succeeded()
+            self.on_trial(_scored(frozen, self.objectives), done + 1)
+            return True
+        trial.set_user_attr("failure", outcome.to_json())
+        self.on_failure(Failed(study.fail(trial).number, candidate, outcome))
+        patience.failed(outcome)
+        return False
 
     def _ask_batch(
-        self, study: SearchStudy, count: int, planned: list[Architecture], rng: random.Random
+        self, study: SearchStudy, count: int, trials: int, seed: int
     ) -> list[tuple[Trial, Candidate]]:
         asked = []
+        self._enough = False
         for _ in range(count):
-            found = self._ask(study, planned, rng)
+            found = self._ask(study, trials, seed)
             if found is None:
                 break
             asked.append(found)
         return asked
 
-    def _ask(
-        self, study: SearchStudy, planned: list[Architecture], rng: random.Random
-    ) -> tuple[Trial, Candidate] | None:
+    def _ask(self, study: SearchStudy, trials: int, seed: int) -> tuple[Trial, Candidate] | None:
         """A trial of a network that no other trial has; None if there is no such network."""
-        for attempt in range(_RETRIES_OF_SAMPLER + 1):
+        for attempt in itertools.count():
+            # By the trial's number, so that a search that was killed goes on with the same draws.
+            rng = random.Random(f"{seed}-{study.asked}")
             values: dict[str, Any] | None = None
-            if planned:
-                values = self.space.parameters(planned.pop(0), rng)
-            elif attempt == _RETRIES_OF_SAMPLER:
+            if self._planned:
+                values = self.space.parameters(self._planned.pop(0), rng)
+            elif attempt >= _RETRIES_OF_SAMPLER:
                 unseen = self._unseen(rng)
                 if unseen is None:
                     return None
@@ -237,11 +372,18 @@ class _Search:
             twin = self._seen.get(candidate.id)
             trial.set_user_attr("candidate", candidate.id)
             trial.set_user_attr("architecture", candidate.network.to_json())
-            if twin is None:
+            claim = study.claim(trial, trials) if twin is None else "theirs"
+            if claim == "ours":
                 self._seen[candidate.id] = trial.number
                 return trial, candidate
-            trial.set_user_attr("twin", twin)
+            if twin is not None:
+                trial.set_user_attr("twin", twin)
+            elif claim == "theirs":
+                self._seen[candidate.id] = self._elsewhere[candidate.id] = trial.number
             study.tell(trial, None)
+            if claim == "enough":
+                self._enough = True
+                return None
         return None
 
     def _unseen(self, rng: random.Random) -> Architecture | None:
@@ -251,35 +393,48 @@ class _Search:
                 return architecture
         return None
 
+    def _evaluate(
+        self,
+        study: SearchStudy,
+        asked: Sequence[tuple[Trial, Candidate]],
+        prices: Sequence[Price],
+    ) -> list[Outcome | None]:
+        """What becomes of a batch; None of those that stop at a rung before the last."""
+        outcomes: list[Outcome | None] = [None] * len(asked)
+        going = list(range(len(asked)))
+        metrics = self._metrics(prices[0])
+        for rung, share in enumerate(self.rungs.rungs):
+            fidelity = replace(self.fidelity, share=share)
+            candidates = [asked[i][1] for i in going]
+            found = dict(
+                zip(going, self.calls.outcomes(candidates, fidelity, metrics), strict=True)
+            )
+            if share == 1:
+                outcomes = [found.get(i, outcome) for i, outcome in enumerate(outcomes)]
+                break
+            values = {}
+            for i, outcome in found.items():
+                if isinstance(outcome, Evaluation):
+                    values[i] = {**outcome.values, **prices[i].values}
+                else:
+                    outcomes[i] = outcome
+            trials = [asked[i][0] for i in values]
+            given = trials, list(values.values()), study.trials, self.objectives
+            promoted = self.rungs.promote(rung, *given)
+            going = [i for i, goes in zip(values, promoted, strict=True) if goes]
+        return outcomes
+
+    def _metrics(self, price: Price) -> list[str]:
+        """What the objectives need from the evaluator."""
+        return [o.label for o in self.objectives if o.label not in price.values]
+
     def _price(self, candidates: Sequence[Candidate]) -> list[Price]:
         return price(self.space, candidates, self.objectives, self.costs)
 
-    def _evaluate(self, candidates: Sequence[Candidate]) -> list[Evaluation]:
-        key = self.executor.evaluator.key
-        known = {i: self.scores.get(c, key, self.fidelity) for i, c in enumerate(candidates)}
-        missing = [i for i, evaluation in known.items() if evaluation is None]
-        wanted = [candidates[i] for i in missing]
-        for position, evaluation in self.executor.map(wanted, self.fidelity):
-            known[missing[position]] = evaluation
-            self.scores.put(wanted[position], key, self.fidelity, evaluation)
-            self.evaluations_made += 1
-        return [evaluation for evaluation in known.values() if evaluation is not None]
-
     def _tell(
-        self,
-        study: SearchStudy,
-        trial: Trial,
-        candidate: Candidate,
-        price: Price,
-        evaluation: Evaluation,
+        self, study: SearchStudy, trial: Trial, price: Price, evaluation: Evaluation
     ) -> FrozenTrial:
         values = {**evaluation.values, **price.values}
-        for label in (o.label for o in self.objectives):
-            if not math.isfinite(values.get(label, math.nan)):
-                raise ConfigError(
-                    f"candidate {candidate.id} has {label} {values.get(label, 'missing')}; "
-                    "expected a finite number, so mend the evaluator or the task's scores"
-                )
         trial.set_user_attr("evaluation", evaluation.to_json())
         trial.set_user_attr("counted", dict(price.counted))
         trial.set_user_attr("estimates", {k: e.to_json() for k, e in price.estimates.items()})
@@ -287,6 +442,27 @@ class _Search:
         for label, violation in violations(self.objectives, seen).items():
             trial.set_constraint(label, violation)
         return study.tell(trial, [values[o.label] for o in self.objectives])
+
+
+def _outcomes(study: SearchStudy) -> list[tuple[str, int, bool]]:
+    """Of every candidate that was tried: its id, its trial's number, whether it was evaluated."""
+    return [
+        (trial.user_attrs["candidate"], trial.number, trial.state is not TrialState.FAIL)
+        for trial in study.trials
+        if "candidate" in trial.user_attrs
+        and (trial.state in (TrialState.COMPLETE, TrialState.FAIL) or RUNGS in trial.user_attrs)
+    ]
+
+
+def _priced(
+    candidate: Candidate, objectives: Sequence[Objective], price: Price, evaluation: Evaluation
+) -> Outcome:
+    """The evaluation, if the costs beside it are numbers too."""
+    for label in (o.label for o in objectives if o.label in price.values):
+        if not math.isfinite(price.values[label]):
+            value = price.values[label]
+            return Failure("bad result", f"{candidate.id} is priced at {label} {value}")
+    return evaluation
 
 
 def price(
@@ -327,6 +503,19 @@ def price(
 def scored_trials(study: SearchStudy, objectives: Sequence[Objective]) -> tuple[Scored, ...]:
     """The evaluated candidates of a study."""
     return tuple(_scored(trial, objectives) for trial in study.complete)
+
+
+def failed_trials(study: SearchStudy) -> tuple[Failed, ...]:
+    """The candidates of a study whose evaluation failed."""
+    return tuple(
+        Failed(
+            trial.number,
+            Candidate.of(Architecture.from_json(trial.user_attrs["architecture"])),
+            Failure.from_json(trial.user_attrs["failure"]),
+        )
+        for trial in study.failed
+        if "failure" in trial.user_attrs
+    )
 
 
 def _scored(trial: FrozenTrial, objectives: Sequence[Objective]) -> Scored:

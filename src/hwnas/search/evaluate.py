@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -28,6 +28,7 @@ __all__ = [
     "TrainEvaluator",
     "recalibrate",
     "score",
+    "shorter",
     "weights_hash",
 ]
 
@@ -40,18 +41,24 @@ class Fidelity:
 
     Attributes:
         images: How many of the split's images to score; None for all.
+        share: Of the evaluator's full cost, in (0, 1]: of the images that are scored with a
+            supernet's weights, of the epochs that a network is trained alone.
     """
 
     images: int | None = None
+    share: float = 1.0
 
     @property
     def key(self) -> str:
         """A short name, e.g. ``"images=2000"``."""
-        return f"images={self.images or 'all'}"
+        return f"images={self.images or 'all'}{f',share={self.share:g}' * (self.share != 1)}"
 
     def of(self, split: Split) -> Split:
         """The images of a split to score."""
-        return split if self.images is None else split.first(self.images)
+        if self.share == 1:
+            return split if self.images is None else split.first(self.images)
+        images = len(split) if self.images is None else min(self.images, len(split))
+        return split.first(max(2, round(self.share * images)))
 
 
 @dataclass(frozen=True)
@@ -267,11 +274,21 @@ class TrainEvaluator:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
-        """Build, train and score the candidate's network."""
+        """Build, train and score the candidate's network; on all images at any share."""
         torch.set_num_threads(1)
         torch.manual_seed(self.seed)
         shape = self.space.input_shape(candidate.network)
         network = self.space.build(candidate.network)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        fit(network, NetworkStep(network, self.task, shape), self.data.train, self.train, self.seed)
-        return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
+        train = shorter(self.train, fidelity.share)
+        fit(network, NetworkStep(network, self.task, shape), self.data.train, train, self.seed)
+        images = replace(fidelity, share=1.0).of(self.data.validation)
+        return score(network, self.task, images, shape, "validation")
+
+
+def shorter(train: TrainConfig, share: float) -> TrainConfig:
+    """The same training for a share of its time, its learning rate going down in that time."""
+    if train.epochs is not None:
+        return replace(train, epochs=share * train.epochs)
+    assert train.budget_minutes is not None
+    return replace(train, budget_minutes=share * train.budget_minutes)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from hwnas.errors import WorkerError
 from hwnas.search.cluster import unwrapped
-from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
+from hwnas.search.evaluate import Evaluator, Fidelity
+from hwnas.search.failure import Failure, Outcome, failure_of
 from hwnas.search_spaces import Candidate
 
 __all__ = ["Executor", "InProcess", "RayActors"]
+
+_LOSSES = 3
+"""A candidate whose worker died so often is to blame for it."""
+_START_SECONDS = 300.0
 
 
 @runtime_checkable
@@ -22,100 +32,236 @@ class Executor(Protocol):
 
     def map(
         self, candidates: Sequence[Candidate], fidelity: Fidelity
-    ) -> Iterator[tuple[int, Evaluation]]:
-        """Position and evaluation of each candidate, in the order in which they finish."""
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Position and outcome of each candidate, in the order in which they finish.
+
+        An evaluation that fails is an outcome like another.
+        """
 
     def close(self) -> None:
         """Let the workers go."""
 
 
 class InProcess:
-    """Evaluates one candidate after the other, here."""
+    """Evaluates one candidate after the other, here.
+
+    Nothing can interrupt an evaluation that hangs, or survive one that kills its process: for that
+    there is `RayActors`.
+    """
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
 
     def map(
         self, candidates: Sequence[Candidate], fidelity: Fidelity
-    ) -> Iterator[tuple[int, Evaluation]]:
-        """Position and evaluation of each candidate, in order."""
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Position and outcome of each candidate, in order."""
         for position, candidate in enumerate(candidates):
-            yield position, self.evaluator.evaluate(candidate, fidelity)
+            yield position, _attempt(self.evaluator, candidate, fidelity)
 
     def close(self) -> None:
         """Nothing to let go."""
 
 
+def _attempt(evaluator: Evaluator, candidate: Candidate, fidelity: Fidelity) -> Outcome:
+    try:
+        return evaluator.evaluate(candidate, fidelity)
+    except Exception as error:  # a user's evaluator may fail in any way
+        return failure_of(error)
+
+
 class _Worker:
-    """The evaluator in an actor. Its arrays live in the object store, once for all actors."""
+    """The evaluator in an actor. Its arrays live in the object store, once for all on a machine."""
 
     def __init__(self) -> None:
         self._evaluator: Evaluator | None = None
 
-    def evaluate(
-        self, place: Sequence[Any], candidate: Candidate, fidelity: Fidelity
-    ) -> Evaluation:
-        """Evaluate with the evaluator that lies at a place.
+    def prepare(self, place: Sequence[Any]) -> None:
+        """Fetch the evaluator.
 
-        The place comes with every call, in a list so that Ray does not copy what is there: an
-        actor that was started again finds it, and one with arguments would make Ray warn.
+        Args:
+            place: Where it lies, in a list so that Ray does not fetch it before the actor runs; and
+                not an argument of the actor, of which Ray would warn.
         """
-        if self._evaluator is None:
-            import ray
+        import ray
 
-            self._evaluator = ray.get(place[0])
+        self._evaluator = ray.get(place[0])
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Outcome:
+        """Evaluate a candidate; an error becomes a value here, since not all can be sent."""
         assert self._evaluator is not None
-        return self._evaluator.evaluate(candidate, fidelity)
+        return _attempt(self._evaluator, candidate, fidelity)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """An evaluation under way.
+
+    Attributes:
+        position: Of the candidate.
+        actor: Who makes it.
+        deadline: When it is overdue, on the monotonic clock; None for never.
+    """
+
+    position: int
+    actor: Any
+    deadline: float | None
 
 
 class RayActors:
-    """Evaluates on Ray actors; one that dies is replaced and its candidate evaluated again.
+    """Evaluates on Ray actors.
+
+    There are as many as Ray has room for, up to ``workers``: those that find no place wait for one,
+    so machines that join a cluster are used at once. An actor that dies, alone or with its machine,
+    is replaced, and its candidate evaluated again elsewhere. An evaluation that takes too long is
+    ended together with its actor, which is replaced, too.
 
     Args:
         evaluator: What is mapped; put into the object store once.
-        workers: Number of actors.
+        workers: Number of actors, at most.
         cpus: CPUs that each actor reserves.
+        timeout_s: How long one evaluation may take, in seconds; None for as long as it likes.
     """
 
-    def __init__(self, evaluator: Evaluator, workers: int, cpus: float = 1.0) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        workers: int,
+        cpus: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> None:
         import ray
 
         self.evaluator = evaluator
+        self._timeout_s = timeout_s
         remote: Any = ray.remote(_Worker)
-        actor = remote.options(num_cpus=cpus, max_restarts=-1, max_task_retries=-1)
+        self._actor = remote.options(num_cpus=cpus)
         self._place = ray.put(evaluator)
-        self._actors = [actor.remote() for _ in range(workers)]
+        self._idle: list[Any] = []
+        self._starting: dict[Any, Any] = {}
+        self._lost_starting = 0
+        for _ in range(workers):
+            self._start()
 
     def map(
         self, candidates: Sequence[Candidate], fidelity: Fidelity
-    ) -> Iterator[tuple[int, Evaluation]]:
-        """Position and evaluation of each candidate, in the order in which they finish.
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Position and outcome of each candidate, in the order in which they finish.
 
         Raises:
-            WorkerError: Ray lost the workers for good.
+            WorkerError: Ray is gone, starts no worker, or the evaluator cannot be sent to one.
         """
+        waiting = deque(enumerate(candidates))
+        running: dict[Any, _Call] = {}
+        losses: Counter[int] = Counter()
+        try:
+            while waiting or running:
+                while waiting and self._idle:
+                    position, candidate = waiting.popleft()
+                    call = self._call(position)
+                    running[call.actor.evaluate.remote(candidate, fidelity)] = call
+                for reference in self._wait(running):
+                    call = running.pop(reference)
+                    outcome = self._outcome(reference, call)
+                    if outcome is None:
+                        losses[call.position] += 1
+                        if losses[call.position] < _LOSSES:
+                            waiting.appendleft((call.position, candidates[call.position]))
+                            continue
+                        reason = f"the process that evaluated it died, {_LOSSES} times"
+                        outcome = Failure("worker died", reason, _LOSSES)
+                    yield call.position, outcome
+                for reference in self._overdue(running):
+                    call = running.pop(reference)
+                    self._replace(call.actor)
+                    yield call.position, Failure("timed out", f"it took over {self._timeout_s:g} s")
+        finally:
+            for call in running.values():  # nobody wants these any more
+                self._replace(call.actor)
+
+    def _call(self, position: int) -> _Call:
+        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        return _Call(position, self._idle.pop(), deadline)
+
+    def _wait(self, running: dict[Any, _Call]) -> list[Any]:
+        """Calls that are done; takes in actors that have started meanwhile."""
         import ray
 
-        waiting = list(enumerate(candidates))[::-1]
-        running: dict[Any, tuple[int, Any]] = {}
-        idle = list(self._actors)
-        while waiting or running:
-            while waiting and idle:
-                position, candidate = waiting.pop()
-                actor = idle.pop()
-                running[actor.evaluate.remote([self._place], candidate, fidelity)] = position, actor
-            [done], _ = ray.wait(list(running), num_returns=1)
-            position, actor = running.pop(done)
-            idle.append(actor)
-            try:
-                evaluation: Evaluation = ray.get(done)
-            except ray.exceptions.RayError as error:
+        deadlines = [call.deadline for call in running.values() if call.deadline is not None]
+        patience = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        if not running:
+            patience = _START_SECONDS
+        done, _ = ray.wait([*running, *self._starting], num_returns=1, timeout=patience)
+        if not done and not running:
+            raise WorkerError(
+                f"Ray has started no worker in {_START_SECONDS / 60:g} minutes; see with "
+                "`ray status` whether a CPU is free, or lower search.workers"
+            )
+        for reference in done:
+            if reference in self._starting:
+                self._started(reference)
+        return [reference for reference in done if reference in running]
+
+    def _overdue(self, running: dict[Any, _Call]) -> list[Any]:
+        now = time.monotonic()
+        return [r for r, c in running.items() if c.deadline is not None and c.deadline <= now]
+
+    def _outcome(self, reference: Any, call: _Call) -> Outcome | None:
+        """What an actor has found; None if it died."""
+        import ray
+
+        try:
+            found: Outcome = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:  # what it gave cannot be sent
+            self._idle.append(call.actor)
+            return failure_of(error.cause)
+        except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError):
+            self._replace(call.actor)
+            return None
+        except ray.exceptions.RayError as error:
+            raise unwrapped(error) from error
+        self._idle.append(call.actor)
+        return found
+
+    def _start(self) -> None:
+        actor = self._actor.remote()
+        self._starting[actor.prepare.remote([self._place])] = actor
+
+    def _started(self, reference: Any) -> None:
+        import ray
+
+        actor = self._starting.pop(reference)
+        try:
+            ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            [reason, *_] = str(error.cause).splitlines() or [type(error.cause).__name__]
+            raise WorkerError(
+                f"a worker cannot load the evaluator ({reason}); it has to find the same modules "
+                "and files as this process"
+            ) from error
+        except ray.exceptions.RayActorError as error:
+            self._lost_starting += 1
+            if self._lost_starting > _LOSSES * (1 + len(self._starting) + len(self._idle)):
                 raise unwrapped(error) from error
-            yield position, evaluation
+            self._replace(actor)
+            return
+        self._lost_starting = 0
+        self._idle.append(actor)
+
+    def _replace(self, actor: Any) -> None:
+        _end(actor)
+        self._start()
 
     def close(self) -> None:
         """End the actors."""
-        import ray
+        for actor in (*self._idle, *self._starting.values()):
+            _end(actor)
+        self._idle.clear()
+        self._starting.clear()
 
-        for actor in self._actors:
-            ray.kill(actor)
+
+def _end(actor: Any) -> None:
+    import ray
+
+    with contextlib.suppress(ray.exceptions.RayError, ValueError):
+        ray.kill(actor)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hwnas.atomic import write_json
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.search.data import ImageData
-from hwnas.search.evaluate import Evaluation, Fidelity, recalibrate, score
+from hwnas.search.evaluate import Evaluation, Fidelity, recalibrate, score, shorter
 from hwnas.search.task import Task
 from hwnas.search.training.checkpoint import load_weights, save_weights
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
@@ -151,7 +151,9 @@ class GrowEvaluator:
         if parent is None or weights is None:
             torch.manual_seed(seed)
             return self.space.build(architecture), self.train
-        return grow(self._space, parent, weights, architecture, seed), _shorter(self.train)
+        rate = self.train.learning_rate * _SHARE_OF_LEARNING_RATE
+        config = replace(shorter(self.train, _SHARE_OF_TRAINING), learning_rate=rate)
+        return grow(self._space, parent, weights, architecture, seed), config
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
         """Grow or build, train and score the candidate's network, and keep its weights."""
@@ -161,10 +163,12 @@ class GrowEvaluator:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         shape = self.space.input_shape(architecture)
         step = NetworkStep(network, self.task, shape)
+        config = shorter(config, fidelity.share)
         fit(network, step, self.data.train, config, self._seed(architecture))
         # So few steps leave running statistics behind.
         recalibrate(network, self.task, self.data.train.first(_RECALIBRATION_IMAGES), shape)
-        found = score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
+        images = replace(fidelity, share=1.0).of(self.data.validation)
+        found = score(network, self.task, images, shape, "validation")
         metric = self.task.metrics[0]
         value = found.values[metric.name]
         good = value if metric.direction == "maximize" else -value
@@ -179,15 +183,3 @@ class GrowEvaluator:
     def _space(self) -> MobileNetSpace:
         assert isinstance(self.space, MobileNetSpace)
         return self.space
-
-
-def _shorter(train: TrainConfig) -> TrainConfig:
-    def part(budget: float | None) -> float | None:
-        return None if budget is None else budget * _SHARE_OF_TRAINING
-
-    return replace(
-        train,
-        epochs=part(train.epochs),
-        budget_minutes=part(train.budget_minutes),
-        learning_rate=train.learning_rate * _SHARE_OF_LEARNING_RATE,
-    )

@@ -8,19 +8,28 @@ finished trials, with the same numbers: a kill loses none, and `optuna-dashboard
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hwnas.search.objective import Objective
+from hwnas.search.rungs import RUNGS
+from hwnas.search.shared_study import Claim, SharedStudy
 from hwnas.search.study_file import StudyFile
 
 __all__ = ["SearchStudy"]
+
+_SHARED = "shared"
+"""The number of a trial in the shared study."""
+_FOREIGN = "foreign"
+"""Set on trials that another search has made."""
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -30,10 +39,13 @@ class SearchStudy:
 
     Args:
         name: Of the study.
-        objectives: Give the directions.
+        objectives: What it is of.
         sampler: Makes the sampler, given how many trials there are already: a resumed search must
             not draw the same random numbers again.
         path: The SQLite file; None keeps the study in memory only.
+        shared: Opens the study that other searches work on, too, given which of its trials are in
+            the file already. What the others find is then kept in the file as well.
+        pruner: Stops trials before they are complete; none if None.
 
     Raises:
         RunError: The file is damaged or holds a study of other objectives.
@@ -46,16 +58,26 @@ class SearchStudy:
         objectives: Sequence[Objective],
         sampler: Callable[[int], BaseSampler],
         path: Path | None = None,
+        shared: Callable[[Sequence[int]], SharedStudy] | None = None,
+        pruner: BasePruner | None = None,
     ) -> None:
         directions = [o.direction for o in objectives]
-        self._disk = None if path is None else StudyFile(path, name, directions)
+        self._disk = None if path is None else StudyFile(path, name, objectives)
         finished = [] if self._disk is None else self._disk.trials()
+        self._memory = InMemoryStorage()
         self.study = optuna.create_study(
-            storage=InMemoryStorage(), directions=directions, sampler=sampler(len(finished))
+            storage=self._memory,
+            directions=directions,
+            sampler=sampler(len(finished)),
+            pruner=pruner or NopPruner(),
         )
         self.study.add_trials(finished)
         self._on_disk = len(finished)
+        self.asked = len(finished)
         self._waiting: dict[int, FrozenTrial] = {}
+        self._claims: dict[int, tuple[int, FrozenTrial]] = {}
+        numbers = [t.user_attrs[_SHARED] for t in finished if _SHARED in t.user_attrs]
+        self._shared = None if shared is None else shared(numbers)
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -67,10 +89,22 @@ class SearchStudy:
         """Those that were evaluated."""
         return self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
 
+    @property
+    def stopped(self) -> list[FrozenTrial]:
+        """Those that were evaluated at a part of the full cost only."""
+        pruned = self.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,))
+        return [trial for trial in pruned if RUNGS in trial.user_attrs]
+
+    @property
+    def failed(self) -> list[FrozenTrial]:
+        """Those whose evaluation failed."""
+        return self.study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+
     def ask(self, values: Mapping[str, Any] | None = None) -> Trial:
         """A new trial: the sampler's proposal, or the one with the given values."""
         if values is not None:
             self.study.enqueue_trial(dict(values))
+        self.asked += 1
         return self.study.ask()
 
     def tell(self, trial: Trial, values: Sequence[float] | None) -> FrozenTrial:
@@ -81,8 +115,26 @@ class SearchStudy:
         Raises:
             StorageError: The study cannot be written.
         """
-        state = TrialState.COMPLETE if values is not None else TrialState.PRUNED
-        frozen = self.study.tell(trial, values, state=state)
+        return self._finish(trial, TrialState.PRUNED if values is None else None, values)
+
+    def fail(self, trial: Trial) -> FrozenTrial:
+        """Finish a trial as FAIL; the same holds.
+
+        Raises:
+            StorageError: The study cannot be written.
+        """
+        return self._finish(trial, TrialState.FAIL)
+
+    def _finish(
+        self, trial: Trial, state: TrialState | None, values: Sequence[float] | None = None
+    ) -> FrozenTrial:
+        frozen = self.study.tell(trial, values, state=state or TrialState.COMPLETE)
+        if self._shared is not None and frozen.number in self._claims:
+            trial_id, claimed = self._claims.pop(frozen.number)
+            self._shared.finish(trial_id, frozen, claimed)
+        return self._keep(frozen)
+
+    def _keep(self, frozen: FrozenTrial) -> FrozenTrial:
         if self._disk is not None:
             self._waiting[frozen.number] = frozen
             while self._on_disk in self._waiting:
@@ -90,7 +142,57 @@ class SearchStudy:
                 self._on_disk += 1
         return frozen
 
+    # What is shared
+
+    def claim(self, trial: Trial, budget: int) -> Claim:
+        """Make sure that no other search evaluates the candidate of a trial; see `SharedStudy`."""
+        if self._shared is None:
+            return "ours"
+        frozen = self._memory.get_trial(trial._trial_id)
+        claim, number, trial_id = self._shared.claim(frozen, budget)
+        trial.set_user_attr(_SHARED, number)
+        if claim == "ours":
+            self._claims[trial.number] = trial_id, self._memory.get_trial(trial._trial_id)
+        return claim
+
+    def receive(self) -> tuple[list[FrozenTrial], list[FrozenTrial], int]:
+        """Take over what other searches have finished.
+
+        Returns:
+            Their finished trials, which are in this study now; those that they left unfinished when
+            they died; and how many candidates they are evaluating.
+        """
+        if self._shared is None:
+            return [], [], 0
+        news = self._shared.news()
+        taken = []
+        known = {t.user_attrs["candidate"] for t in self.complete} if news.finished else set()
+        for trial in news.finished:
+            if trial.user_attrs["candidate"] not in known:  # where this search was taken for dead
+                taken.append(self._take(trial))
+        return taken, list(news.abandoned), news.running
+
+    def _take(self, theirs: FrozenTrial) -> FrozenTrial:
+        trial = copy.copy(theirs)
+        trial.user_attrs = {**theirs.user_attrs, _SHARED: theirs.number, _FOREIGN: True}
+        if theirs.values is not None:
+            trial.values = [float(value) for value in theirs.values]
+        self.study.add_trial(trial)
+        self.asked += 1
+        return self._keep(self.trials[-1])
+
+    @property
+    def own(self) -> int:
+        """How many candidates this search has evaluated, or tried to, itself."""
+        done = (TrialState.COMPLETE, TrialState.FAIL)
+        return sum(
+            _FOREIGN not in trial.user_attrs and (trial.state in done or RUNGS in trial.user_attrs)
+            for trial in self.trials
+        )
+
     def close(self) -> None:
         """Let go of the file."""
+        if self._shared is not None:
+            self._shared.close()
         if self._disk is not None:
             self._disk.close()

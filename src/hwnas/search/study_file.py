@@ -13,12 +13,13 @@ import optuna
 import sqlalchemy
 from optuna.distributions import distribution_to_json
 from optuna.storages import RDBStorage
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 from sqlalchemy import exc
 
 from hwnas.atomic import storage_errors
 from hwnas.errors import RunError, StorageError
+from hwnas.search.objective import Objective
+from hwnas.search.study_identity import other_objectives, study_of
 
 __all__ = ["StudyFile"]
 
@@ -32,6 +33,7 @@ _DATABASE_ERRORS = (
 _TABLES = (
     "trials",
     "trial_values",
+    "trial_intermediate_values",
     "trial_params",
     "trial_user_attributes",
     "trial_system_attributes",
@@ -49,29 +51,27 @@ class StudyFile:
     Args:
         path: The file; made if it is not there.
         name: Of the study; made if it is not there.
-        directions: ``"minimize"`` or ``"maximize"``, by objective.
+        objectives: What the study is of.
 
     Raises:
         RunError: The file is damaged or holds a study of other objectives.
         StorageError: The file cannot be written.
     """
 
-    def __init__(self, path: Path, name: str, directions: Sequence[str]) -> None:
-        wanted = [StudyDirection[direction.upper()] for direction in directions]
+    def __init__(self, path: Path, name: str, objectives: Sequence[Objective]) -> None:
         self._path = path
         with self._own_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._storage = _storage(path)
             self._tables = sqlalchemy.MetaData()
             self._tables.reflect(self._storage.engine, only=_TABLES)
-            try:
-                self._id = self._storage.get_study_id_from_name(name)
-            except KeyError:
-                self._id = self._storage.create_new_study(wanted, name)
-            known = self._storage.get_study_directions(self._id)
-        if known != wanted:
+            self._id = study_of(self._storage, name, objectives)
+            difference = other_objectives(self._storage, self._id, objectives)
+        if difference is not None:
             self.close()
-            raise RunError(f"{path}: study {name!r} has other objectives; use another run folder")
+            raise RunError(
+                f"{path}: study {name!r} has other objectives: {difference}; use another run folder"
+            )
 
     def trials(self) -> list[FrozenTrial]:
         """All that the file holds."""
@@ -120,6 +120,10 @@ def _rows_beside(trial: FrozenTrial) -> dict[str, list[dict[str, Any]]]:
         "trial_values": [
             {"objective": objective, "value": value, "value_type": "FINITE"}
             for objective, value in enumerate(trial.values or ())
+        ],
+        "trial_intermediate_values": [
+            {"step": step, "intermediate_value": value, "intermediate_value_type": "FINITE"}
+            for step, value in trial.intermediate_values.items()
         ],
         "trial_params": [
             {

@@ -8,7 +8,7 @@ from hwnas.search_spaces.choices import Choice, Option, When
 from hwnas.search_spaces.mobilenet import MobileNetSpace, mobilenet
 from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
 from hwnas.search_spaces.space import SearchSpace
-from hwnas.search_spaces.steps import Assembly, Step, StepTable
+from hwnas.search_spaces.steps import Assembly, PartTable, Step, StepTable
 from hwnas.search_spaces.supernet import Supernet, batch_norms
 from hwnas.search_spaces.workload import Operator, OperatorKind, TensorSpec, Workload, trace
 
@@ -24,6 +24,7 @@ __all__ = [
     "Operator",
     "OperatorKind",
     "Option",
+    "PartTable",
     "SearchSpace",
     "Stage",
     "Step",

@@ -6,8 +6,9 @@ here they can be built, trained with shared weights, exported and measured.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,12 @@ from torch import Tensor, nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
+from hwnas.search_spaces.cell_steps import Skeleton, chosen_parts, part_table
 from hwnas.search_spaces.choices import Choice
+from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.space import SearchSpace
+from hwnas.search_spaces.steps import PartTable, Step
+from hwnas.search_spaces.tabular import NasBench201Space
 from hwnas.search_spaces.tabular.nasbench201 import EDGES, OPERATIONS
 
 __all__ = ["CellSpace", "nasbench201"]
@@ -167,6 +172,37 @@ class CellSpace(SearchSpace):
             )
         names = (OPERATIONS[int(code)] for code in codes)
         return self.architecture(dict(zip((c.name for c in self.choices), names, strict=True)))
+
+    def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]]:
+        """See `SearchSpace.parts`: edges, nodes, and the skeleton as one part."""
+        nothing, skip = _OPTIONS.index("none"), _OPTIONS.index("skip_connect")
+        return self._part_table, chosen_parts(codes, nothing, skip, len(_OPTIONS))
+
+    def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Convolutions on the longest path of a cell."""
+        published = np.array([OPERATIONS.index(option) for option in _OPTIONS])
+        return NasBench201Space().depth(published[codes])
+
+    @cached_property
+    def _part_table(self) -> PartTable:
+        height, width, _ = self.image_shape
+        stages: list[tuple[int, int, int]] = []
+        for factor in _WIDTHS:
+            stages.append((self.channels * factor, height, width))
+            height, width = -(-height // 2), -(-width // 2)
+        return part_table(tuple(stages), self.cells, _OPTIONS, self._rest(tuple(stages)))
+
+    def _rest(self, stages: Skeleton) -> Counter[Step]:
+        """Steps of the stem, of what halves the feature maps, and of the head."""
+        (channels, height, width), *others = stages
+        body = Sketch(self.image_shape[2], height, width=width).conv(channels, 3, activation=False)
+        for channels, *_ in others:
+            shortcut = Sketch(body.channels, body.side, steps=body.steps, width=body.width)
+            shortcut.simple("pool", stride=2).conv(channels, activation=False, norm=False)
+            body.simple("activation").conv(channels, 3, stride=2, activation=False)
+            body.simple("activation").conv(channels, 3, activation=False).simple("elementwise", 2)
+        body.norm().simple("activation").pool().view().linear(self.outputs)
+        return body.steps
 
     def _stem(self) -> nn.Module:
         conv = nn.Conv2d(self.image_shape[2], self.channels, 3, padding=1, bias=False)

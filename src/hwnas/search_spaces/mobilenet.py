@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from hwnas.plugin import resolve
@@ -25,7 +27,9 @@ from hwnas.search_spaces.mobilenet_config import (
     hidden_channels,
     scaled_channels,
 )
+from hwnas.search_spaces.mobilenet_steps import chosen_parts, depth_of, part_table
 from hwnas.search_spaces.space import SearchSpace, StageOutline
+from hwnas.search_spaces.steps import PartTable
 
 __all__ = ["MobileNetSpace", "mobilenet"]
 
@@ -161,6 +165,23 @@ class MobileNetSpace(SearchSpace):
         )
         head = ConvNormAct(channels, head_channels, activation="hard_swish")
         return MobileNet(stem, stages, head, classifier)
+
+    def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]]:
+        """See `SearchSpace.parts`: blocks, and the rest as one part."""
+        return self._part_table, chosen_parts(self.config, self._indices(codes))
+
+    def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Blocks that are there."""
+        return depth_of(self.config, self._indices(codes))
+
+    @cached_property
+    def _part_table(self) -> PartTable:
+        return part_table(self.config)
+
+    def _indices(self, codes: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
+        only = np.zeros(len(codes), dtype=np.int64)
+        elastic = {choice.name: codes[:, i] for i, choice in enumerate(self.choices)}
+        return {name: elastic.get(name, only) for name in self._all_choices}
 
     def _option(self, values: Mapping[str, Option], name: str) -> float:
         value = values.get(name, self._all_choices[name].options[0])

@@ -20,6 +20,7 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.blueprint import blueprint
 from hwnas.search_spaces.choices import Choice, Option
+from hwnas.search_spaces.steps import PartTable, StepTable, counted
 from hwnas.search_spaces.workload import Workload, trace
 
 if TYPE_CHECKING:
@@ -212,6 +213,48 @@ class SearchSpace(ABC):
             column *= active
         return np.ascontiguousarray(columns.T)
 
+    # What many networks ask of hardware
+
+    def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:
+        """What networks are put together of, and which part stands at each place, for N at once.
+
+        A space that gives this is searched much faster: `steps` and `counted` follow from it. They
+        have to say what a trace of each network says, to the last byte.
+
+        Args:
+            codes: Indices of options, of shape (N, len(choices)).
+
+        Returns:
+            The parts at batch 1 in float32, with batch normalisations as steps of their own, and
+            what was chosen, of shape (N, places). None where networks have to be traced.
+        """
+        return None
+
+    def steps(self, codes: npt.NDArray[np.int64]) -> StepTable | None:
+        """What N networks ask of hardware, as ``StepTable.of_workloads`` of their workloads.
+
+        Args:
+            codes: Indices of options, of shape (N, len(choices)).
+
+        Returns:
+            N networks; None where the space does not know its `parts`.
+        """
+        found = self.parts(codes)
+        return None if found is None else found[0].deployed.networks(found[1])
+
+    def counted(self, codes: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
+        """Costs that follow from the `parts`, exactly, each of shape (N,), by name.
+
+        They are ``macs``, ``params`` and ``weight_bytes``, as a workload counts them; none where
+        the space does not know its parts.
+        """
+        found = self.parts(codes)
+        return {} if found is None else counted(found[0].networks(found[1]))
+
+    def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+        """How many blocks, or whatever a space is deep in, come one after the other, (N,)."""
+        return None
+
     # Variation
 
     def mutate(
@@ -281,15 +324,16 @@ class SearchSpace(ABC):
         if codes.ndim != 2 or codes.shape[1] != len(self.choices):
             raise ConfigError(f"got {codes.shape=}, expected (N, {len(self.choices)})")
         options = np.array([len(choice.options) for choice in self.choices])
-        indices = codes.astype(np.int64)
-        wrong = np.argwhere((indices != codes) | (indices < 0) | (indices >= options))
-        if len(wrong):
-            row, column = wrong[0]
+        inside = (codes >= 0) & (codes < options)
+        if not np.issubdtype(codes.dtype, np.integer):
+            inside &= codes % 1 == 0
+        if not inside.all():
+            row, column = np.argwhere(~inside)[0]
             raise ConfigError(
                 f"{self.choices[column].name}: index {codes[row, column]} of row {row} is not in "
                 f"0..{options[column] - 1}"
             )
-        return indices
+        return codes.astype(np.int64)
 
     def _has_effect(self, choice: Choice, effective: Mapping[str, Option]) -> bool:
         when = choice.when

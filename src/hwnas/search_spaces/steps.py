@@ -15,8 +15,11 @@ from scipy import sparse
 from hwnas.errors import ArtifactError
 from hwnas.search_spaces.workload import Operator, OperatorKind, Workload
 
-__all__ = ["Assembly", "Step", "StepTable"]
+__all__ = ["Assembly", "PartTable", "Step", "StepTable", "counted"]
 
+_BYTES = 4  # of a weight
+_NORM_BYTES = 16  # of a channel of a batch normalisation: scale and shift, mean and variance
+_NORM_PARAMS = 2  # scale and shift
 _KINDS: tuple[OperatorKind, ...] = get_args(OperatorKind)
 
 
@@ -93,14 +96,25 @@ class StepTable:
 
     Attributes:
         steps: The distinct steps, S of them.
-        counts: Sparse, of shape (N, S): how often network n takes step s.
+        rows_of_steps: Sparse, of shape (N, S): how often network n takes step s.
+        taken: Sparse, of shape (N, P), where networks are put together: how often network n takes
+            each of the P parts that the rows of steps are then of. What is additive is added up
+            over the parts first, which is much less to add.
     """
 
     steps: tuple[Step, ...]
-    counts: sparse.csr_array
+    rows_of_steps: sparse.csr_array
+    taken: sparse.csr_array | None = None
 
     def __len__(self) -> int:
-        return int(self.counts.shape[0])
+        return int((self.rows_of_steps if self.taken is None else self.taken).shape[0])
+
+    @cached_property
+    def counts(self) -> sparse.csr_array:
+        """Sparse, of shape (N, S): how often network n takes step s."""
+        if self.taken is None:
+            return self.rows_of_steps
+        return sparse.csr_array(self.taken @ self.rows_of_steps)
 
     @classmethod
     def of(cls, networks: Iterable[Mapping[Step, int]]) -> StepTable:
@@ -126,19 +140,12 @@ class StepTable:
 
     def per_image(self, batch: int) -> StepTable:
         """The same networks at batch 1, given what they are at some batch."""
-        return StepTable(tuple(step.per_image(batch) for step in self.steps), self.counts)
+        return replace(self, steps=tuple(step.per_image(batch) for step in self.steps))
 
     @classmethod
     def of_parts(cls, assembly: Assembly) -> StepTable:
         """A table of networks that are put together of parts."""
-        together = cls.of(part for place in assembly.parts for part in place)
-        starts = np.cumsum([0, *(len(place) for place in assembly.parts)])[:-1]
-        rows, places = assembly.chosen.shape
-        ends = np.arange(rows + 1) * places
-        chosen = (assembly.chosen.astype(np.int64) + starts).ravel()
-        ones = np.ones(rows * places)
-        selection = sparse.csr_array((ones, chosen, ends), (rows, len(together)))
-        return cls(together.steps, sparse.csr_array(selection @ together.counts))
+        return PartTable.of(assembly.parts).networks(assembly.chosen)
 
     @classmethod
     def stacked(cls, tables: Sequence[StepTable]) -> StepTable:
@@ -183,7 +190,9 @@ class StepTable:
 
     def rows(self, index: npt.NDArray[np.integer]) -> StepTable:
         """Some of the networks, in the order of ``index``."""
-        return StepTable(self.steps, self.counts[index])
+        if self.taken is None:
+            return replace(self, rows_of_steps=self.rows_of_steps[index])
+        return replace(self, taken=self.taken[index])
 
     def total(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Sums over the steps of each network.
@@ -194,10 +203,63 @@ class StepTable:
         Returns:
             Of shape (N,) or (N, F).
         """
-        sums: npt.NDArray[np.float64] = self.counts @ values
-        return sums
+        sums: npt.NDArray[np.float64] = self.rows_of_steps @ values
+        return sums if self.taken is None else self.taken @ sums
 
     @cached_property
     def macs(self) -> npt.NDArray[np.float64]:
         """Multiply-accumulates of each network, of shape (N,); dead steps count, too."""
         return self.total(np.array([step.macs for step in self.steps], dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class PartTable:
+    """The parts that networks are put together of, for all networks that ever are.
+
+    Attributes:
+        parts: Every part of every place, one below the other.
+        starts: For each place, the row of its first part.
+    """
+
+    parts: StepTable
+    starts: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, parts: Sequence[Sequence[Mapping[Step, int]]]) -> PartTable:
+        """For each place in a network, the steps of each part that may stand there."""
+        starts = np.cumsum([0, *(len(place) for place in parts)])[:-1].astype(np.int64)
+        return cls(StepTable.of(part for place in parts for part in place), starts)
+
+    def networks(self, chosen: npt.NDArray[np.integer]) -> StepTable:
+        """N networks, of which ``chosen``, of shape (N, places), says what stands at each place."""
+        rows, places = chosen.shape
+        ends = np.arange(rows + 1) * places
+        columns = (chosen.astype(np.int64) + self.starts).ravel()
+        shape = rows, len(self.parts)
+        taken = sparse.csr_array((np.ones(rows * places), columns, ends), shape)
+        return StepTable(self.parts.steps, self.parts.counts, taken)
+
+    @cached_property
+    def deployed(self) -> PartTable:
+        """The same parts without what an export folds away: batch normalisations."""
+        left = [i for i, step in enumerate(self.parts.steps) if step.kind != "norm"]
+        steps = tuple(self.parts.steps[i] for i in left)
+        counts = sparse.csr_array(self.parts.counts.tocsc()[:, left])
+        return PartTable(StepTable(steps, counts), self.starts)
+
+
+def counted(table: StepTable) -> dict[str, npt.NDArray[np.int64]]:
+    """What workloads count of float32 networks that share no weights among their operators.
+
+    Args:
+        table: With batch normalisations.
+
+    Returns:
+        ``macs``, ``params`` and ``weight_bytes``, each of shape (N,).
+    """
+    norms = np.array([step.kind == "norm" for step in table.steps], dtype=bool)
+    weights = np.array([step.weight_bytes for step in table.steps], dtype=np.int64)
+    params = np.where(norms, weights * _NORM_PARAMS // _NORM_BYTES, weights // _BYTES)
+    macs = np.array([step.macs for step in table.steps], dtype=np.int64)
+    sums = table.total(np.column_stack([macs, params, weights]).astype(np.float64))
+    return dict(zip(("macs", "params", "weight_bytes"), sums.astype(np.int64).T, strict=True))

@@ -96,7 +96,7 @@ def gather(job: Job, goal: Goal, summary: Summary) -> ReportData:
             for o, value in zip(goal.objectives, reference, strict=True)
         },
         break_even=_break_even(job),
-        warnings=_warnings(job, goal),
+        warnings=_warnings(job, goal, result),
         versions=folder.about["versions"],
         hardware=folder.about["machine"],
         recipe_toml=(folder.path / "recipe.toml").read_text(encoding="utf-8"),
@@ -288,18 +288,23 @@ def _break_even(job: Job) -> str:
     return f"{model}, so it is cheaper from {targets} target{'s' * (targets > 1)} on."
 
 
-def _warnings(job: Job, goal: Goal) -> tuple[str, ...]:
+def _warnings(job: Job, goal: Goal, result: SearchResult) -> tuple[str, ...]:
     table = job.folder.output(goal.target) / "measurements.parquet"
     timed = read_measurements(table)
     contended = sum(row.measurement.contended for row in timed)
-    found = []
+    told = []
     if contended:
-        found.append(
+        told.append(
             f"{contended} of {len(timed)} timings were disturbed by other work on the machine; "
             "their medians are less sure than the intervals say."
         )
-    found += _drift(timed)
-    return tuple(found)
+    if result.failed:
+        reasons = [failed.failure.reason for failed in result.failed]
+        told.append(
+            f"{len(reasons)} candidates could not be evaluated, most often because of: "
+            f"{max(reasons, key=reasons.count)}"
+        )
+    return (*told, *_drift(timed))
 
 
 def _drift(timed: Sequence[Timed]) -> list[str]:

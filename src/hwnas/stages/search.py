@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import socket
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from torch import Tensor
 from hwnas.errors import InfeasibleError
 from hwnas.predictors import CostSource
 from hwnas.progress import Advance
+from hwnas.recipe import SearchConfig
 from hwnas.search import (
     Executor,
     InProcess,
@@ -20,9 +24,11 @@ from hwnas.search import (
     SearchResult,
     run_search,
 )
-from hwnas.search.engine import scored_trials
+from hwnas.search.engine import Failed, failed_trials, scored_trials
 from hwnas.search.evaluate import Evaluator
+from hwnas.search.rungs import rung_counts
 from hwnas.search.samplers import make_sampler
+from hwnas.search.shared_study import Sharing
 from hwnas.search.study import SearchStudy
 from hwnas.stages.job import Goal, Job
 
@@ -41,7 +47,7 @@ def search(
     inputs = [evaluator.key, goal, config, costs, job.recipe.seed]
 
     def work(advance: Advance) -> None:
-        with _executor(evaluator, config.workers) as executor:
+        with _executor(evaluator, config) as executor:
             _search(job, goal, executor, costs, goal.study_name, config.sampler, advance)
 
     job.perform(goal.stage("search"), inputs, work, lambda: _is_there(job, goal))
@@ -49,7 +55,7 @@ def search(
         return
 
     def baseline(advance: Advance) -> None:
-        with _executor(evaluator, config.workers) as executor, contextlib.suppress(InfeasibleError):
+        with _executor(evaluator, config) as executor, contextlib.suppress(InfeasibleError):
             _search(job, goal, executor, costs, BASELINE, "random", advance)
 
     job.perform("random-baseline", inputs, baseline, lambda: _is_there(job, goal, BASELINE))
@@ -72,6 +78,7 @@ def _search(
     config, space, folder = job.recipe.search, job.ingredients.space, job.folder.path
     first = goal.objectives[0]
     best: float | None = None
+    failures = 0
 
     def on_trial(trial: Scored, complete: int) -> None:
         nonlocal best
@@ -79,7 +86,17 @@ def _search(
         if best is None or first.loss(value) < first.loss(best):
             best = value
         detail = f"trial {complete}/{config.trials}, best {first.label} {best:.4g}"
-        advance(complete / config.trials, detail)
+        advance(complete / config.trials, detail + (f", {failures} failed" if failures else ""))
+
+    def on_failure(failed: Failed) -> None:
+        nonlocal failures
+        failures += 1
+        why = failed.failure
+        job.reporter.note(
+            f"candidate {failed.candidate.id} {why.kind} (tries: {why.attempts}): {why.reason}",
+            failure=why.to_json(),
+            trace=why.trace,
+        )
 
     run_search(
         space,
@@ -92,17 +109,33 @@ def _search(
         seed=job.recipe.seed,
         batch=config.batch,
         fidelity=job.fidelity,
+        rungs=config.fidelity,
         study=folder / "study.db",
         study_name=study_name,
+        sharing=_sharing(job, study_name),
         scores=ScoreStore(folder / "scores.jsonl"),
         first=() if sampler == "random" else (space.smallest(), space.largest()),
+        retries=config.retries,
         on_trial=on_trial,
+        on_failure=on_failure,
     )
 
 
+def _sharing(job: Job, study_name: str) -> Sharing | None:
+    """The study that runs of this recipe share, if it names a place for one."""
+    if job.recipe.search.storage is None:
+        return None
+    # The folder is locked, so nobody else on this machine has the name.
+    place = f"{uuid.getnode():x} {socket.gethostname()} {job.folder.path.absolute()}"
+    driver = hashlib.sha256(place.encode()).hexdigest()[:12]
+    return Sharing(job.recipe.search.storage, f"{job.recipe.name}/{study_name}", driver)
+
+
 @contextlib.contextmanager
-def _executor(evaluator: Evaluator, workers: int) -> Iterator[Executor]:
-    executor: Executor = InProcess(evaluator) if workers == 0 else RayActors(evaluator, workers)
+def _executor(evaluator: Evaluator, config: SearchConfig) -> Iterator[Executor]:
+    executor: Executor = InProcess(evaluator)
+    if config.workers:
+        executor = RayActors(evaluator, config.workers, timeout_s=config.timeout_s)
     try:
         yield executor
     finally:
@@ -117,6 +150,7 @@ def found(folder: Path, goal: Goal, study_name: str | None = None) -> SearchResu
         lambda known: make_sampler("random", 0, {}),
         folder / "study.db",
     )
-    trials = scored_trials(study, goal.objectives)
+    trials, failed = scored_trials(study, goal.objectives), failed_trials(study)
+    rungs = rung_counts(study.trials)
     study.close()
-    return SearchResult(goal.objectives, trials)
+    return SearchResult(goal.objectives, trials, failed=failed, rungs=rungs)

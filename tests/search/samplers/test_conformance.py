@@ -41,7 +41,10 @@ QUICK = {
 """Options with which a strategy soon does what it does after its start."""
 NEEDED = {"qlognehvi": "botorch"}
 TRIALS, BATCH = 18, 5
+SLOW = {"gp": 11, "qlognehvi": 11}
+"""Of these fewer proposals have to do."""
 LARGEST = 5
+ROOM = 2  # so that six of ten networks are allowed
 
 
 def installed(name: str) -> bool:
@@ -105,7 +108,11 @@ def too_large(network: dict[str, Any]) -> int:
 
 @cache
 def proposals(name: str, seed: int = 0) -> list[dict[str, Any]]:
-    return searched(study_of(made(name, seed)), TRIALS)
+    return searched(study_of(made(name, seed)), length(name))
+
+
+def length(name: str) -> int:
+    return SLOW.get(name, TRIALS)
 
 
 def all_proposals() -> dict[str, list[dict[str, Any]]]:
@@ -126,7 +133,7 @@ def elsewhere() -> dict[str, list[dict[str, Any]]]:
 def test_it_is_a_sampler_of_optuna_that_keeps_to_the_options(name: str) -> None:
     assert isinstance(made(name), optuna.samplers.BaseSampler)
     found = proposals(name)
-    assert len(found) == TRIALS
+    assert len(found) == length(name)
     assert all(network[key] in OPTIONS[key] for network in found for key in OPTIONS)
 
 
@@ -157,24 +164,24 @@ def test_any_number_of_objectives_of_either_direction(name: str, objectives: int
 def test_a_feasible_network_is_found(name: str) -> None:
     if name == "proxy-order":
         pytest.skip("it learns nothing, so only limits that are known beforehand count")
-    found = searched(study_of(made(name)), 24, limited=True)
+    found = searched(study_of(made(name)), length(name) + 6, limited=True)
     assert any(too_large(network) <= 0 for network in found)
 
 
 @planned
 def test_limits_that_are_known_beforehand_are_kept(name: str) -> None:
     def allowed(codes: Codes) -> npt.NDArray[np.bool_]:
-        return codes.sum(1) <= LARGEST
+        return codes.sum(1) <= LARGEST + ROOM
 
     known = Knowledge(OPTIONS, allowed=allowed, known_limits=frozenset({"size"}))
-    found = searched(study_of(made(name, knowledge=known)), TRIALS, limited=True)
-    assert all(too_large(network) <= 0 for network in found)
+    found = searched(study_of(made(name, knowledge=known)), length(name), limited=True)
+    assert all(too_large(network) <= ROOM for network in found)
 
 
 @planned
 def test_no_network_is_proposed_twice(name: str) -> None:
     found = proposals(name)
-    assert len({tuple(network.values()) for network in found}) == TRIALS
+    assert len({tuple(network.values()) for network in found}) == length(name)
 
 
 @planned

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hwnas.errors import ConfigError
-from hwnas.search.evolution.chance import happening
+from hwnas.search.evolution.chance import happening, rows_without
 
 __all__ = ["Box", "RealGenes", "polynomial_step", "simulated_binary"]
 
@@ -99,18 +99,29 @@ class RealGenes:
     def children(
         self, first: Tensor, second: Tensor, count: int, parents: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Simulated binary crossover, then polynomial mutation."""
+        """Simulated binary crossover, then polynomial mutation; no child is just its parent."""
         uniform = self._uniform(*first.shape)
         uniform *= self._uniform(len(first), 1) < self._crossover
         couple = (first - self._low) / self._width, (second - self._low) / self._width
         young = torch.cat(simulated_binary(*couple, uniform, self._crossover_index))[:count]
-        self._mutate(young)
+        copies = torch.cat([uniform, uniform])[:count].amax(1) < 0.5  # nothing is mixed
+        self._mutate(young, copies)
         young = young.clamp_(0, 1).mul_(self._width).add_(self._low)
         return young, torch.ones(len(young), dtype=torch.bool, device=self._device)
 
-    def _mutate(self, young: Tensor) -> None:
-        """In place: each variable with the probability 1 / variables."""
-        mutated = happening(young.numel(), 1 / young.shape[1], self._generator)
+    def _mutate(self, young: Tensor, copies: Tensor) -> None:
+        """In place: each variable with the probability 1 / variables.
+
+        Args:
+            young: Shape (N, variables), in [0, 1].
+            copies: Who is like a parent, bool (N,); those are mutated in one variable at least.
+        """
+        count, variables = young.shape
+        mutated = happening(young.numel(), 1 / variables, self._generator)
+        spared = rows_without(mutated, count, variables)
+        spared = spared[copies[spared]]
+        columns = (self._uniform(len(spared)) * variables).long().clamp_(max=variables - 1)
+        mutated = torch.cat([mutated, spared * variables + columns])
         flat = young.view(-1)
         place = flat[mutated].clamp_(0, 1)
         step = polynomial_step(place, self._uniform(len(mutated)), self._mutation_index)

@@ -92,15 +92,16 @@ class CodeGenes:
         if count > len(first):
             young = torch.cat([young, torch.where(swap, first, second)])
         young = self._canonically(self._mutated(young[:count], forced=False))
-        known = self._keys(parents)
+        known, own = self._keys(parents), self._keys(young)
         for repair in range(_REPAIRS + 1):
-            new = first_of_equals(torch.cat([known, self._keys(young)]))[len(known) :]
+            new = first_of_equals(torch.cat([known, own]))[len(known) :]
             old = torch.nonzero(~new)[:, 0]
             if not len(old) or repair == _REPAIRS:
                 break
             drawn_anew = repair == _REPAIRS - 1
             again = self._random(len(old)) if drawn_anew else self._mutated(young[old], forced=True)
-            young[old] = self._canonically(again)
+            young[old] = again = self._canonically(again)
+            own[old] = self._keys(again)
         return young, new
 
     def _mutated(self, young: Tensor, *, forced: bool) -> Tensor:
@@ -132,7 +133,8 @@ class CodeGenes:
     def _canonically(self, codes: Tensor) -> Tensor:
         if self._canonical is None:
             return codes
-        return torch.from_numpy(self._canonical(codes.cpu().numpy())).to(self._device)
+        found = np.asarray(self._canonical(codes.cpu().numpy()), np.int64)
+        return torch.from_numpy(found).to(self._device)
 
     def _distinct(self, codes: Tensor, canonically: bool = True) -> Tensor:
         codes = self._canonically(codes) if canonically else codes

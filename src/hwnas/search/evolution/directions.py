@@ -49,7 +49,7 @@ def spread_directions(objectives: int, count: int) -> Directions:
     if not missing:
         return grid
     sobol = qmc.Sobol(objectives, scramble=False)
-    sobol.fast_forward(1)  # the origin has no direction
+    sobol.fast_forward(2)  # the origin has no direction, the middle is often on the lattice
     # Exponential variables, divided by their sum, are uniform on the simplex.
     drawn = -np.log1p(-sobol.random(missing))
     return np.vstack([grid, drawn / drawn.sum(1, keepdims=True)])

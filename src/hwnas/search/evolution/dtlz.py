@@ -25,14 +25,16 @@ def dtlz2(objectives: int) -> Callable[[Tensor], Tensor]:
         objectives: At least 2.
 
     Returns:
-        A function from (N, variables), more variables than objectives - 1, to (N, objectives).
+        A function from (N, variables), more variables than objectives - 1, to float64 of shape
+        (N, objectives).
     """
 
     def losses(points: Tensor) -> Tensor:
-        angles = points[:, : objectives - 1] * (torch.pi / 2)
-        radius = 1 + (points[:, objectives - 1 :] - 0.5).square_().sum(1)
+        # In float32 the cosine of a right angle is below 0, and farther away would be better.
+        angles = points[:, : objectives - 1].double() * (torch.pi / 2)
+        radius = 1 + (points[:, objectives - 1 :] - 0.5).square_().sum(1).double()
         cosines, sines = angles.cos(), angles.sin()
-        found = points.new_empty((len(points), objectives))
+        found = angles.new_empty((len(points), objectives))
         for last in range(objectives - 1, 0, -1):  # the last objective has the first sine
             place = objectives - 1 - last
             found[:, last] = radius * sines[:, place]

@@ -45,8 +45,8 @@ def evolve(
 
     After EvoMO (Liang et al., "Bridging Evolutionary Multiobjective Optimization and GPU
     Acceleration via Tensorization", 2025): selection, crossover and mutation are tensor operations
-    on the whole population. Codes are all different, and a space that is no larger than the
-    population is scored as a whole.
+    on the whole population. Codes are all different, but for ``"moead"``, where one may be the best
+    for several problems; a space that is no larger than the population is scored as a whole.
 
     Args:
         space: What is searched, or how many options each position of its codes has. Codes of a
@@ -74,6 +74,8 @@ def evolve(
     _check("generations", generations, 1)
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"unknown algorithm {algorithm!r}; {closest(algorithm, ALGORITHMS)}")
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed is {seed}; expected 0 to 2**63 - 1")
     generator = torch.Generator(usable_device(device)).manual_seed(seed)
     genes = _genes(space, generator, canonical)
     known = None if initial is None else torch.as_tensor(initial)
@@ -105,13 +107,15 @@ def _next(
     with one_thread():
         first, second = (individuals[places] for places in algorithm.mates())
         young, new = genes.children(first, second, len(individuals), individuals)
-    if not bool(new.any()):
+    born = int(new.sum())
+    if not born:
         return individuals, scores, 0
-    scored = _scored(score, young[new])
+    all_live = born == len(new)
+    scored = _scored(score, young if all_live else young[new])
     with one_thread():
-        both = scores.followed_by(scored.spread(new))
+        both = scores.followed_by(scored if all_live else scored.spread(new))
         kept = algorithm.survive(both)
-        return torch.cat([individuals, young])[kept], both.take(kept), len(scored)
+        return torch.cat([individuals, young])[kept], both.take(kept), born
 
 
 def _scored(score: Score, individuals: Tensor) -> Scores:
@@ -126,8 +130,8 @@ def _genes(
     if isinstance(space, Box):
         return RealGenes(space, generator)
     if isinstance(space, SearchSpace):
-        options = [len(choice.options) for choice in space.choices]
-        return CodeGenes(options, generator, canonical or space.canonical, space.size())
+        sizes = [len(choice.options) for choice in space.choices]
+        return CodeGenes(sizes, generator, canonical or space.canonical, space.size())
     options = space if isinstance(space, Sequence) else space.options
     return CodeGenes(options, generator, canonical)
 
@@ -136,14 +140,19 @@ def usable_device(name: str | torch.device) -> torch.device:
     """The device of this name.
 
     Raises:
-        DeviceError: It is not one of torch's, or not on this machine.
+        DeviceError: It is neither a CPU nor CUDA, or not on this machine.
     """
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise DeviceError(f"unknown device {name!r}; expected cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise DeviceError(f"{device} cannot be used: torch finds no CUDA here; use cpu")
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise DeviceError(f"unknown device {str(name)!r}; expected cpu or cuda")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"{device} cannot be used: torch finds {torch.cuda.device_count()} CUDA devices here; "
+            "use cpu"
+        )
     return device
 
 

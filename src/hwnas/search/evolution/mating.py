@@ -9,7 +9,7 @@ __all__ = ["tournaments"]
 
 
 def tournaments(fitness: Tensor, pairs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Parents by binary tournaments.
+    """Parents by binary tournaments, in which all take part equally often.
 
     Args:
         fitness: Shape (N,), smaller is better; of equals the first drawn wins.
@@ -19,10 +19,12 @@ def tournaments(fitness: Tensor, pairs: int, generator: torch.Generator) -> tupl
     Returns:
         Indices of the first and the second parent of each couple, each of shape (pairs,).
     """
-    drawn = torch.randint(
-        len(fitness), (4, pairs), generator=generator, device=fitness.device, dtype=torch.int64
-    )
-    strength = fitness[drawn]
-    first = torch.where(strength[1] < strength[0], drawn[1], drawn[0])
-    second = torch.where(strength[3] < strength[2], drawn[3], drawn[2])
-    return first, second
+    count, places = len(fitness), 4 * pairs
+    shuffled = [
+        torch.randperm(count, generator=generator, device=fitness.device)
+        for _ in range(0, places, count)
+    ]
+    drawn = torch.cat(shuffled)[:places].view(2, 2, pairs)
+    one, other = drawn.unbind(1)
+    winners = torch.where(fitness[other] < fitness[one], other, one)
+    return winners[0], winners[1]

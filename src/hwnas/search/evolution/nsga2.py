@@ -62,20 +62,17 @@ def crowding(losses: Tensor, ranks: Tensor) -> Tensor:
         Float64 of shape (N,), infinite at the ends of a front. Of points with equal loss, the
         first in the array counts as the smaller.
     """
-    distance = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
     front = ranks.sort().values
     ends = torch.ones(len(ranks) + 1, dtype=torch.bool, device=losses.device)
-    ends[1:-1] = front[1:] != front[:-1]
+    torch.ne(front[1:], front[:-1], out=ends[1:-1])
     first, last = torch.nonzero(ends[:-1])[:, 0], torch.nonzero(ends[1:])[:, 0]
-    sizes = last - first + 1
-    gap = torch.zeros_like(distance)
-    for values in losses.T:
-        order = grouped(ranks, argsort(values))
-        ordered = values[order]
-        width = ordered[last] - ordered[first]  # of each front
-        scale = torch.where(width > 0, width, torch.inf).repeat_interleave(sizes)
-        torch.sub(ordered[2:], ordered[:-2], out=gap[1:-1])
-        gap /= scale
-        gap[first] = gap[last] = torch.inf
-        distance[order] += gap
-    return distance
+    columns = losses.T.contiguous()
+    order = torch.stack([grouped(ranks, argsort(values)) for values in columns])
+    ordered = columns.gather(1, order)
+    width = ordered[:, last] - ordered[:, first]  # of each front
+    width[width == 0] = torch.inf
+    gaps = torch.zeros_like(columns)
+    torch.sub(ordered[:, 2:], ordered[:, :-2], out=gaps[:, 1:-1])
+    gaps /= width.repeat_interleave(last - first + 1, dim=1)
+    gaps[:, first] = gaps[:, last] = torch.inf
+    return ordered.scatter_(1, order, gaps).sum(0)

@@ -49,11 +49,14 @@ def grouped(groups: Tensor, within: Tensor) -> Tensor:
         groups: Whole numbers from 0, shape (N,).
         within: A permutation of N.
     """
+    count = int(groups.max()) + 1 if len(groups) else 0
+    if count <= 1:
+        return within
     found = groups[within]
     if groups.device.type != "cpu":
         return within[found.argsort(stable=True)]
     array = found.numpy()
-    if not len(array) or array.max() < _RADIX:
+    if count <= _RADIX:
         array = array.astype(np.uint16)
     return within[torch.from_numpy(np.argsort(array, kind="stable"))]
 

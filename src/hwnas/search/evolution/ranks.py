@@ -20,7 +20,8 @@ __all__ = ["LATER", "fronts", "ranks_by_moocore", "ranks_by_tensors"]
 LATER = 2**31 - 1
 """Rank of all that lies behind the fronts that are needed."""
 
-_PATIENCE = 4  # ranking all at once costs as much as finding so many fronts one by one
+_PATIENCE = 3  # ranking all at once costs as much as finding so many fronts one by one
+_SAMPLE = 2_000  # points from which the size of a front is guessed
 _BLOCK = 2**26  # comparisons held at a time
 
 
@@ -45,7 +46,8 @@ def fronts(scores: Scores, needed: int) -> Tensor:
         last = int(ranks[feasible & (ranks < LATER)].max())
     if kept < needed:
         _, place = torch.unique(scores.violations[~feasible], return_inverse=True)
-        ranks[~feasible] = last + 1 + place
+        most = torch.searchsorted(torch.bincount(place).cumsum(0), needed - kept)
+        ranks[~feasible] = torch.where(place <= most, last + 1 + place, LATER)
     return ranks
 
 
@@ -65,18 +67,27 @@ def ranks_by_moocore(losses: npt.NDArray[np.float64], needed: int) -> npt.NDArra
     ranks = np.full(len(losses), LATER, np.int64)
     left = np.arange(len(losses))
     rank = 0
+    size = _most_likely(losses)
     while needed > 0:
-        rest = losses[left]
-        first = moocore.is_nondominated(rest, keep_weakly=True)
-        ranks[left[first]] = rank
-        left, rank = left[~first], rank + 1
-        needed -= (size := int(first.sum()))
         if needed > _PATIENCE * size:
             found = moocore.pareto_rank(losses[left])
             last = np.searchsorted(np.bincount(found).cumsum(), needed)
             ranks[left] = np.where(found <= last, rank + found, LATER)
             break
+        first = moocore.is_nondominated(losses[left], keep_weakly=True)
+        ranks[left[first]] = rank
+        size = int(first.sum())
+        left, rank, needed = left[~first], rank + 1, needed - size
     return ranks
+
+
+def _most_likely(losses: npt.NDArray[np.float64]) -> int:
+    """More points than are likely on the first front: of a few, a larger share is."""
+    if len(losses) < 10 * _SAMPLE:  # not worth a look
+        return len(losses)
+    some = losses[:: len(losses) // _SAMPLE]
+    front = int(moocore.is_nondominated(some, keep_weakly=True).sum())
+    return front * len(losses) // len(some)
 
 
 def ranks_by_tensors(losses: Tensor, needed: int) -> Tensor:

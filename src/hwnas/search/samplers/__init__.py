@@ -4,6 +4,7 @@ from hwnas.search.samplers.catalogue import SAMPLERS, make_sampler
 from hwnas.search.samplers.guided import GuidedSampler
 from hwnas.search.samplers.knowledge import Knowledge, Price
 from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.space_knowledge import knowledge_of_space
 
 __all__ = [
     "SAMPLERS",
@@ -12,5 +13,6 @@ __all__ = [
     "Knowledge",
     "PlannedSampler",
     "Price",
+    "knowledge_of_space",
     "make_sampler",
 ]

@@ -15,6 +15,7 @@ from hwnas.search.samplers.botorch import QLogNEHVI
 from hwnas.search.samplers.growth import Growth
 from hwnas.search.samplers.guided import GuidedSampler
 from hwnas.search.samplers.knowledge import Knowledge
+from hwnas.search.samplers.planned import PlannedSampler
 from hwnas.search.samplers.predicted_front import forest, linas, surrogate_nsga2
 from hwnas.search.samplers.proxy_order import ProxyOrder
 from hwnas.search.samplers.reinforce import Reinforce
@@ -47,6 +48,7 @@ def make_sampler(
     trials: int = 200,
     batch: int = 4,
     knowledge: Knowledge | None = None,
+    known: int = 0,
 ) -> BaseSampler:
     """A sampler by its name in a recipe.
 
@@ -57,12 +59,21 @@ def make_sampler(
         trials: How many candidates the search evaluates in all.
         batch: How many are evaluated at a time.
         knowledge: What is known of the space's networks before they are evaluated.
+        known: How many trials the study holds already. Planned samplers go on from what these were;
+            any other would draw the same random numbers again, so it gets another seed for each.
 
     Raises:
         ConfigError: The name or an option is unknown.
     """
-    given = {"seed": seed, "trials": trials, "batch": batch, "knowledge": knowledge}
+    given = {"trials": trials, "batch": batch, "knowledge": knowledge}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         factory = resolve("sampler", name, SAMPLERS)
-        return build("search.options", factory, options, **given)
+        made = build("search.options", factory, options, seed=_mixed(seed, known), **given)
+        if isinstance(made, PlannedSampler):
+            made = build("search.options", factory, options, seed=seed, **given)
+    return made
+
+
+def _mixed(seed: int, known: int) -> int:
+    return (seed * 1_000_003 + known) % 2**32

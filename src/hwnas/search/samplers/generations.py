@@ -66,8 +66,8 @@ class _Generations(BaseGASampler):
 
 # Optuna files generations under the name of the class, and goes on with a study by that name.
 class NSGAIISampler(_Generations, optuna.samplers.NSGAIISampler):
-    pass
+    """Optuna's NSGA-II."""
 
 
 class NSGAIIISampler(_Generations, optuna.samplers.NSGAIIISampler):
-    pass
+    """Optuna's NSGA-III."""

@@ -20,7 +20,9 @@ __all__ = ["GuidedSampler"]
 
 _START = 10  # trials before anything is learnt
 _SPREAD = 50  # networks that one of the start is picked from
-_SHORT_LIST = 400  # candidates that are looked at together, at least
+_SHORT_LIST = 150  # candidates that are looked at together, at least
+_POPULATION = 250
+_GENERATIONS = 6
 _LEARNT_FROM = 256  # trials, at most
 _REFIT = 1.25  # hyperparameters are found anew when there are by this factor more trials
 _MARGIN = 0.1  # of the reference point, in units of an objective's range
@@ -74,7 +76,7 @@ class GuidedSampler(PlannedSampler):
             means, deviations, feasible = outlook.predict(codes, signs, 1)
             return means - deviations, 0.5 - feasible
 
-        candidates = pool(knowledge, known, hoped, rng, max(_SHORT_LIST, 4 * count))
+        candidates = pool(knowledge, known, hoped, rng, max(_POPULATION, 4 * count), _GENERATIONS)
         return _Choice(outlook, known, candidates).best(count)
 
     def _hyperparameters(self, knowledge: Knowledge, history: History) -> dict[int, Draws]:
@@ -92,9 +94,7 @@ class GuidedSampler(PlannedSampler):
         return self._draws[1]
 
 
-def _spread(
-    knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
-) -> Codes:
+def _spread(knowledge: Knowledge, history: History, count: int, rng: np.random.Generator) -> Codes:
     """A start: random networks, evenly spread over what the first price says."""
     drawn = random_start(knowledge, history, _SPREAD * count, rng)
     prices = knowledge.price(drawn)
@@ -145,7 +145,10 @@ class _Choice:
         covariances = self.outlook.covariances(shown)
         picked: list[int] = []
         while len(picked) < min(count, len(shown)):
-            deviations = np.sqrt(np.maximum(np.diagonal(covariances, axis1=1, axis2=2).T, 0.0)+_OWN*self.outlook.noise)
+            deviations = np.sqrt(
+                np.maximum(np.diagonal(covariances, axis1=1, axis2=2).T, 0.0)
+                + _OWN * self.outlook.noise
+            )
             look = _LOOKS[(len(self.history) + len(picked)) % len(_LOOKS)]
             gain = self._gain(look, known, means, deviations, feasible)
             gain[picked] = -1.0

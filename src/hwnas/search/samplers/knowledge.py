@@ -23,7 +23,7 @@ __all__ = ["Knowledge", "Price"]
 
 _SAMPLE = 2000  # networks that features are scaled over
 _NEAR = 2.0  # by how much a second radial part of the statistics looks closer
-_STATISTICS = "statistics"
+_STATISTICS, _SCORES = "statistics", "scores"
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,11 @@ class Knowledge:
 
     Attributes:
         options: Of each parameter of a trial, by its name, in the order of the codes' positions.
-        statistics: Gives numbers of networks that cost no training, (N, F), such as logarithms of
-            multiply-accumulates and zero-cost proxies; None where there are none.
+        statistics: Gives what is counted of networks, (N, F), such as logarithms of
+            multiply-accumulates; None where nothing is.
+        scores: Gives zero-cost proxies of untrained networks, (N, S), more being better; None where
+            there are none.
+        size: Gives one number that says how large networks are, (N,); None where that is not known.
         price: Gives for codes what some objectives will be, by the objective's index.
         allowed: Whether codes keep the limits that prices tell of, (N,) bool.
         known_limits: Labels of those limits.
@@ -61,6 +64,8 @@ class Knowledge:
 
     options: Mapping[str, Sequence[Any]]
     statistics: Callable[[Codes], Numbers] | None = None
+    scores: Callable[[Codes], Numbers] | None = None
+    size: Callable[[Codes], Numbers] | None = None
     price: Callable[[Codes], Mapping[int, Price]] = lambda codes: {}
     allowed: Callable[[Codes], npt.NDArray[np.bool_]] = lambda codes: np.ones(len(codes), bool)
     known_limits: frozenset[str] = frozenset()
@@ -84,8 +89,8 @@ class Knowledge:
                 options[name] = range(distribution.low, distribution.high + 1, distribution.step)
             else:
                 raise ConfigError(
-                    f"parameter {name!r} is {distribution}; this sampler takes categorical ones and "
-                    "integers"
+                    f"parameter {name!r} is {distribution}; this sampler takes categorical ones "
+                    "and integers"
                 )
         return cls(options)
 
@@ -109,7 +114,8 @@ class Knowledge:
     def code(self, parameters: Mapping[str, Any]) -> npt.NDArray[np.int64]:
         """The code (P,) of a trial's parameters."""
         row = [list(options).index(parameters[name]) for name, options in self.options.items()]
-        return self.canonical(np.array([row], dtype=np.int64))[0]
+        code: npt.NDArray[np.int64] = self.canonical(np.array([row], dtype=np.int64))[0]
+        return code
 
     def parameters(self, code: npt.NDArray[np.int64]) -> dict[str, Any]:
         """The parameters of a trial with this code."""
@@ -140,22 +146,16 @@ class Knowledge:
         return Parts(scaled, radial)
 
     def proxy(self, codes: Codes) -> Numbers:
-        """How good networks look without any training, (N,): how large they are.
+        """How good networks look without any training, (N,), more being better.
 
-        The first principal component of the statistics, more of them being better; without any,
-        the mean index of the options.
+        The mean of the scores, each in its own standard deviations; without any, how large the
+        networks are; where that is not known either, the mean index of their options.
         """
-        blocks = self._blocks(codes)
-        if _STATISTICS not in blocks:
-            return np.asarray((codes / np.maximum(self.sizes - 1, 1)).mean(1))
-        scaled: Numbers = self._scales[_STATISTICS](blocks[_STATISTICS]) @ self._component
-        return scaled
-
-    @cached_property
-    def _component(self) -> Numbers:
-        sample = self._blocks(self.draw(_SAMPLE, np.random.default_rng(0)))[_STATISTICS]
-        component: Numbers = np.linalg.svd(self._scales[_STATISTICS](sample), full_matrices=False)[2][0]
-        return component * np.sign(component.sum())
+        if self.scores is not None:
+            return np.asarray(self._scales[_SCORES](self.scores(codes)).sum(1))
+        if self.size is not None:
+            return self.size(codes)
+        return np.asarray((codes / np.maximum(self.sizes - 1, 1)).mean(1))
 
     @cached_property
     def _scales(self) -> dict[str, Scale]:
@@ -175,6 +175,8 @@ class Knowledge:
             blocks["sizes"] = seen / np.maximum(self.sizes - 1, 1)
         if self.statistics is not None:
             blocks[_STATISTICS] = self.statistics(codes)
+        if self.scores is not None:
+            blocks[_SCORES] = self.scores(codes)
         return blocks
 
     @cached_property

@@ -90,9 +90,7 @@ class Outlook:
     limits: tuple[Surrogate, ...]
 
     @classmethod
-    def learnt(
-        cls, knowledge: Knowledge, history: History, draws: Mapping[int, Draws]
-    ) -> Outlook:
+    def learnt(cls, knowledge: Knowledge, history: History, draws: Mapping[int, Draws]) -> Outlook:
         """From the trials of a history.
 
         Args:

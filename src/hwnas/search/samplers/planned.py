@@ -58,7 +58,7 @@ class History:
     @property
     def feasible(self) -> npt.NDArray[np.bool_]:
         """Which trials keep all limits, (n,)."""
-        return (self.violations <= 0).all(1)
+        return np.asarray((self.violations <= 0).all(1))
 
     def rows(self, index: npt.NDArray[np.int64]) -> History:
         """Only some of the trials; what was proposed stays."""

@@ -69,7 +69,7 @@ class PredictedFront(PlannedSampler):
                 sign * prices[j].values if j in prices else predicts[j](codes)
                 for j, sign in enumerate(history.signs)
             ]
-            return np.column_stack(columns), 0.5 - knowledge.allowed(codes)
+            return np.column_stack(columns), 0.5 - knowledge.allowed(codes).astype(np.float64)
 
         candidates = pool(knowledge, history, score, rng, _POPULATION, _GENERATIONS)
         losses, missed = score(candidates)
@@ -88,7 +88,7 @@ class PredictedFront(PlannedSampler):
 def linas(
     seed: int = 0, batch: int = 4, knowledge: Knowledge | None = None, start: int = _START
 ) -> PredictedFront:
-    """LINAS (Cummings et al., 2022): NSGA-II over the mean of a ridge and a support vector machine."""
+    """LINAS (Cummings et al., 2022): NSGA-II over a ridge and a support vector machine."""
     return PredictedFront(_ridge_and_svr, seed, batch, knowledge, start)
 
 

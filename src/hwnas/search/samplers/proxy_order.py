@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from hwnas.errors import ConfigError
 from hwnas.search.front import non_dominated
 from hwnas.search.samplers.knowledge import Knowledge
 from hwnas.search.samplers.planned import History, PlannedSampler
@@ -17,13 +16,12 @@ __all__ = ["ProxyOrder"]
 class ProxyOrder(PlannedSampler):
     """Visits the front of a zero-cost proxy and the prices, then the next front, and so on.
 
-    The proxy is the first principal component of the statistics, turned such that more of them is
-    better. What has no price counts for nothing.
+    See `Knowledge.proxy`. What has no price counts for nothing.
 
     Args:
         seed: Of the order within a front.
         batch: Proposals planned together.
-        knowledge: Of the space; it must have statistics.
+        knowledge: Of the space; made from a study's trials if None.
     """
 
     def plan(
@@ -34,7 +32,9 @@ class ProxyOrder(PlannedSampler):
         def score(codes: Codes) -> tuple[np.ndarray, np.ndarray]:
             prices = knowledge.price(codes)
             known = [history.signs[j] * price.values for j, price in prices.items()]
-            return np.column_stack([-knowledge.proxy(codes), *known]), 0.5 - knowledge.allowed(codes)
+            return np.column_stack([-knowledge.proxy(codes), *known]), 0.5 - knowledge.allowed(
+                codes
+            )
 
         candidates = pool(knowledge, history, score, rng)
         losses, missed = score(candidates)

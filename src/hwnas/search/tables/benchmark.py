@@ -15,10 +15,12 @@ from optuna.storages import InMemoryStorage
 
 from hwnas.errors import ConfigError
 from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.shipped_scores import shipped_scores
 from hwnas.search.front import non_dominated
-from hwnas.search.samplers import Knowledge, Price, make_sampler
+from hwnas.search.objective import Direction
+from hwnas.search.samplers import Knowledge, PlannedSampler, Price, make_sampler
 from hwnas.search.tables.hints import Calibration, known_prices
-from hwnas.search.tables.table import ObjectiveTable
+from hwnas.search.tables.table import Column, ObjectiveTable
 from hwnas.search.tables.yardstick import Rows, Yardstick, tight_box, wide_box
 from hwnas.search_spaces.tabular import Codes
 
@@ -110,24 +112,23 @@ def bench_search(
 
 def knowledge_of(table: ObjectiveTable, prices: Mapping[int, Price]) -> Knowledge:
     """What a sampler may know of a table: its networks, what is counted of them, prices."""
-    statistics = table.statistics
+
+    def of_rows(values: Numbers | None) -> Callable[[Codes], Numbers] | None:
+        return None if values is None else lambda codes: values[table.rows_of(codes)]
 
     def priced(codes: Codes) -> dict[int, Price]:
         rows = table.rows_of(codes) if prices else slice(0)
         return {j: Price(p.values[rows], p.deviations[rows]) for j, p in prices.items()}
 
-    def counted(codes: Codes) -> Numbers:
-        assert statistics is not None
-        found: Numbers = statistics[table.rows_of(codes)]
-        return found
-
     return Knowledge(
         {f"position{i}": range(count) for i, count in enumerate(table.space.options)},
-        None if statistics is None else counted,
+        of_rows(table.statistics),
+        of_rows(shipped_scores(table.space, table.codes)),
+        of_rows(table.size),
         priced,
         alike=table.space.canonical,
         rows=table.codes[np.sort(list(table.row_of.values()))],
-        ordered=statistics is None,
+        ordered=table.statistics is None,
     )
 
 
@@ -136,9 +137,10 @@ def searched_rows(
 ) -> tuple[Rows, list[float]]:
     """Rows that a sampler evaluates, one after the other, and its seconds up to each."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    told = [_told(column, sampler) for column in table.columns]
     study = optuna.create_study(
         storage=InMemoryStorage(),
-        directions=[column.direction for column in table.columns],
+        directions=[direction for direction, _ in told],
         sampler=sampler,
     )
     nearest = _Nearest(table)
@@ -151,11 +153,24 @@ def searched_rows(
         spent += time.perf_counter() - start
         row = nearest(code)
         start = time.perf_counter()
-        study.tell(trial, [float(column.values[row]) for column in table.columns])
+        study.tell(trial, [float(values[row]) for _, values in told])
         spent += time.perf_counter() - start
         rows.append(row)
         seconds.append(spent)
     return np.array(rows, dtype=np.int64), seconds
+
+
+def _told(column: Column, sampler: BaseSampler) -> tuple[Direction, Numbers]:
+    """Direction and values of an objective as a sampler is told of them.
+
+    Optuna's samplers get errors in the place of accuracies: the reference point of its TPE is the
+    worst value times 1.1, which does better on errors than on negated accuracies.
+    """
+    most = 100.0 if column.values.max() > 1 else 1.0
+    inside = column.values.min() >= 0 and column.values.max() <= most
+    if isinstance(sampler, PlannedSampler) or column.direction == "minimize" or not inside:
+        return column.direction, column.values
+    return "minimize", most - column.values
 
 
 class _Nearest:

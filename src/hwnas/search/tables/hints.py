@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,13 +99,15 @@ class Calibration:
         every = np.arange(len(table.codes))
         found = {}
         for j, learner in self.learners.items():
-            values = table.columns[j].values
-            forecast = learner.predict(
-                offered, every, self.samples, lambda row, v=values: Reading(float(v[row])), rng
-            )
+            measure = _reader(table.columns[j].values)
+            forecast = learner.predict(offered, every, self.samples, measure, rng)
             reach = np.log(forecast.upper / forecast.lower) / (2 * NORMAL_90)
             found[j] = Price(forecast.cost, reach)
         return found
+
+
+def _reader(values: Numbers) -> Callable[[int], Reading]:
+    return lambda row: Reading(float(values[row]))
 
 
 def calibrated_prices(
@@ -130,5 +132,5 @@ def _sources(table: ObjectiveTable, column: Column, train: Sequence[str]) -> Sou
     if not known:
         raise ConfigError(f"{column.file} has no device beside {own}; use --known, or neither")
     pool = np.arange(min(_POOL, len(table.codes)))
-    columns = [names.index(name) for name in known]
+    columns = np.array([names.index(name) for name in known])
     return Sources(table.space, table.codes, pool, tuple(known), costs[np.ix_(pool, columns)])

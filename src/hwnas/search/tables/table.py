@@ -89,6 +89,15 @@ class ObjectiveTable:
         return np.column_stack([blocks_of_steps(steps)["physical"], depth])
 
     @cached_property
+    def size(self) -> Numbers | None:
+        """Mean of the logarithms of multiply-accumulates and weights, (N,)."""
+        steps = self.space.steps(self.codes)
+        if steps is None:
+            return None
+        sizes = np.array([(s.macs, s.weight_bytes) if not s.dead else (0, 0) for s in steps.steps])
+        return np.asarray(np.log(steps.total(sizes.astype(np.float64))).mean(1))
+
+    @cached_property
     def row_of(self) -> dict[bytes, int]:
         """The first row of each network."""
         keys = [row.tobytes() for row in np.ascontiguousarray(self.codes)]
@@ -224,8 +233,8 @@ def _values(path: Path, arrays: Arrays, name: str, column: str) -> Numbers:
     array = arrays[name]
     if not np.issubdtype(array.dtype, np.number) or array.ndim not in (1, 2) or not len(array):
         raise ConfigError(
-            f"{path}: {name} is {array.dtype} of shape {array.shape}; expected numbers, one row for "
-            "each network"
+            f"{path}: {name} is {array.dtype} of shape {array.shape}; expected numbers, one row "
+            "for each network"
         )
     if array.ndim == 1:
         if column:

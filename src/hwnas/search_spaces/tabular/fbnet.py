@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
+from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.steps import Assembly, Step, StepTable
-from hwnas.search_spaces.tabular.sketch import Sketch
 from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, integer_matrix
 
 __all__ = ["FBNetSpace"]
@@ -52,7 +52,8 @@ class FBNetSpace:
 
     def depth(self, codes: Codes) -> npt.NDArray[np.int64]:
         """Blocks that are not skipped."""
-        return (codes != len(_BLOCKS)).sum(1)
+        layers: npt.NDArray[np.int64] = (codes != len(_BLOCKS)).sum(1)
+        return layers
 
     def parts(self, codes: Codes) -> Assembly:
         """The layers in their order, then stem and head together."""

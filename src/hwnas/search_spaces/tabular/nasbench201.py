@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
+from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.steps import Assembly, Step, StepTable
-from hwnas.search_spaces.tabular.sketch import Sketch
 from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, integer_matrix
 
 __all__ = ["EDGES", "OPERATIONS", "NasBench201Space"]
@@ -70,7 +70,8 @@ class NasBench201Space:
             layers = np.isin(codes[:, edge], _CONVOLUTIONS)
             there = np.where(codes[:, edge] == 0, _NOWHERE, longest[:, start] + layers)
             longest[:, end] = np.maximum(longest[:, end], there)
-        return np.maximum(longest[:, -1], 0)
+        deepest: npt.NDArray[np.int64] = np.maximum(longest[:, -1], 0)
+        return deepest
 
     def parts(self, codes: Codes) -> Assembly:
         """The edges, each in all cells; then the skeleton.

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import DataError
+from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.steps import Assembly, Step, StepTable
-from hwnas.search_spaces.tabular.sketch import Sketch
 from hwnas.search_spaces.tabular.table import Arrays, Codes, checked_codes, joined_matrix
 
 __all__ = ["OFAMobileNetSpace"]
@@ -75,7 +75,8 @@ class OFAMobileNetSpace:
 
     def depth(self, codes: Codes) -> npt.NDArray[np.int64]:
         """Blocks that are there."""
-        return (codes[:, :-1] != _ABSENT).sum(1)
+        layers: npt.NDArray[np.int64] = (codes[:, :-1] != _ABSENT).sum(1)
+        return layers
 
     def parts(self, codes: Codes) -> Assembly:
         """The blocks in their order, then stem and head together."""

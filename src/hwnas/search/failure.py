@@ -1,0 +1,162 @@
+"""What went wrong with a candidate, and when a search in which all goes wrong is given up."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from numbers import Real
+from typing import Any, Literal
+
+from hwnas.errors import WorkerError
+from hwnas.search.evaluate import Evaluation
+
+__all__ = ["Failure", "Outcome", "Patience", "checked", "failure_of"]
+
+FailureKind = Literal["raised", "timed out", "worker died", "bad result"]
+
+_REASON_LENGTH = 300
+_TRACE_LENGTH = 4000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a candidate has no evaluation.
+
+    Attributes:
+        kind: ``"raised"``: the evaluator raised an error. ``"timed out"``: it took too long and was
+            killed. ``"worker died"``: it took its process with it, each time. ``"bad result"``:
+            what it gave is no number, or not what the objectives ask for.
+        reason: One line for the user.
+        attempts: How often it was tried.
+        trace: Where it was raised, for the log; not kept in the study.
+    """
+
+    kind: FailureKind
+    reason: str
+    attempts: int = 1
+    trace: str = field(default="", compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """What the study keeps of it."""
+        return {key: value for key, value in asdict(self).items() if key != "trace"}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Failure:
+        """The inverse of `to_json`."""
+        return cls(**data)
+
+
+Outcome = Evaluation | Failure
+"""What becomes of a candidate."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The failure of a candidate whose evaluation raised an error."""
+    said = " ".join(str(error).split())
+    reason = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    trace = "".join(traceback.format_exception(error))
+    return Failure("raised", reason[:_REASON_LENGTH], trace=trace[-_TRACE_LENGTH:])
+
+
+def checked(found: object, metrics: Sequence[str]) -> Outcome:
+    """What an evaluator gave, if it is what the objectives need.
+
+    Args:
+        found: What it gave.
+        metrics: What the objectives need a finite number of. It may give others beside.
+    """
+    if isinstance(found, Failure):
+        return found
+    if not isinstance(found, Evaluation):
+        return _bad(f"the evaluator gave {type(found).__name__}; expected an Evaluation")
+    given = ", ".join(found.values) or "nothing"
+    for metric in metrics:
+        if metric not in found.values:
+            return _bad(f"the evaluator gave no {metric}, which is an objective; it gave {given}")
+        value = found.values[metric]
+        if not isinstance(value, Real) or not math.isfinite(value):
+            return _bad(f"the evaluator gave {metric} {value!r}; expected a finite number")
+    numbers = (*found.values.items(), *found.standard_errors.items())
+    for name, value in numbers:
+        if not isinstance(value, Real):
+            return _bad(f"the evaluator gave {name} {value!r}; expected a number")
+    if all(type(value) in (int, float) for _, value in numbers):
+        return found
+    return replace(  # numpy's numbers have no JSON
+        found,
+        values={name: float(value) for name, value in found.values.items()},
+        standard_errors={name: float(value) for name, value in found.standard_errors.items()},
+    )
+
+
+def _bad(reason: str) -> Failure:
+    return Failure("bad result", reason[:_REASON_LENGTH])
+
+
+@dataclass
+class Patience:
+    """Ends a search in which candidates do nothing but fail.
+
+    Attributes:
+        at_first: So many failures in a row end it as long as no candidate was ever evaluated.
+        in_a_row: So many end it later.
+        share: And so does this share of failures among at least ``in_a_row`` candidates.
+        evaluated: Candidates that were evaluated so far.
+    """
+
+    at_first: int = 10
+    in_a_row: int = 20
+    share: float = 0.9
+    evaluated: int = 0
+    _row: list[Failure] = field(default_factory=list)
+    _failed: int = 0
+
+    def succeeded(self) -> None:
+        """A candidate was evaluated."""
+        self.evaluated += 1
+        self._row.clear()
+
+    def failed(self, failure: Failure) -> None:
+        """A candidate failed for good.
+
+        Raises:
+            WorkerError: That is enough.
+        """
+        self._failed += 1
+        self._row.append(failure)
+        allowed = self.in_a_row if self.evaluated else self.at_first
+        if len(self._row) >= allowed:
+            raise WorkerError(f"the last {len(self._row)} candidates have all failed{self._why()}")
+        tried = self._failed + self.evaluated
+        if self._too_many(self._failed, tried):
+            raise WorkerError(f"{self._failed} of {tried} candidates have failed{self._why()}")
+
+    def forgiven(self, outcomes: Sequence[tuple[str, bool]]) -> set[str]:
+        """Candidates of a study that failed when everything did, so that they get another chance.
+
+        What made the search end is mended when it goes on.
+
+        Args:
+            outcomes: Of all candidates so far, in order: id, and whether it was evaluated.
+        """
+        row = list(itertools.takewhile(lambda each: not each[1], reversed(outcomes)))
+        failed = [name for name, evaluated in outcomes if not evaluated]
+        if self._too_many(len(failed), len(outcomes)):
+            return set(failed)
+        allowed = self.at_first if len(row) == len(outcomes) else self.in_a_row
+        return {name for name, _ in row} if len(row) >= allowed else set()
+
+    def _too_many(self, failed: int, tried: int) -> bool:
+        return failed >= self.in_a_row and failed > self.share * tried
+
+    def _why(self) -> str:
+        reasons = [failure.reason for failure in self._row]
+        commonest = max(reasons, key=reasons.count)
+        return (
+            f", {reasons.count(commonest)} of them with {commonest.rstrip('.')}. Mend what causes "
+            "it (log.jsonl has the details), then `hwnas resume` the run: it loses no finished "
+            "trial and tries these candidates again"
+        )

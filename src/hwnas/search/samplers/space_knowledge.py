@@ -1,0 +1,158 @@
+"""What is known of a search space's networks before any of them is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.predictors import CostSource, DevicePredictor
+from hwnas.predictors.blocks import Blocks, blocks_of_steps
+from hwnas.predictors.estimate import NORMAL_90
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.search.objective import LATENCY, Objective
+from hwnas.search.samplers.knowledge import Knowledge, Price
+from hwnas.search_spaces import SearchSpace
+from hwnas.search_spaces.tabular import Codes
+
+__all__ = ["knowledge_of_space"]
+
+T = TypeVar("T")
+
+
+def knowledge_of_space(
+    space: SearchSpace,
+    objectives: Sequence[Objective] = (),
+    costs: Mapping[str, CostSource] | None = None,
+) -> Knowledge:
+    """What a sampler may know of a space: its options, statistics, and prices of objectives.
+
+    Prices are those that the search itself tells: of latencies what their predictors say, of
+    counted costs the counts. Where a space does not know what its networks are put together of
+    (`SearchSpace.parts`), or a cost source is no `DevicePredictor`, there is no price, and the
+    objective is learnt.
+
+    Args:
+        space: Where candidates come from. Codes are those that it encodes networks as.
+        objectives: What counts.
+        costs: For each target of an objective, what prices it; by the target's name.
+    """
+    known = _Known(space, tuple(objectives), costs or {})
+    return Knowledge(
+        {choice.name: choice.options for choice in space.choices},
+        statistics=known.statistics if known.has_steps else None,
+        size=known.size if known.has_steps else None,
+        price=known.prices,
+        allowed=known.allowed,
+        known_limits=frozenset(o.label for o in known.priced.values() if o.limit is not None),
+        canonical=space.canonical,
+    )
+
+
+@dataclass
+class _Known:
+    """Answers for many networks at once."""
+
+    space: SearchSpace
+    objectives: tuple[Objective, ...]
+    costs: Mapping[str, CostSource]
+    priced: dict[int, Objective] = field(init=False)
+    """Objectives that have a price, by their index."""
+    has_steps: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._blocks = _Remembered(self._looked_at)
+        self._values = _Remembered(self._priced)
+        one = np.zeros((1, len(self.space.choices)), dtype=np.int64)
+        self.has_steps = self.space.steps(one) is not None
+        counted = self.space.counted(one)
+        self.priced = {
+            j: o
+            for j, o in enumerate(self.objectives)
+            if o.metric in counted or (self.has_steps and o.metric == LATENCY and self._predicts(o))
+        }
+
+    def statistics(self, codes: Codes) -> Numbers:
+        """Physical features of the networks and, where it is known, their depth, (N, F)."""
+        [features] = self._blocks(codes).values()
+        depth = self.space.depth(codes)
+        return features if depth is None else np.column_stack([features, depth])
+
+    def size(self, codes: Codes) -> Numbers:
+        """Mean of the logarithms of multiply-accumulates and parameters, (N,)."""
+        counted = self.space.counted(codes)
+        return np.asarray(np.log([counted["macs"], counted["params"]]).mean(0))
+
+    def prices(self, codes: Codes) -> dict[int, Price]:
+        """What objectives will be, by index."""
+        none = np.zeros(len(codes))
+        return {j: Price(value, none) for j, (value, _) in self._values(codes).items()}
+
+    def allowed(self, codes: Codes) -> npt.NDArray[np.bool_]:
+        """Whether the limits of priced objectives are kept, (N,)."""
+        kept = np.ones(len(codes), dtype=bool)
+        for j, (_, seen) in self._values(codes).items():
+            objective = self.objectives[j]
+            if objective.limit is not None:
+                sign = objective.loss(1.0)
+                kept &= sign * seen <= sign * objective.limit
+        return kept
+
+    def _looked_at(self, codes: Codes) -> Blocks:
+        steps = self.space.steps(codes)
+        assert steps is not None
+        return blocks_of_steps(steps)
+
+    def _priced(self, codes: Codes) -> dict[int, tuple[Numbers, Numbers]]:
+        """Of each priced objective its value, and what its limit holds for, both (N,)."""
+        counted = self.space.counted(codes) if len(codes) else {}
+        logs: dict[str, tuple[Numbers, Numbers]] = {}
+        found = {}
+        for j, objective in self.priced.items():
+            if not len(codes):
+                found[j] = np.zeros(0), np.zeros(0)
+            elif objective.metric == LATENCY:
+                for target in objective.priced_on:
+                    if target not in logs:
+                        logs[target] = self._predictor(target).logs(self._blocks(codes))
+                found[j] = _reduced(objective, [logs[target] for target in objective.priced_on])
+            else:
+                value = counted[objective.metric].astype(np.float64)
+                found[j] = value, value
+        return found
+
+    def _predicts(self, objective: Objective) -> bool:
+        sources = [self.costs.get(target) for target in objective.priced_on]
+        return all(isinstance(source, DevicePredictor) for source in sources)
+
+    def _predictor(self, target: str) -> DevicePredictor:
+        source = self.costs[target]
+        assert isinstance(source, DevicePredictor)
+        return source
+
+
+def _reduced(
+    objective: Objective, logs: Sequence[tuple[Numbers, Numbers]]
+) -> tuple[Numbers, Numbers]:
+    """As `Objective.estimate`: the costs, and the upper ends of their 90% intervals."""
+    reduce = np.sum if objective.reduce == "sum" else np.max
+    means = np.array([np.exp(mean) for mean, _ in logs])
+    uppers = np.array([np.exp(mean + NORMAL_90 * std) for mean, std in logs])
+    return np.asarray(reduce(means, axis=0)), np.asarray(reduce(uppers, axis=0))
+
+
+class _Remembered(Generic[T]):
+    """A function of codes that remembers its last answer: samplers ask for several of one batch."""
+
+    def __init__(self, function: Callable[[Codes], T]) -> None:
+        self._function = function
+        self._last: tuple[bytes, T] | None = None
+
+    def __call__(self, codes: Codes) -> T:
+        key = codes.tobytes()
+        if self._last is None or self._last[0] != key:
+            self._last = key, self._function(codes)
+        return self._last[1]

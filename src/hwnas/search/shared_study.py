@@ -1,0 +1,291 @@
+"""A study that several searches work on at once, each in a process of its own.
+
+Nothing is evaluated twice, because a search claims a candidate before it evaluates it: it adds a
+RUNNING trial with the candidate's id, and then looks whether an older trial has the same one.
+Optuna gives numbers under a lock, so of two claims each search sees which is the older.
+
+A search says now and then that it is alive. Where it has not for a while, the others give up its
+claims and evaluate its candidates themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy import exc
+
+from hwnas.errors import RunError, StorageError
+from hwnas.search.objective import Objective
+from hwnas.search.rungs import RUNGS
+from hwnas.search.storage import close_storage, open_storage, reason_of
+from hwnas.search.study_identity import other_objectives, study_of
+
+__all__ = ["Claim", "News", "SharedStudy", "Sharing"]
+
+_BEAT_SECONDS = 5.0
+_STALE_SECONDS = 60.0
+_GOODBYE_SECONDS = 10.0
+_ALIVE = "alive:"
+_DRIVER = "driver"
+_ABANDONED = "abandoned"
+_WITHDRAWN = "withdrawn"
+
+Claim = Literal["ours", "theirs", "enough"]
+"""Whose a candidate is: ours; of another search; nobody's, since there are enough trials."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """With whom a search is shared.
+
+    Attributes:
+        url: Of the storage; see `hwnas.search.storage.open_storage`.
+        study: Name of the study there.
+        driver: Name of this search among those that share it; a random one if empty. A search that
+            goes on under its old name has what it had claimed back at once.
+    """
+
+    url: str
+    study: str = "search"
+    driver: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+@dataclass(frozen=True)
+class News:
+    """What happened in a shared study since one last looked.
+
+    Attributes:
+        finished: Trials that were evaluated or have failed, by whomever, with their numbers there.
+        abandoned: Candidates that a search has left behind when it died, as their trials.
+        running: How many candidates others are evaluating.
+    """
+
+    finished: tuple[FrozenTrial, ...]
+    abandoned: tuple[FrozenTrial, ...]
+    running: int
+
+
+class SharedStudy:
+    """One study in a storage that several searches reach.
+
+    Args:
+        sharing: Which study; it is made if it is not there.
+        objectives: What it is of.
+        identity: What all that share the study must agree on, beside the objectives.
+        known: Numbers of trials that are known here already.
+        stale_s: How long a search may be silent before it is taken for dead, in seconds; a minute
+            if not given.
+
+    Raises:
+        ConfigError: The URL is wrong, or a package is missing.
+        RunError: The study is of other objectives, or of another space or evaluator.
+        StorageError: The storage cannot be reached.
+    """
+
+    def __init__(
+        self,
+        sharing: Sharing,
+        objectives: Sequence[Objective],
+        identity: Mapping[str, str],
+        known: Sequence[int] = (),
+        stale_s: float | None = None,
+    ) -> None:
+        self._url, self._driver = sharing.url, sharing.driver
+        self._stale_s = _STALE_SECONDS if stale_s is None else stale_s
+        self._identity = dict(identity)
+        self._known = set(known)
+        self._heard: dict[str, tuple[Any, float]] = {}
+        self._storage = open_storage(sharing.url)
+        try:
+            with self._own_errors():
+                self._join(sharing.study, objectives)
+        except BaseException:
+            close_storage(self._storage)
+            raise
+        self._beat_seconds = min(_BEAT_SECONDS, self._stale_s / 6)
+        self._closed = threading.Event()
+        self._beats = threading.Thread(target=self._beat, daemon=True)
+        self._beats.start()
+
+    # Who is there
+
+    def _join(self, name: str, objectives: Sequence[Objective]) -> None:
+        self._id = study_of(self._storage, name, objectives)
+        difference = other_objectives(self._storage, self._id, objectives)
+        if difference is not None:
+            raise RunError(f"{self._url}: study {name!r} has other objectives: {difference}")
+        self._agree(name)
+        for trial in self._trials():
+            if self._is_claim(trial) and trial.user_attrs[_DRIVER] == self._driver:
+                self._give_up(trial._trial_id, _ABANDONED)
+
+    def _agree(self, name: str) -> None:
+        known = self._storage.get_study_user_attrs(self._id)
+        for key, value in self._identity.items():
+            if key not in known:
+                self._storage.set_study_user_attr(self._id, key, value)
+            elif known[key] != value:
+                raise RunError(
+                    f"{self._url}: study {name!r} has another {key} ({known[key]}, here {value}), "
+                    "so scores would not be comparable; searches share a study only with the same "
+                    "recipe and, where there is one, the same supernet"
+                )
+
+    def _beat(self) -> None:
+        count = time.time_ns()
+        while True:
+            count += 1
+            # Whoever cannot be heard is taken for dead, which costs an evaluation but no trial.
+            with contextlib.suppress(Exception):
+                self._storage.set_study_user_attr(self._id, _ALIVE + self._driver, count)
+            if self._closed.wait(self._beat_seconds):
+                return
+
+    def _listen(self) -> None:
+        """Notice who has said something. Clocks of different machines are not compared."""
+        now = time.monotonic()
+        for key, beat in self._storage.get_study_user_attrs(self._id).items():
+            if key.startswith(_ALIVE) and self._heard.get(key, (None, 0.0))[0] != beat:
+                self._heard[key] = beat, now
+
+    def _is_dead(self, driver: str) -> bool:
+        now = time.monotonic()
+        _, heard = self._heard.setdefault(_ALIVE + driver, (None, now))
+        return driver != self._driver and now - heard > self._stale_s
+
+    # Claims
+
+    def claim(self, trial: FrozenTrial, budget: int) -> tuple[Claim, int, int]:
+        """Claim the candidate of a trial.
+
+        Args:
+            trial: Asked, with the candidate's id as the attribute ``candidate``.
+            budget: How many candidates are to be evaluated in all.
+
+        Returns:
+            Whose the candidate is, and the trial's number and id there.
+        """
+        claim = create_trial(
+            state=TrialState.RUNNING,
+            params=trial.params,
+            distributions=trial.distributions,
+            user_attrs={**trial.user_attrs, _DRIVER: self._driver},
+            system_attrs=trial.system_attrs,
+        )
+        with self._own_errors():
+            trial_id = self._storage.create_new_trial(self._id, claim)
+            trials = self._trials()
+            number = next(t.number for t in trials if t._trial_id == trial_id)
+            self._known.add(number)
+            older = [t for t in trials if t.number < number and not _is_void(t)]
+            candidate = trial.user_attrs["candidate"]
+            if any(t.user_attrs.get("candidate") == candidate for t in older):
+                self._finish(trial_id, TrialState.PRUNED)
+                return "theirs", number, trial_id
+            if sum(t.state is not TrialState.FAIL for t in older) >= budget:
+                self._give_up(trial_id, _WITHDRAWN)
+                return "enough", number, trial_id
+        return "ours", number, trial_id
+
+    def finish(self, trial_id: int, trial: FrozenTrial, claimed: FrozenTrial) -> bool:
+        """Finish a claimed trial.
+
+        Args:
+            trial_id: In this storage.
+            trial: As it is now.
+            claimed: As it was when it was claimed.
+
+        Returns:
+            Whether it was still ours: others may have taken this search for dead.
+        """
+        with self._own_errors():
+            try:
+                for key, value in trial.user_attrs.items():
+                    if key not in claimed.user_attrs:
+                        self._storage.set_trial_user_attr(trial_id, key, value)
+                for key, value in trial.system_attrs.items():
+                    if key not in claimed.system_attrs:
+                        self._storage.set_trial_system_attr(trial_id, key, value)
+                for step, value in trial.intermediate_values.items():
+                    self._storage.set_trial_intermediate_value(trial_id, step, value)
+            except UpdateFinishedTrialError:
+                return False
+            return self._finish(trial_id, trial.state, trial.values)
+
+    def news(self) -> News:
+        """What others have done, and left undone."""
+        with self._own_errors():
+            self._listen()
+            finished, abandoned, running = [], [], 0
+            for trial in self._trials():
+                if trial.number in self._known:
+                    continue
+                if self._is_claim(trial):
+                    if not self._is_dead(trial.user_attrs[_DRIVER]):
+                        running += trial.user_attrs[_DRIVER] != self._driver
+                        continue
+                    self._give_up(trial._trial_id, _ABANDONED)
+                    abandoned.append(trial)
+                elif trial.state.is_finished():
+                    self._known.add(trial.number)
+                    if _ABANDONED in trial.user_attrs:
+                        abandoned.append(trial)
+                    elif not _is_void(trial):
+                        finished.append(trial)
+        return News(tuple(finished), tuple(abandoned), running)
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self._storage.get_all_trials(self._id, deepcopy=False)
+
+    def _is_claim(self, trial: FrozenTrial) -> bool:
+        return trial.state is TrialState.RUNNING and _DRIVER in trial.user_attrs
+
+    def _give_up(self, trial_id: int, why: str) -> None:
+        with contextlib.suppress(UpdateFinishedTrialError):
+            self._storage.set_trial_user_attr(trial_id, why, True)
+            self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
+
+    def _finish(
+        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
+    ) -> bool:
+        try:
+            return self._storage.set_trial_state_values(trial_id, state, values)
+        except UpdateFinishedTrialError:
+            return False
+
+    def close(self) -> None:
+        """Leave the study to the others."""
+        self._closed.set()
+        self._beats.join(timeout=_GOODBYE_SECONDS)
+        close_storage(self._storage)
+
+    @contextlib.contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            raise self._unreachable(reason_of(error)) from None
+        except RuntimeError as error:
+            if type(error).__module__.startswith("grpc"):
+                raise self._unreachable(reason_of(error)) from None
+            raise
+
+    def _unreachable(self, reason: str) -> StorageError:
+        return StorageError(
+            f"cannot use the storage {self._url}: {reason}. `hwnas resume` goes on when it answers"
+        )
+
+
+def _is_void(trial: FrozenTrial) -> bool:
+    """Whether a trial says nothing of its candidate: nobody evaluated it."""
+    pruned = trial.state is TrialState.PRUNED and RUNGS not in trial.user_attrs
+    return pruned or _ABANDONED in trial.user_attrs or _WITHDRAWN in trial.user_attrs

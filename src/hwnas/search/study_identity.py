@@ -1,0 +1,66 @@
+"""Which objectives a stored study is of."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from optuna.exceptions import DuplicatedStudyError
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+
+from hwnas.search.objective import Objective
+
+__all__ = ["other_objectives", "study_of"]
+
+_METRIC_NAMES = "study:metric_names"
+"""Where Optuna keeps what `Study.set_metric_names` was given; its plots and dashboard show them."""
+
+
+def study_of(storage: BaseStorage, name: str, objectives: Sequence[Objective]) -> int:
+    """The id of a study, which is made and gets the names of its objectives if it is new."""
+    directions = [StudyDirection[o.direction.upper()] for o in objectives]
+    try:
+        study_id = storage.get_study_id_from_name(name)
+    except KeyError:
+        with contextlib.suppress(DuplicatedStudyError):  # another process was quicker
+            storage.create_new_study(directions, name)
+        study_id = storage.get_study_id_from_name(name)
+    # Apart from making the study, since a kill may come between the two.
+    if storage.get_study_directions(study_id) == directions and not storage.get_n_trials(study_id):
+        names = storage.get_study_system_attrs(study_id).get(_METRIC_NAMES)
+        if names is None:
+            labels = [o.label for o in objectives]
+            storage.set_study_system_attr(study_id, _METRIC_NAMES, labels)
+    return study_id
+
+
+def other_objectives(
+    storage: BaseStorage, study_id: int, objectives: Sequence[Objective]
+) -> str | None:
+    """In what a study's objectives differ from those that are wanted; None if in nothing.
+
+    Of a study without names, such as one of an older hwnas, only the directions are known.
+    """
+    known = [d.name.lower() for d in storage.get_study_directions(study_id)]
+    wanted = [o.direction for o in objectives]
+    names = storage.get_study_system_attrs(study_id).get(_METRIC_NAMES)
+    if names is None:
+        if known == wanted:
+            return None
+        return f"it has {_listed(known)}, the recipe {_listed(wanted)}"
+    theirs = [f"{name} ({way})" for name, way in zip(names, known, strict=True)]
+    ours = [f"{o.label} ({o.direction})" for o in objectives]
+    if theirs == ours:
+        return None
+    if sorted(theirs) == sorted(ours):
+        return f"the same in another order, {_listed(theirs)}, and the recipe {_listed(ours)}"
+    only_theirs = [each for each in theirs if each not in ours]
+    only_ours = [each for each in ours if each not in theirs]
+    parts = [f"it has {_listed(only_theirs)}"] if only_theirs else []
+    parts += [f"the recipe {_listed(only_ours)}"] if only_ours else []
+    return f"{', '.join(parts)}{' more' if len(parts) == 1 else ''}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(words)

@@ -1,0 +1,144 @@
+"""What NAS-Bench-201's networks ask of hardware, drafted edge by edge instead of traced.
+
+Shapes: N cells of 6 edges and 4 nodes. As they run in PyTorch: an edge that carries nothing is left
+out, a node that no edge leads to is made of zeros, and what no output depends on runs all the same,
+but is dead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.search_spaces.sketch import Sketch
+from hwnas.search_spaces.steps import PartTable, Step
+from hwnas.search_spaces.tabular.nasbench201 import EDGES
+
+__all__ = ["Skeleton", "chosen_parts", "part_table"]
+
+_NODES = 4
+_LAST = _NODES - 1
+_ABSENT = 0
+_PLAIN, _OF_ONE = 1, 2  # sums of two tensors, and of one with itself
+_DEAD = 2  # how many kinds of sums there are: dead ones come after live ones
+_PAIRS = tuple(
+    (node, count) for node in range(2, _NODES) for count in range(2, node + 1)
+)  # places of sums: the node, and how many of its edges carry something at least
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Skeleton = tuple[tuple[int, int, int], ...]
+"""Channels, height and width of each stage."""
+
+
+def part_table(
+    stages: Skeleton, cells: int, operations: Sequence[str], rest: Counter[Step]
+) -> PartTable:
+    """For each edge what it does, for each node how it comes about, and the rest of the network.
+
+    Args:
+        stages: Sizes of the feature maps.
+        cells: In each stage.
+        operations: The options of each edge.
+        rest: Steps of all but the cells.
+    """
+
+    def both(*drafts: Callable[[Sketch], object]) -> list[Counter[Step]]:
+        """Each draft alive, then each dead."""
+        return [_drafted(draft, stages, cells, dead) for dead in (False, True) for draft in drafts]
+
+    edges = [both(*(_edge(operation) for operation in operations))] * len(EDGES)
+    zeros = [[Counter[Step](), *both(_zeros)]] * _LAST
+    sums = [[Counter[Step](), *both(_sum_of(2), _sum_of(1))]] * len(_PAIRS)
+    return PartTable.of([*edges, *zeros, *sums, [rest]])
+
+
+def chosen_parts(codes: Integers, nothing: int, skip: int, options: int) -> Integers:
+    """Which part of a `part_table` stands at each place, (N, places).
+
+    Args:
+        codes: Index of each edge's operation, (N, 6).
+        nothing: Index of the operation that carries nothing.
+        skip: Index of the one that passes on what it gets.
+        options: How many operations there are.
+    """
+    carries, skips = codes != nothing, codes == skip
+    needed = _needed(carries)
+    ends = np.array([end for _, end in EDGES])
+    brought = np.stack([carries[:, ends == node].sum(1) for node in range(_NODES)], axis=1)
+    edges = codes + options * ~needed[:, ends]
+    zeros = np.where(brought == 0, 1 + ~needed, _ABSENT)[:, 1:]
+    of_one = _sums_of_one(carries, skips, brought)
+    sums = [
+        np.where(
+            brought[:, node] >= count,
+            np.where(of_one[:, node] & (count == 2), _OF_ONE, _PLAIN) + _DEAD * ~needed[:, node],
+            _ABSENT,
+        )
+        for node, count in _PAIRS
+    ]
+    rest = np.zeros((len(codes), 1), dtype=np.int64)
+    return np.hstack([edges, zeros, np.column_stack(sums), rest])
+
+
+def _needed(carries: Flags) -> Flags:
+    """Whether the output depends on each node, (N, 4)."""
+    needed = np.zeros((len(carries), _NODES), dtype=bool)
+    needed[:, _LAST] = True
+    for edge, (start, end) in reversed(list(enumerate(EDGES))):
+        needed[:, start] |= carries[:, edge] & needed[:, end]
+    return needed
+
+
+def _sums_of_one(carries: Flags, skips: Flags, brought: Integers) -> Flags:
+    """Whether the first two tensors that are added up at each node are one, (N, 4)."""
+    every = np.arange(_NODES)
+    tensors = np.tile(every, (len(carries), 1))  # which tensor each node is: its own, or passed on
+    found = np.zeros(tensors.shape, dtype=bool)
+    for node in range(1, _NODES):
+        incoming = [(edge, start) for edge, (start, end) in enumerate(EDGES) if end == node]
+        # What an edge brings: a node's tensor, or one that it made, with a number of its own.
+        brings = np.stack(
+            [
+                np.where(skips[:, edge], tensors[:, start], _NODES + edge)
+                for edge, start in incoming
+            ],
+            axis=1,
+        )
+        order = np.argsort(~carries[:, [edge for edge, _ in incoming]], axis=1, kind="stable")
+        brings = np.take_along_axis(brings, order, axis=1)
+        passed_on = (brought[:, node] == 1) & (brings[:, 0] < _NODES)
+        tensors[passed_on, node] = brings[passed_on, 0]
+        if len(incoming) > 1:
+            found[:, node] = (brought[:, node] >= 2) & (brings[:, 0] == brings[:, 1])
+    return found
+
+
+def _drafted(
+    draft: Callable[[Sketch], object], stages: Skeleton, cells: int, dead: bool
+) -> Counter[Step]:
+    steps: Counter[Step] = Counter()
+    for channels, height, width in stages:
+        draft(Sketch(channels, height, cells, dead, steps, width))
+    return steps
+
+
+def _edge(operation: str) -> Callable[[Sketch], object]:
+    if operation == "avg_pool_3x3":
+        return lambda sketch: sketch.simple("pool")
+    if operation in ("none", "skip_connect"):
+        return lambda sketch: sketch
+    size = 1 if operation == "nor_conv_1x1" else 3
+    return lambda sketch: sketch.simple("activation").conv(sketch.channels, size, activation=False)
+
+
+def _zeros(sketch: Sketch) -> object:
+    """PyTorch makes them of a tensor in their shape, and lets go of it by a view."""
+    return sketch.simple("other").view()
+
+
+def _sum_of(tensors: int) -> Callable[[Sketch], object]:
+    return lambda sketch: sketch.simple("elementwise", inputs=tensors)

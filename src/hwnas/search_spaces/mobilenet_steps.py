@@ -1,0 +1,125 @@
+"""What MobileNet networks ask of hardware, drafted block by block instead of traced."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.search_spaces.layers import make_divisible
+from hwnas.search_spaces.mobilenet_config import (
+    MobileNetConfig,
+    Stage,
+    hidden_channels,
+    scaled_channels,
+)
+from hwnas.search_spaces.sketch import Sketch
+from hwnas.search_spaces.steps import PartTable, Step
+
+__all__ = ["chosen_parts", "depth_of", "part_table"]
+
+_ABSENT = 0
+
+Indices = Mapping[str, npt.NDArray[np.int64]]
+"""For every choice, with one option or several, the index of N networks' options, (N,)."""
+
+
+def part_table(config: MobileNetConfig) -> PartTable:
+    """For each place of a block, none and every block that may stand there; then all the rest.
+
+    Blocks are in the order of width, resolution, kernel size and expansion ratio.
+    """
+    sizes = [
+        (width, _sides(config, resolution))
+        for width in config.width
+        for resolution in config.resolution
+    ]
+    places: list[list[Counter[Step]]] = []
+    for s, stage in enumerate(config.stages):
+        first: list[Counter[Step]] = [Counter()]
+        later: list[Counter[Step]] = [Counter()]
+        for width, sides in sizes:
+            inputs, outputs = _channels(config, s, width)
+            first += _blocks(stage, inputs, outputs, sides[1 + s], stage.stride)
+            later += _blocks(stage, outputs, outputs, sides[2 + s], 1)
+        places += [first, *[later] * (max(stage.depth) - 1)]
+    rest = [_rest(config, width, sides[0], sides[-1]) for width, sides in sizes]
+    return PartTable.of([*places, rest])
+
+
+def chosen_parts(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
+    """Which part of a `part_table` stands at each place, (N, places)."""
+    size = indices["width"] * len(config.resolution) + indices["resolution"]
+    columns = []
+    for s, stage in enumerate(config.stages):
+        depth = np.array(stage.depth)[indices[f"stage{s}.depth"]]
+        for b in range(max(stage.depth)):
+            kernel = size * len(stage.kernel_size) + indices[f"stage{s}.block{b}.kernel_size"]
+            ratio = indices[f"stage{s}.block{b}.expand_ratio"]
+            block = 1 + kernel * len(stage.expand_ratio) + ratio
+            columns.append(np.where(b < depth, block, _ABSENT))
+    return np.column_stack([*columns, size])
+
+
+def depth_of(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
+    """How many blocks there are, (N,)."""
+    depths = [
+        np.array(stage.depth)[indices[f"stage{s}.depth"]] for s, stage in enumerate(config.stages)
+    ]
+    return np.asarray(np.sum(depths, axis=0, dtype=np.int64))
+
+
+def _sides(config: MobileNetConfig, resolution: int) -> list[int]:
+    """Of the images, of what each stage takes, and of what the head takes."""
+    strides = [config.stem_stride, *(stage.stride for stage in config.stages)]
+    return list(itertools.accumulate(strides, lambda side, by: -(-side // by), initial=resolution))
+
+
+def _channels(config: MobileNetConfig, stage: int, width: float) -> tuple[int, int]:
+    """What a stage takes and gives."""
+    before = config.stages[stage - 1].channels if stage else config.stem_channels
+    return scaled_channels(before, width), scaled_channels(config.stages[stage].channels, width)
+
+
+def _blocks(stage: Stage, inputs: int, outputs: int, side: int, stride: int) -> list[Counter[Step]]:
+    return [
+        _block(stage, inputs, hidden_channels(inputs, ratio), outputs, side, kernel_size, stride)
+        for kernel_size in stage.kernel_size
+        for ratio in stage.expand_ratio
+    ]
+
+
+def _block(
+    stage: Stage,
+    inputs: int,
+    hidden: int,
+    outputs: int,
+    side: int,
+    kernel_size: int,
+    stride: int,
+) -> Counter[Step]:
+    """As `hwnas.search_spaces.layers.InvertedBottleneck` runs."""
+    block = Sketch(inputs, side)
+    if hidden != inputs:
+        block.conv(hidden)
+    block.conv(hidden, kernel_size, stride, groups=hidden)
+    if stage.squeeze_excite:
+        block.gate(make_divisible(hidden / 4), biased=True)
+    block.conv(outputs, activation=False)
+    if stride == 1 and inputs == outputs:
+        block.simple("elementwise", inputs=2)
+    return block.steps
+
+
+def _rest(config: MobileNetConfig, width: float, side: int, head_side: int) -> Counter[Step]:
+    """Stem, head and classifier."""
+    stem = Sketch(config.in_channels, side)
+    stem.conv(scaled_channels(config.stem_channels, width), 3, config.stem_stride)
+    channels = scaled_channels(config.stages[-1].channels, width)
+    head = Sketch(channels, head_side, steps=stem.steps)
+    head.conv(scaled_channels(config.head_channels, width)).pool()
+    head.linear(scaled_channels(config.feature_channels, width)).simple("activation")
+    return head.linear(config.outputs).steps

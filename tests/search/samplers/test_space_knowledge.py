@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import optuna
+import pytest
+
+from hwnas.predictors import CostSource, DevicePredictor, shipped_experience
+from hwnas.search import Evaluation, Fidelity, Objective, run_search
+from hwnas.search.engine import price
+from hwnas.search.objective import violations
+from hwnas.search.samplers import Knowledge, knowledge_of_space
+from hwnas.search_spaces import Candidate, SearchSpace, mobilenet, nasbench201
+
+CPU, OTHER = "cpu-onnxruntime-fp32-b1-t1", "cpu-openvino-fp32-b1-t1"
+SPACE = mobilenet((16, 16, 3), 10)
+CELLS = nasbench201((8, 8, 3), 4, channels=4, cells=1)
+ACCURACY = Objective("accuracy", "maximize", limit=0.1)
+LATENCY = Objective("latency_ms", "minimize", CPU, limit=0.03)
+WORST = Objective("latency_ms", "minimize", None, 0.05, (CPU, OTHER), "worst")
+SUM = Objective("latency_ms", "minimize", None, 0.08, (CPU, OTHER), "sum")
+COUNTS = [Objective(name, "minimize") for name in ("macs", "weight_bytes")]
+PARAMS = Objective("params", "minimize", limit=150_000)
+PEAK = Objective("peak_activation_bytes", "minimize")
+
+
+@cache
+def costs() -> dict[str, CostSource]:
+    """Two devices on which a few networks were measured."""
+    rng = random.Random(3)
+    workloads = [SPACE.workload(SPACE.sample(rng)) for _ in range(6)]
+    return {
+        target: DevicePredictor(target, shipped_experience()).adapt(
+            workloads, [factor * workload.macs / 1e8 + 0.005 for workload in workloads]
+        )
+        for target, factor in ((CPU, 1.0), (OTHER, 2.0))
+    }
+
+
+def drawn(space: SearchSpace, count: int, seed: int = 0) -> tuple[list[Candidate], np.ndarray]:
+    rng = random.Random(seed)
+    networks = [space.smallest(), space.largest(), *(space.sample(rng) for _ in range(count))]
+    return [Candidate.of(each) for each in networks], np.array([space.encode(n) for n in networks])
+
+
+def test_codes_are_what_trials_are_asked_for() -> None:
+    knowledge = knowledge_of_space(SPACE)
+    study = optuna.create_study()
+    trial = study.ask(knowledge.distributions)
+    network = SPACE.suggest(trial)  # would warn of another distribution
+    assert set(trial.params) == set(knowledge.options)
+    assert knowledge.code(trial.params).tolist() == SPACE.encode(network).tolist()
+
+
+def test_prices_and_limits_are_those_that_the_engine_tells() -> None:
+    objectives = [ACCURACY, LATENCY, WORST, SUM, *COUNTS, PARAMS, PEAK]
+    knowledge = knowledge_of_space(SPACE, objectives, costs())
+    candidates, codes = drawn(SPACE, 12)
+    told = price(SPACE, candidates, objectives, costs())
+    prices = knowledge.price(codes)
+    assert sorted(prices) == [1, 2, 3, 4, 5, 6]
+    for j, found in prices.items():
+        expected = [each.values[objectives[j].label] for each in told]
+        np.testing.assert_allclose(found.values, expected, rtol=1e-9)
+        assert not found.deviations.any()
+    assert knowledge.known_limits == {o.label for o in (LATENCY, WORST, SUM, PARAMS)}
+    kept = []
+    for each in told:
+        uppers = {label: estimate.interval90[1] for label, estimate in each.estimates.items()}
+        missed = violations(objectives, {**each.values, **uppers, "accuracy": 1.0})
+        assert set(missed) == knowledge.known_limits | {"accuracy"}
+        kept.append(all(violation <= 0 for violation in missed.values()))
+    assert knowledge.allowed(codes).tolist() == kept
+    assert {True, False} == set(kept)
+
+
+@pytest.mark.parametrize("limited", [LATENCY, WORST, SUM, PARAMS])
+def test_each_limit_is_kept_by_itself(limited: Objective) -> None:
+    knowledge = knowledge_of_space(SPACE, [ACCURACY, limited], costs())
+    candidates, codes = drawn(SPACE, 12)
+    told = price(SPACE, candidates, [limited], costs())
+    label = limited.label
+    seen = [
+        each.estimates[label].interval90[1] if label in each.estimates else each.values[label]
+        for each in told
+    ]
+    kept = [limited.violation(value) <= 0 for value in seen]
+    assert knowledge.allowed(codes).tolist() == kept
+    assert {True, False} == set(kept)
+
+
+def test_what_has_no_price_is_learnt() -> None:
+    class Timer:
+        def cost(self, workloads: object, targets: object) -> list[object]:
+            raise AssertionError("nobody asks for a price")
+
+    mixed = {CPU: costs()[CPU], OTHER: Timer()}
+    knowledge = knowledge_of_space(SPACE, [LATENCY, WORST, PEAK, ACCURACY], mixed)
+    _, codes = drawn(SPACE, 3)
+    assert list(knowledge.price(codes)) == [0]
+    assert knowledge.known_limits == {LATENCY.label}
+    assert knowledge.price(codes[:0])[0].values.shape == (0,)
+
+
+def test_statistics_tell_networks_apart() -> None:
+    for space in (SPACE, CELLS):
+        knowledge = knowledge_of_space(space)
+        _, codes = drawn(space, 20)
+        assert knowledge.statistics is not None
+        found = knowledge.statistics(codes)
+        assert np.isfinite(found).all()
+        assert (found[:, -1] == space.depth(codes)).all()
+        assert len(np.unique(found, axis=0)) == len(np.unique(codes, axis=0))
+
+
+def test_the_proxy_of_a_network_is_its_size() -> None:
+    _, codes = drawn(SPACE, 20)
+    sizes = [SPACE.workload(SPACE.decode(code)).macs for code in codes]
+    assert np.corrcoef(knowledge_of_space(SPACE).proxy(codes), np.log(sizes))[0, 1] > 0.8
+
+
+def test_of_a_space_that_has_to_be_traced_only_the_choices_are_known() -> None:
+    class Opaque(type(SPACE)):  # type: ignore[misc]
+        def parts(self, codes: np.ndarray) -> None:
+            return None
+
+    space = Opaque(SPACE.config)
+    knowledge = knowledge_of_space(space, [ACCURACY, LATENCY, PARAMS], costs())
+    _, codes = drawn(space, 3)
+    assert knowledge.statistics is None
+    assert (dict(knowledge.price(codes)), knowledge.known_limits) == ({}, frozenset())
+    assert isinstance(knowledge, Knowledge)
+    assert knowledge.canonical(codes + 0).tolist() == codes.tolist()
+
+
+@dataclass(frozen=True)
+class Wide:
+    """Likes wide networks, and has seen which were evaluated."""
+
+    key: str = "wide"
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        macs = SPACE.workload(candidate.network).macs
+        return Evaluation({"accuracy": float(np.log(macs))}, {"accuracy": 0.0}, 1, "validation")
+
+
+def test_the_guided_sampler_evaluates_nothing_that_is_known_to_miss_a_limit() -> None:
+    objectives = [Objective("accuracy", "maximize"), LATENCY]
+    result = run_search(SPACE, objectives, Wide(), costs(), 24, seed=1)
+    assert all(trial.feasible for trial in result.trials)
+    assert len({trial.candidate.id for trial in result.trials}) == 24
+    by_chance = run_search(SPACE, objectives, Wide(), costs(), 24, "random", seed=1)
+    assert not all(trial.feasible for trial in by_chance.trials)
+    best = [r.front[0].values["accuracy"] for r in (result, by_chance)]
+    assert best[0] > best[1]

@@ -1,0 +1,220 @@
+"""Searches that are killed at random moments: nothing that was finished is lost or done again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import optuna
+import psutil
+import pytest
+from optuna.trial import TrialState
+
+from hwnas.search import SearchResult
+
+if TYPE_CHECKING:
+    from killed import Drive
+
+PRELOADED = [
+    "hwnas.search",
+    "ray",
+    "optuna.storages._rdb.models",
+    "alembic.command",
+    "alembic.config",
+    "alembic.migration",
+    "alembic.script",
+    "sqlalchemy.dialects.sqlite",
+]
+Finished = dict[int, tuple[str, str, list[float] | None]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a sampler is put to the test.
+
+    Attributes:
+        sampler: Its name.
+        deterministic: Whether a search that was killed has to find what one finds that was not.
+            Optuna's samplers do not store their random state, so of them this is not asked.
+    """
+
+    sampler: str
+    deterministic: bool = False
+
+
+CASES = [Case("nsga2"), Case("random"), Case("tpe")]
+each_sampler = pytest.mark.parametrize("case", CASES, ids=lambda case: case.sampler)
+
+
+@pytest.fixture(autouse=True)
+def own_parts_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+
+
+def forked(function: Callable[..., object], *arguments: object) -> Any:
+    """A process forked from one that has imported all that a search needs, which is quick."""
+    from killed import with_environment
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    process = context.Process(
+        target=with_environment, args=(dict(os.environ), function, *arguments)
+    )
+    process.start()
+    return process
+
+
+def finished(study: Path) -> Finished:
+    """Finished trials, as Optuna itself reads them: candidate, state and values by number."""
+    with contextlib.suppress(Exception):  # not there yet, or without its tables
+        plain = optuna.load_study(study_name="search", storage=f"sqlite:///{study}")
+        return {
+            t.number: (t.user_attrs["candidate"], t.state.name, t.values)
+            for t in plain.get_trials(deepcopy=False)
+            if t.state.is_finished()
+        }
+    return {}
+
+
+def assert_nothing_lost(before: Finished, drive: Drive) -> Finished:
+    now = finished(drive.study)
+    assert now.items() >= before.items(), "a finished trial was lost"
+    assert list(now) == list(range(len(now)))
+    complete = [name for name, state, _ in now.values() if state == TrialState.COMPLETE.name]
+    assert len(set(complete)) == len(complete), "a network has two finished trials"
+    if (drive.folder / "scores.jsonl").exists():
+        *whole, _ = (drive.folder / "scores.jsonl").read_text().split("\n")
+        keys = [tuple(json.loads(line)["key"]) for line in whole]
+        assert len(set(keys)) == len(keys), "a network was evaluated twice"
+        assert {name for name, *_ in keys} >= set(complete)
+    return now
+
+
+def kill_again_and_again(drive: Drive, kills: int, seconds: float) -> None:
+    """Start and kill the search, each time a moment of up to so many seconds later."""
+    rng, before = random.Random(f"{drive.sampler}-{kills}"), finished(drive.study)
+    for _ in range(kills):
+        process = forked(drive.run)
+        time.sleep(rng.uniform(0, seconds))
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, "it was too quick to be killed"
+        before = assert_nothing_lost(before, drive)
+
+
+def assert_finishes(drive: Drive, case: Case) -> None:
+    """What is left is done, and where that can be asked, finds what an unkilled search finds."""
+    from killed import Drive, EvenDials
+
+    before = assert_nothing_lost({}, drive)
+    assert len(before) > 0, "no kill came after a finished trial"
+    result = drive.search(EvenDials())
+    assert_nothing_lost(before, drive)
+    assert len(result.trials) == drive.trials
+    if case.deterministic:
+        folder = drive.folder / "uninterrupted"
+        folder.mkdir()
+        again = Drive(folder, drive.sampler, drive.trials, options=drive.options)
+        assert front(result) == front(again.search(EvenDials()))
+
+
+def front(result: SearchResult) -> set[tuple[str, tuple[float, ...]]]:
+    return {(t.candidate.id, tuple(t.values.values())) for t in result.front}
+
+
+def test_killed_three_times(tmp_path: Path) -> None:
+    from killed import Drive
+
+    drive = Drive(tmp_path, CASES[0].sampler, 300)
+    kill_again_and_again(drive, 3, 1.0)
+    assert_finishes(drive, CASES[0])
+
+
+@pytest.mark.slow
+@each_sampler
+def test_killed_fourteen_times(case: Case, tmp_path: Path) -> None:
+    from killed import Drive
+
+    drive = Drive(tmp_path, case.sampler, 500, seconds=0.02)
+    kill_again_and_again(drive, 14, 0.8)
+    assert_finishes(drive, case)
+
+
+# Ray: the process that searches, a worker, and Ray's own process
+
+
+@contextlib.contextmanager
+def ray_driver(drive: Drive) -> Iterator[tuple[psutil.Process, Any]]:
+    """The search under way with Ray; leaves no process behind."""
+    process = forked(drive.run)
+    family = psutil.Process(process.pid)
+    try:
+        yield family, process
+    finally:
+        with contextlib.suppress(psutil.Error):
+            for child in family.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    child.kill()
+        process.kill()
+        process.join()
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def descendants(family: psutil.Process, word: str) -> list[psutil.Process]:
+    found = []
+    for child in family.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if word in " ".join(child.cmdline()[:1]) or word in child.name():
+                found.append(child)
+    return found
+
+
+LIVES = [["worker", "worker", "raylet"], ["worker", "search"], ["worker", "search"], ["raylet"]]
+"""What is killed one after the other: a worker, Ray's own process, or the search itself."""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_killed_eight_times_with_ray(tmp_path: Path) -> None:
+    from killed import Drive
+
+    drive, rng = Drive(tmp_path, "nsga2", 2000, workers=2, seconds=0.15), random.Random(0)
+
+    def more(count: int) -> Callable[[], bool]:
+        wanted = len(finished(drive.study)) + count
+        return lambda: len(finished(drive.study)) >= wanted
+
+    before: Finished = {}
+    for victims in LIVES:
+        with ray_driver(drive) as (family, process):
+            for victim in victims:
+                wait_until(more(rng.randint(1, 8)))
+                time.sleep(rng.uniform(0, 0.3))
+                if victim == "worker":
+                    rng.choice(descendants(family, "ray::_Worker")).kill()
+                    wait_until(more(8))
+                    assert process.is_alive(), "a lost worker does not end a search"
+                elif victim == "raylet":
+                    [raylet] = descendants(family, "raylet")
+                    raylet.kill()
+                    process.join(60)
+                    assert process.exitcode == 1, "without Ray a search ends"
+                else:
+                    process.kill()
+        before = assert_nothing_lost(before, drive)
+    assert_finishes(drive, Case("nsga2"))

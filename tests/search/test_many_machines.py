@@ -1,0 +1,80 @@
+"""Searches on a cluster of several Ray nodes, which here all run on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hwnas.errors import ConfigError
+from hwnas.search.cluster import connected_ray
+
+HERE = Path(__file__).parent
+
+ON_TWO_NODES = """
+import json, os, sys
+sys.path.insert(0, {here!r})
+from pathlib import Path
+from ray.cluster_utils import Cluster
+from hwnas.search import Objective, RayActors, ScoreStore, run_search
+from hwnas.search.cluster import connected_ray, map_tasks
+from own_parts import Dials
+from node_of import Where, process_of, quick
+
+cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1}})
+second = cluster.add_node(num_cpus=1)
+third = None
+told = []
+
+with connected_ray(cluster.address, [Path({here!r})]):
+    def on_trial(trial, complete):
+        global third
+        told.append(complete)
+        if complete == 12:
+            cluster.remove_node(second, allow_graceful=False)
+        if complete == 20:
+            third = cluster.add_node(num_cpus=1)
+
+    actors = RayActors(Where(), 3)
+    result = run_search(
+        Dials(), [Objective("accuracy", "maximize"), Objective("params", "minimize")], actors,
+        trials=110, batch=4, study=Path({folder!r}) / "study.db", on_trial=on_trial,
+    )
+    actors.close()
+    nodes = [int(t.standard_errors["node"]) for t in result.trials]
+    here = list(map_tasks(process_of, None, [()] * 4, 2))
+    driver = quick()
+print(json.dumps({{"nodes": nodes, "failed": len(result.failed), "told": told,
+                  "tasks": sorted(set(here)), "driver": driver}}))
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_nodes_leave_and_join_while_it_searches(tmp_path: Path) -> None:
+    import json
+
+    script = ON_TWO_NODES.format(here=str(HERE), folder=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["told"] == list(range(1, 111)), "no trial was lost, none was told twice"
+    assert found["failed"] == 0, "that a node dies is no fault of the candidate"
+    early, late = set(found["nodes"][:8]), set(found["nodes"][-16:])
+    assert len(early) == 2, "both nodes worked"
+    assert len(set(found["nodes"])) == 3, "the node that joined got work, too"
+    assert early - late, "the node that left did no more"
+    assert found["tasks"] == [found["driver"]], "what writes files runs where they are"
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    with (
+        pytest.raises(ConfigError, match="no Ray cluster can be used at 'auto' "),
+        connected_ray("auto"),
+    ):
+        pass

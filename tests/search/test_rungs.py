@@ -1,0 +1,147 @@
+"""Evaluation at rising cost: few go on, the best among them; nothing is done twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.trial import TrialState
+
+from hwnas.errors import ConfigError
+from hwnas.search import Objective, SearchResult, run_search
+from hwnas.search.evaluate import Evaluation, Fidelity
+from hwnas.search.front import non_dominated
+from hwnas.search.rungs import Rungs, best
+from hwnas.search_spaces import Candidate
+
+ACCURACY = Objective("accuracy", "maximize")
+BOTH = [ACCURACY, Objective("params", "minimize")]
+THREE = Rungs((0.1, 0.5, 1.0), keep=3)
+
+
+@pytest.fixture(autouse=True)
+def own_parts_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+
+
+@dataclass
+class Metered:
+    """What a candidate is worth, more truly the more is paid; notes what was paid."""
+
+    key: str = "metered"
+    paid: list[tuple[str, float]] = field(default_factory=list)
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        from own_parts import EvenDials
+
+        self.paid.append((candidate.id, fidelity.share))
+        found = EvenDials().evaluate(candidate, fidelity)
+        error = (int(candidate.id, 16) % 100 / 100 - 0.5) * (1 - fidelity.share) * 0.2
+        return Evaluation({"accuracy": found.values["accuracy"] + error}, {}, 1, "validation")
+
+
+def searched(objectives: list[Objective], trials: int = 60, **more: object) -> SearchResult:
+    from own_parts import Dials
+
+    settings = {"evaluator": Metered(), "rungs": THREE, "sampler": "random", **more}
+    return run_search(Dials(8), objectives, trials=trials, batch=6, **settings)
+
+
+@pytest.mark.parametrize("objectives", [[ACCURACY], BOTH], ids=["one", "two"])
+class TestSearch:
+    def test_few_go_on_and_are_the_better_ones(
+        self, objectives: list[Objective], tmp_path: Path
+    ) -> None:
+        evaluator = Metered()
+        result = searched(objectives, evaluator=evaluator, study=tmp_path / "study.db")
+        assert result.tried == 60
+        first, second = result.rungs
+        assert (first.share, first.evaluated, second.share) == (0.1, 60, 0.5)
+        assert 60 / 3 - 6 <= first.promoted == second.evaluated <= 60 * 0.6
+        assert second.promoted == len(result.trials) < second.evaluated
+        shares = [share for _, share in evaluator.paid]
+        assert [shares.count(s) for s in THREE.rungs] == [60, first.promoted, second.promoted]
+        assert len(set(evaluator.paid)) == len(evaluator.paid)
+        assert sum(shares) < 40, "a good part of the cost is saved"
+        worth = {name: int(name, 16) for name, _ in evaluator.paid}
+        assert {t.candidate.id for t in result.trials} <= worth.keys()
+
+    def test_the_study_records_who_went_on(
+        self, objectives: list[Objective], tmp_path: Path
+    ) -> None:
+        result = searched(objectives, study=tmp_path / "study.db")
+        plain = optuna.load_study(study_name="search", storage=f"sqlite:///{tmp_path / 'study.db'}")
+        by_state = {state: [t for t in plain.trials if t.state is state] for state in TrialState}
+        for trial in by_state[TrialState.COMPLETE]:
+            assert [r["promoted"] for r in trial.user_attrs["rungs"]] == [True, True]
+            assert [r["share"] for r in trial.user_attrs["rungs"]] == [0.1, 0.5]
+        stopped = [t for t in by_state[TrialState.PRUNED] if "rungs" in t.user_attrs]
+        assert len(stopped) == 60 - len(result.trials)
+        for trial in stopped:
+            assert [r["promoted"] for r in trial.user_attrs["rungs"]][-1] is False
+            if len(objectives) == 1:
+                told = [r["values"]["accuracy"] for r in trial.user_attrs["rungs"]]
+                assert list(trial.intermediate_values.values()) == told
+
+    def test_goes_on_where_it_stopped(self, objectives: list[Objective], tmp_path: Path) -> None:
+        evaluator, path = Metered(), tmp_path / "study.db"
+        searched(objectives, 30, evaluator=evaluator, study=path)
+        again = searched(objectives, 60, evaluator=evaluator, study=path)
+        assert again.tried == 60
+        assert len(set(evaluator.paid)) == len(evaluator.paid)
+        assert len({name for name, _ in evaluator.paid}) == 60
+
+
+def test_one_rung_is_the_search_without_rungs() -> None:
+    def found(result: SearchResult) -> list[tuple[str, float]]:
+        return [(t.candidate.id, t.values["accuracy"]) for t in result.trials]
+
+    assert found(searched(BOTH, rungs=Rungs())) == found(searched(BOTH, rungs=Rungs((1.0,), 5)))
+    assert searched(BOTH, rungs=Rungs()).rungs == ()
+
+
+def test_one_that_fails_at_a_rung_is_a_failure() -> None:
+    from own_parts import Moody
+
+    result = searched(BOTH, evaluator=Moody())
+    assert result.failed
+    assert result.tried == 60
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=40),
+    st.integers(1, 40),
+)
+def test_the_best_are_undominated_as_long_as_there_are_such(
+    rows: list[tuple[int, int]], count: int
+) -> None:
+    table = np.array(rows, dtype=float)
+    chosen, front = best(table, count), set(np.flatnonzero(non_dominated(table)))
+    assert len(chosen) == min(count, len(rows))
+    unequal = {rows[i] for i in front}
+    if count <= len(unequal):
+        assert {rows[i] for i in chosen} <= unequal
+    else:
+        assert unequal <= {rows[i] for i in chosen} or count < len(rows)
+
+
+@pytest.mark.parametrize(
+    ("rungs", "keep", "message"),
+    [
+        ((), 3, r"rungs is \[\]; expected shares above 0 that rise to 1"),
+        ((0.5, 0.5, 1.0), 3, "expected shares above 0 that rise to 1"),
+        ((0.1, 0.5), 3, "expected shares above 0 that rise to 1"),
+        ((0.0, 1.0), 3, "expected shares above 0 that rise to 1"),
+        ((0.1, 1.0), 1, "search.fidelity.keep is 1; expected at least 2"),
+    ],
+)
+def test_what_cannot_be_climbed_is_refused(
+    rungs: tuple[float, ...], keep: int, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Rungs(rungs, keep)
