@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from hwnas.errors import ArtifactError, ConfigError
-from hwnas.search import Classification, Fidelity, GrowEvaluator, ImageData, TrainConfig
+from hwnas.search import (
+    Classification,
+    Fidelity,
+    GrowEvaluator,
+    ImageData,
+    Objective,
+    TrainConfig,
+    run_search,
+)
 from hwnas.search.evaluate import score
 from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, nasbench201
 from hwnas.search_spaces.growth import moves
@@ -85,6 +94,24 @@ def test_it_goes_on_in_another_process(growing: GrowEvaluator, small_space: Mobi
     assert kept is not None
     assert again is not None
     assert all(torch.equal(kept[name], again[name]) for name in kept)
+
+
+def test_a_search_that_is_resumed_is_the_same_search(
+    growing: GrowEvaluator, small_space: MobileNetSpace, tmp_path: Path
+) -> None:
+    objectives = [Objective("accuracy", "maximize"), Objective("params", "minimize")]
+
+    def searched(name: str, *stops: int) -> list[dict[str, float]]:
+        for trials in stops:
+            shorter = replace(CONFIG, epochs=2)
+            evaluator = replace(growing, train=shorter, folder=tmp_path / name)
+            study = tmp_path / f"{name}.db"
+            result = run_search(
+                small_space, objectives, evaluator, trials=trials, sampler="growth", study=study
+            )
+        return [dict(trial.values) for trial in result.trials]
+
+    assert searched("in two sessions", 6, 10) == searched("at once", 10)
 
 
 def test_spaces_that_cannot_grow_are_refused(
