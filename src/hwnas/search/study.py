@@ -21,6 +21,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hwnas.search.objective import Objective
 from hwnas.search.rungs import RUNGS
+from hwnas.search.samplers.planned import BATCH
 from hwnas.search.shared_study import Claim, SharedStudy
 from hwnas.search.study_file import StudyFile
 
@@ -175,6 +176,7 @@ class SearchStudy:
     def _take(self, theirs: FrozenTrial) -> FrozenTrial:
         trial = copy.copy(theirs)
         trial.user_attrs = {**theirs.user_attrs, _SHARED: theirs.number, _FOREIGN: True}
+        trial.system_attrs = {k: v for k, v in theirs.system_attrs.items() if k != BATCH}
         if theirs.values is not None:
             trial.values = [float(value) for value in theirs.values]
         self.study.add_trial(trial)

@@ -21,9 +21,10 @@ from hwnas.search.front import Losses
 from hwnas.search.samplers.knowledge import Knowledge
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["History", "PlannedSampler", "keys_of"]
+__all__ = ["BATCH", "History", "PlannedSampler", "keys_of"]
 
-_BATCH = "hwnas:batch"
+BATCH = "hwnas:batch"
+"""System attribute of a trial: the number of its batch and its place there."""
 _GROWTH = 50  # a batch has at least a fiftieth of the trials before it
 
 
@@ -97,8 +98,8 @@ class PlannedSampler(BaseSampler):
 
     Args:
         seed: Of everything random.
-        batch: Proposals that are planned together, at least 1; more in long searches, where
-            planning takes longer and one evaluation tells less.
+        batch: How many are evaluated together, at least 1. Planned together are as many, or a
+            multiple of it in long searches, where one evaluation tells less.
         knowledge: Of the space; of a plain study it is made from the parameters of its first
             trial, which is random.
     """
@@ -147,7 +148,7 @@ class PlannedSampler(BaseSampler):
         batch = self._current(self.knowledge, study)
         position = next(i for i in count() if i not in batch.taken)
         batch.taken.add(position)
-        study._storage.set_trial_system_attr(trial._trial_id, _BATCH, [batch.number, position])
+        study._storage.set_trial_system_attr(trial._trial_id, BATCH, [batch.number, position])
         return self.knowledge.parameters(batch.plan[position]) if position < len(batch.plan) else {}
 
     def sample_independent(
@@ -170,7 +171,7 @@ class PlannedSampler(BaseSampler):
         self, knowledge: Knowledge, study: Study, trials: Sequence[FrozenTrial]
     ) -> _Batch | None:
         """The last batch of an earlier process, as far as it got."""
-        places = {t.number: t.system_attrs[_BATCH] for t in trials if _BATCH in t.system_attrs}
+        places = {t.number: t.system_attrs[BATCH] for t in trials if BATCH in t.system_attrs}
         if not places:
             return None
         last = max(number for number, _ in places.values())
@@ -183,19 +184,31 @@ class PlannedSampler(BaseSampler):
     def _planned(
         self, knowledge: Knowledge, study: Study, trials: Sequence[FrozenTrial], number: int
     ) -> _Batch:
-        history = self._history(knowledge, study, trials)
-        size = max(self.batch, len(history) // _GROWTH)
+        before = self._known(knowledge, trials)
+        # Trials are evaluated in batches, of which the first may hold others than ours. What began
+        # in the batch that this one shares with them is not waited for: after a kill it would be
+        # known, and the plan another.
+        shared = len(before) % self.batch
+        history = self._history(knowledge, study, before, before[: len(before) - shared])
+        size = max(1, len(history) // _GROWTH // self.batch) * self.batch - shared
         rng = np.random.default_rng([self.seed, number])
         return _Batch(number, size, self.plan(knowledge, history, size, rng))
 
-    def _history(
-        self, knowledge: Knowledge, study: Study, trials: Sequence[FrozenTrial]
-    ) -> History:
+    def _known(self, knowledge: Knowledge, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+        """The trials whose networks are known."""
         for trial in trials:
             if trial.number not in self._codes and knowledge.options.keys() <= trial.params.keys():
                 self._codes[trial.number] = knowledge.code(trial.params)
-        known = [trial for trial in trials if trial.number in self._codes]
-        scored = [trial for trial in known if trial.state is TrialState.COMPLETE]
+        return [trial for trial in trials if trial.number in self._codes]
+
+    def _history(
+        self,
+        knowledge: Knowledge,
+        study: Study,
+        known: Sequence[FrozenTrial],
+        finished: Sequence[FrozenTrial],
+    ) -> History:
+        scored = [trial for trial in finished if trial.state is TrialState.COMPLETE]
         limits = sorted({label for trial in scored for label in trial.constraints})
         m = len(study.directions)
         return History(
