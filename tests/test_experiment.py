@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 import optuna
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from hwnas import experiment
 from hwnas.deploy import Bundle
@@ -444,6 +446,19 @@ def test_training_each_network_alone_needs_no_supernet(quick_recipe: Path, tmp_p
         experiment.export(tmp_path / "run", tmp_path / "b", max_latency_ms=1)
     with pytest.raises(ConfigError, match="no objective latency_ms"):
         experiment.specialise(tmp_path / "run", [TARGET], QUIET)
+
+
+def test_networks_grow_and_finalists_go_on_from_there(quick_recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    growing = ['search.sampler="growth"', 'search.evaluator="grow"', "deploy.finetune_epochs=0"]
+    summary = experiment.run(quick_recipe, run, growing, QUIET)
+    assert summary.trials == 8
+    assert not (run / "supernet").exists()
+    [finalist] = summary.finalists
+    kept = load_file(run / "evaluator" / f"{finalist.id}.safetensors")
+    bundled = load_file(run / "finalists" / f"{finalist.id}.safetensors")
+    trained = [name for name in kept if name.endswith("weight")]
+    assert all(torch.equal(kept[name], bundled[name]) for name in trained)
 
 
 def test_random_search_runs_beside_where_it_is_wanted(quick_recipe: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class SearchConfig:
     Attributes:
         sampler: ``"guided"``, or another of `hwnas.search.SAMPLERS`, or one's own.
         options: Keyword arguments of the sampler.
-        evaluator: ``"supernet"``, ``"train"`` or one's own.
+        evaluator: ``"supernet"``, ``"train"``, ``"grow"`` or one's own.
         storage: URL of a study that several searches share; the run folder's own if not given.
         trials: Candidates to evaluate.
         workers: Processes that evaluate; 0 evaluates in this process, without Ray.

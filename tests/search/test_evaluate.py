@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from hwnas.search.data import ImageData
 from hwnas.search.evaluate import (
-    EVALUATORS,
     Evaluation,
     Fidelity,
     SupernetEvaluator,
@@ -256,4 +255,3 @@ def test_training_a_candidate_alone_scores_what_it_learnt(
     assert alone.evaluate(candidate(small_space), Fidelity()).values == found.values
     other = TrainEvaluator(small_space, digits_task, few_digits, config, seed=1)
     assert other.key != alone.key
-    assert set(EVALUATORS) == {"supernet", "train"}

@@ -5,12 +5,7 @@ import pytest
 from optuna.samplers import NSGAIIISampler, NSGAIISampler
 
 from hwnas.errors import ConfigError
-from hwnas.search.samplers import SAMPLERS, make_sampler
-
-
-@pytest.mark.parametrize("name", sorted(SAMPLERS))
-def test_every_name_makes_an_optuna_sampler(name: str) -> None:
-    assert isinstance(make_sampler(name, 0, {}), optuna.samplers.BaseSampler)
+from hwnas.search.samplers import make_sampler
 
 
 def test_options_reach_the_sampler() -> None:

@@ -3,16 +3,17 @@
 from hwnas.search.data import DataConfig, ImageData, Split, load_data
 from hwnas.search.engine import Scored, SearchResult, run_search
 from hwnas.search.evaluate import (
-    EVALUATORS,
     Evaluation,
     Evaluator,
     Fidelity,
     SupernetEvaluator,
     TrainEvaluator,
 )
+from hwnas.search.evaluators import EVALUATORS
 from hwnas.search.evolution import Box, Evolution, evolve
 from hwnas.search.executor import Executor, InProcess, RayActors
 from hwnas.search.failure import Failure
+from hwnas.search.lineage import GrowEvaluator
 from hwnas.search.objective import Objective
 from hwnas.search.rungs import Rungs
 from hwnas.search.samplers import SAMPLERS
@@ -35,6 +36,7 @@ __all__ = [
     "Executor",
     "Failure",
     "Fidelity",
+    "GrowEvaluator",
     "ImageData",
     "InProcess",
     "Metric",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -21,7 +21,6 @@ from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Candidate, SearchSpace, Supernet, batch_norms
 
 __all__ = [
-    "EVALUATORS",
     "Evaluation",
     "Evaluator",
     "Fidelity",
@@ -29,6 +28,7 @@ __all__ = [
     "TrainEvaluator",
     "recalibrate",
     "score",
+    "shorter",
     "weights_hash",
 ]
 
@@ -280,24 +280,15 @@ class TrainEvaluator:
         shape = self.space.input_shape(candidate.network)
         network = self.space.build(candidate.network)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        train = _shorter(self.train, fidelity.share)
+        train = shorter(self.train, fidelity.share)
         fit(network, NetworkStep(network, self.task, shape), self.data.train, train, self.seed)
         images = replace(fidelity, share=1.0).of(self.data.validation)
         return score(network, self.task, images, shape, "validation")
 
 
-def _shorter(train: TrainConfig, share: float) -> TrainConfig:
+def shorter(train: TrainConfig, share: float) -> TrainConfig:
     """The same training for a share of its time, its learning rate going down in that time."""
     if train.epochs is not None:
         return replace(train, epochs=share * train.epochs)
     assert train.budget_minutes is not None
     return replace(train, budget_minutes=share * train.budget_minutes)
-
-
-EVALUATORS: Mapping[str, Callable[..., Evaluator]] = {
-    "supernet": SupernetEvaluator,
-    "train": TrainEvaluator,
-}
-"""Evaluators by name. One's own is ``"package.module:object"``, a callable that takes whichever it
-wants of ``space``, ``task``, ``data``, ``train``, ``seed`` and ``weights``; a supernet is trained
-only for those that take ``weights``."""

@@ -161,7 +161,7 @@ def _fine_tune(
     tasks = []
     for trial in finalists:
         network = trial.candidate.network
-        inherited = None if weights is None else _inherited(job.ingredients, network, weights)
+        inherited = _inherited(job, network, weights)
         tasks.append((network, inherited, folder / f"{network.id}.safetensors"))
     tuned: dict[str, Tuned] = {}
     outcomes = map_tasks(_tune, job.ingredients, tasks, job.recipe.workers)
@@ -172,11 +172,14 @@ def _fine_tune(
 
 
 def _inherited(
-    ingredients: Ingredients, network: Architecture, weights: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    supernet = ingredients.space.supernet()
-    supernet.shared.load_state_dict(weights)
-    return supernet.extract(network).state_dict()
+    job: Job, network: Architecture, weights: Mapping[str, Tensor] | None
+) -> dict[str, Tensor] | None:
+    """From the supernet, or from the search where that trained networks and kept them."""
+    if weights is not None:
+        supernet = job.ingredients.space.supernet()
+        supernet.shared.load_state_dict(weights)
+        return supernet.extract(network).state_dict()
+    return None if job.lineage is None else job.lineage.weights(network)
 
 
 def _tune(
@@ -185,7 +188,7 @@ def _tune(
     inherited: Mapping[str, Tensor] | None,
     path: Path,
 ) -> Tuned:
-    """Fine-tune what a supernet gave, or train from scratch where there was none; then test.
+    """Fine-tune what there are weights of, train all else from scratch; then test.
 
     What is on disk already is not done again.
     """

@@ -20,6 +20,7 @@ from hwnas.run_folder import RunFolder
 from hwnas.search import EVALUATORS, TASKS
 from hwnas.search.data import ImageData, load_data
 from hwnas.search.evaluate import Evaluator, Fidelity
+from hwnas.search.lineage import GrowEvaluator, Lineage
 from hwnas.search.objective import LATENCY, Objective, check_objectives
 from hwnas.search.samplers import make_sampler
 from hwnas.search.task import Task
@@ -184,6 +185,15 @@ class Job:
         return "weights" in inspect.signature(self._evaluator_factory).parameters
 
     @property
+    def _evaluator_folder(self) -> Path:
+        return self.folder.path.absolute() / "evaluator"
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """The networks that the search trained, where its evaluator keeps them."""
+        return Lineage(self._evaluator_folder) if self._evaluator_factory is GrowEvaluator else None
+
+    @property
     def training_hash(self) -> str:
         """Changes with anything that the trained supernet depends on."""
         return content_hash(self.ingredients.hash, self.recipe.train, self.recipe.seed)
@@ -193,6 +203,7 @@ class Job:
         i = self.ingredients
         known: dict[str, Any] = {"space": i.space, "task": i.task, "data": i.data}
         known |= {"train": self.recipe.train, "seed": self.recipe.seed, "weights": weights}
+        known |= {"folder": self._evaluator_folder}
         wanted = inspect.signature(self._evaluator_factory).parameters
         return self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
 

@@ -11,23 +11,29 @@ from optuna.samplers import BaseSampler
 
 from hwnas.plugin import build, resolve
 from hwnas.search.samplers import stock
+from hwnas.search.samplers.botorch import QLogNEHVI
+from hwnas.search.samplers.growth import Growth
 from hwnas.search.samplers.guided import GuidedSampler
 from hwnas.search.samplers.knowledge import Knowledge
 from hwnas.search.samplers.planned import PlannedSampler
 from hwnas.search.samplers.predicted_front import forest, linas, surrogate_nsga2
 from hwnas.search.samplers.proxy_order import ProxyOrder
+from hwnas.search.samplers.reinforce import Reinforce
 
 __all__ = ["SAMPLERS", "make_sampler"]
 
 SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {
     "forest": forest,
     "gp": stock.gp,
+    "growth": Growth,
     "guided": GuidedSampler,
     "linas": linas,
     "nsga2": stock.nsga2,
     "nsga3": stock.nsga3,
     "proxy-order": ProxyOrder,
+    "qlognehvi": QLogNEHVI,
     "random": stock.random,
+    "reinforce": Reinforce,
     "surrogate-nsga2": surrogate_nsga2,
     "tpe": stock.tpe,
 }

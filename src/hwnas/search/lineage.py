@@ -1,0 +1,185 @@
+"""Networks that start from the weights of smaller ones which were evaluated before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from hwnas.atomic import write_json
+from hwnas.errors import ArtifactError, ConfigError
+from hwnas.search.data import ImageData
+from hwnas.search.evaluate import Evaluation, Fidelity, recalibrate, score, shorter
+from hwnas.search.task import Task
+from hwnas.search.training.checkpoint import load_weights, save_weights
+from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
+from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, SearchSpace
+from hwnas.search_spaces.growth import can_grow, grow
+
+__all__ = ["GrowEvaluator", "Lineage"]
+
+_SHARE_OF_TRAINING = 0.25
+_SHARE_OF_LEARNING_RATE = 0.2
+_RECALIBRATION_IMAGES = 512
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The weights of all networks that were evaluated, one file each.
+
+    Attributes:
+        folder: Where they lie; workers on one machine, or with a folder in common, share them.
+    """
+
+    folder: Path
+
+    def keep(self, architecture: Architecture, weights: Mapping[str, Tensor], value: float) -> None:
+        """Keep a network; it is there, whole, once this returns.
+
+        Args:
+            architecture: Of the network.
+            weights: Its state dict.
+            value: How good it is; more is better.
+
+        Raises:
+            StorageError: The folder cannot be written.
+        """
+        save_weights(self._weights(architecture), dict(weights))
+        write_json(
+            self.folder / f"{architecture.id}.json",
+            {"architecture": architecture.to_json(), "value": value},
+        )
+
+    def networks(self) -> dict[Architecture, float]:
+        """What is kept, and how good it is.
+
+        Raises:
+            ArtifactError: A file is damaged.
+        """
+        found = {}
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                about = json.loads(path.read_text(encoding="utf-8"))
+                found[Architecture.from_json(about["architecture"])] = float(about["value"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise ArtifactError(f"{path} is damaged ({error}); remove it") from error
+        return found
+
+    def weights(self, architecture: Architecture) -> dict[str, Tensor] | None:
+        """The state dict of a network, if it is kept.
+
+        Raises:
+            ArtifactError: The file is damaged.
+        """
+        path = self._weights(architecture)
+        return load_weights(path) if path.exists() else None
+
+    def _weights(self, architecture: Architecture) -> Path:
+        return self.folder / f"{architecture.id}.safetensors"
+
+
+@dataclass(frozen=True)
+class GrowEvaluator:
+    """Trains each candidate for a short while, starting from what a smaller network has learnt.
+
+    After "Efficient Architecture Search by Network Transformation" (Cai et al., AAAI 2018): a
+    candidate starts from the network that it takes the fewest changes to grow from (of these, from
+    the best) among those that were evaluated, with the same outputs. It is trained for a quarter of
+    the recipe's ``[train]`` at a fifth of the learning rate, as there; a candidate that nothing
+    grows to is trained in full. So what it scores depends on what was evaluated before, and a
+    network of many generations has been trained for longer than one of few.
+
+    Attributes:
+        space: Of the candidates' networks.
+        task: Gives preprocessing, losses and metrics.
+        data: Training images to learn from, validation images to score.
+        train: How a network is trained that does not grow from another.
+        folder: Where weights are kept, as large as all networks that are evaluated.
+        seed: Of everything random.
+
+    Raises:
+        ConfigError: Networks of the space cannot grow.
+    """
+
+    space: SearchSpace
+    task: Task
+    data: ImageData
+    train: TrainConfig
+    folder: Path
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.space, MobileNetSpace):
+            raise ConfigError(
+                f'evaluator "grow": networks of space {self.space.name!r} cannot grow; use space '
+                '"mobilenet", or evaluator "train"'
+            )
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of task, data and training."""
+        text = f"grow-{self.task!r}-{self.data.fingerprint}-{self.train!r}-{self.seed}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def lineage(self) -> Lineage:
+        """All networks that were evaluated."""
+        return Lineage(self.folder)
+
+    def ancestor(self, architecture: Architecture) -> Architecture | None:
+        """The network whose weights this one starts from."""
+        space, own = self._space, set(architecture.values)
+        smaller = [
+            (len(own - set(kept.values)), -value, kept)
+            for kept, value in self.lineage.networks().items()
+            if kept != architecture and can_grow(space, kept, architecture)
+        ]
+        return min(smaller)[2] if smaller else None
+
+    def start(self, architecture: Architecture) -> tuple[nn.Module, TrainConfig]:
+        """A network as it is before it is trained for itself, and how it will be."""
+        parent = self.ancestor(architecture)
+        weights = None if parent is None else self.lineage.weights(parent)
+        seed = self._seed(architecture)
+        if parent is None or weights is None:
+            torch.manual_seed(seed)
+            return self.space.build(architecture), self.train
+        rate = self.train.learning_rate * _SHARE_OF_LEARNING_RATE
+        config = replace(shorter(self.train, _SHARE_OF_TRAINING), learning_rate=rate)
+        return grow(self._space, parent, weights, architecture, seed), config
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        """Grow or build, train and score the candidate's network, and keep its weights."""
+        torch.set_num_threads(1)
+        architecture = candidate.network
+        network, config = self.start(architecture)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        shape = self.space.input_shape(architecture)
+        step = NetworkStep(network, self.task, shape)
+        config = shorter(config, fidelity.share)
+        fit(network, step, self.data.train, config, self._seed(architecture))
+        # So few steps leave running statistics behind.
+        recalibrate(network, self.task, self.data.train.first(_RECALIBRATION_IMAGES), shape)
+        images = replace(fidelity, share=1.0).of(self.data.validation)
+        found = score(network, self.task, images, shape, "validation")
+        metric = self.task.metrics[0]
+        value = found.values[metric.name]
+        good = value if metric.direction == "maximize" else -value
+        self.lineage.keep(architecture, network.state_dict(), good)
+        return found
+
+    def _seed(self, architecture: Architecture) -> int:
+        """Not that of its ancestor: a child sees the images in another order."""
+        return random.Random(f"{self.seed}-{architecture.id}").getrandbits(31)
+
+    @property
+    def _space(self) -> MobileNetSpace:
+        assert isinstance(self.space, MobileNetSpace)
+        return self.space

@@ -1,0 +1,199 @@
+"""BoTorch's acquisition function for several objectives, as a rival and as a strategy.
+
+Shapes: n networks of P positions, m objectives, D numbers that a network is relaxed to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hwnas.errors import ConfigError
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.search.front import Losses, non_dominated, reference_point
+from hwnas.search.samplers.knowledge import Knowledge
+from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.pool import LISTED, random_start
+from hwnas.search_spaces.tabular import Codes
+
+__all__ = ["QLogNEHVI"]
+
+_START = 20
+_STEPS = 50  # of the climb from each place
+_DRAWN = 64  # outcomes that an expectation is taken over
+_NEIGHBOURS_AT_RANDOM = 200
+
+
+class QLogNEHVI(PlannedSampler):
+    """Maximises the noisy expected hypervolume improvement of a relaxed network.
+
+    qLogNEHVI (Daulton, Balandat and Bakshy, NeurIPS 2021, in the form of Ament et al., NeurIPS
+    2023), with one of BoTorch's Gaussian processes for each objective and limit; for a single
+    objective the noisy expected improvement. Options that have an order are relaxed to a number in
+    0..1 and others to one number each; what is proposed is the nearest network that was not. It
+    takes seconds for a batch, and its time grows with the cube of the trials: meant for hundreds.
+
+    Args:
+        seed: Of everything random.
+        batch: Proposals planned together, greedily.
+        knowledge: Of the space; made from a study's trials if None. Prices are not used.
+        start: Random networks before anything is learnt, at least 2.
+        restarts: Places that the acquisition is climbed from.
+        raw_samples: Places that these are chosen among.
+
+    Raises:
+        ConfigError: BoTorch is not installed.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        batch: int = 4,
+        knowledge: Knowledge | None = None,
+        start: int = _START,
+        restarts: int = 4,
+        raw_samples: int = 64,
+    ) -> None:
+        if find_spec("botorch") is None:
+            raise ConfigError(
+                "sampler qlognehvi: botorch is not installed; run: pip install 'hwnas[botorch]'"
+            )
+        super().__init__(seed, batch, knowledge)
+        self.start, self.restarts, self.raw_samples = max(start, 2), restarts, raw_samples
+
+    def plan(
+        self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+    ) -> Codes:
+        """See `PlannedSampler.plan`."""
+        if len(history) < self.start:
+            return random_start(knowledge, history, count, rng)
+        with _reproducible(int(rng.integers(2**31))):
+            found = self._optimised(knowledge, history, count, int(rng.integers(2**31)))
+        return _nearest(knowledge, history, found, rng)
+
+    def _optimised(self, knowledge: Knowledge, history: History, count: int, seed: int) -> Numbers:
+        """Relaxed networks, (count, D)."""
+        from botorch.optim.optimize import optimize_acqf
+
+        known = torch.from_numpy(_relaxed(knowledge, history.codes))
+        found, _ = optimize_acqf(
+            _acquisition(known, history, knowledge.known_limits, seed),
+            torch.stack([torch.zeros_like(known[0]), torch.ones_like(known[0])]),
+            q=count,
+            num_restarts=self.restarts,
+            raw_samples=self.raw_samples,
+            sequential=True,
+            options={"maxiter": _STEPS},
+        )
+        relaxed: Numbers = found.numpy()
+        return relaxed
+
+
+@contextlib.contextmanager
+def _reproducible(seed: int) -> Iterator[None]:
+    """BoTorch draws from torch's global source of randomness, and warns of what it depends on."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(seed)
+        yield
+
+
+def _acquisition(known: Tensor, history: History, known_limits: frozenset[str], seed: int) -> Any:
+    """To be maximised over relaxed networks; BoTorch's objectives are larger the better."""
+    from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+    from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+    from botorch.acquisition.multi_objective.objective import IdentityMCMultiOutputObjective
+    from botorch.acquisition.objective import LinearMCObjective
+    from botorch.sampling.normal import SobolQMCNormalSampler
+
+    m = len(history.signs)
+    unknown = [i for i, label in enumerate(history.limits) if label not in known_limits]
+    violations = history.violations[:, unknown]
+    outcomes = torch.from_numpy(np.hstack([-history.losses, violations]))
+    # A limit is kept where its violation is at most 0.
+    limits = [lambda drawn, j=m + i: drawn[..., j] for i in range(violations.shape[1])] or None
+    common: dict[str, Any] = {
+        "model": _model(known, outcomes),
+        "X_baseline": known,
+        "sampler": SobolQMCNormalSampler(torch.Size([_DRAWN]), seed=seed),
+        "constraints": limits,
+        "prune_baseline": True,
+    }
+    if m == 1:
+        first = torch.eye(outcomes.shape[1], dtype=outcomes.dtype)[0]
+        return qLogNoisyExpectedImprovement(objective=LinearMCObjective(first), **common)
+    return qLogNoisyExpectedHypervolumeImprovement(
+        ref_point=_reference(history).tolist(),
+        objective=IdentityMCMultiOutputObjective(outcomes=list(range(m))),
+        **common,
+    )
+
+
+def _model(known: Tensor, outcomes: Tensor) -> Any:
+    """An independent Gaussian process for each column of outcomes (n, outputs)."""
+    from botorch.fit import fit_gpytorch_mll
+    from botorch.models.gp_regression import SingleTaskGP
+    from botorch.models.model_list_gp_regression import ModelListGP
+    from gpytorch.mlls.sum_marginal_log_likelihood import SumMarginalLogLikelihood
+
+    model = ModelListGP(*(SingleTaskGP(known, column[:, None]) for column in outcomes.T))
+    fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
+    return model
+
+
+def _reference(history: History) -> Losses:
+    """A point worse than the front, negated."""
+    losses = history.losses[history.feasible] if history.feasible.any() else history.losses
+    point: Losses = -reference_point(losses[non_dominated(losses)])
+    return point
+
+
+def _relaxed(knowledge: Knowledge, codes: Codes) -> Numbers:
+    """Networks (n, P) as numbers in 0..1, (n, D)."""
+    if knowledge.ordered:
+        found: Numbers = codes / np.maximum(knowledge.sizes - 1, 1)
+        return found
+    columns = zip(codes.T, knowledge.sizes, strict=True)
+    return np.hstack([(column[:, None] == np.arange(size)) * 1.0 for column, size in columns])
+
+
+def _nearest(
+    knowledge: Knowledge, history: History, wanted: Numbers, rng: np.random.Generator
+) -> Codes:
+    """For each relaxed network the nearest that was not proposed, where there is one."""
+    if knowledge.rows is not None or knowledge.count <= LISTED:
+        near = knowledge.all_codes()
+    else:
+        near = np.vstack([_neighbours(knowledge, point) for point in wanted])
+        near = np.vstack([near, knowledge.draw(_NEIGHBOURS_AT_RANDOM, rng)])
+    left = history.unseen(near[knowledge.allowed(near)])
+    places = _relaxed(knowledge, left)
+    picked: list[int] = []
+    for point in wanted[: len(left)]:
+        apart = ((places - point) ** 2).sum(1)
+        apart[picked] = np.inf
+        picked.append(int(apart.argmin()))
+    return left[picked]
+
+
+def _neighbours(knowledge: Knowledge, point: Numbers) -> Codes:
+    """The network that a point rounds to, and all that differ from it in one position."""
+    code = np.zeros(len(knowledge.sizes), dtype=np.int64)
+    if knowledge.ordered:
+        code[:] = np.rint(point * (knowledge.sizes - 1))
+    else:
+        parts = np.split(point, np.cumsum(knowledge.sizes)[:-1])
+        code[:] = [part.argmax() for part in parts]
+    found = [code]
+    for position, size in enumerate(knowledge.sizes):
+        for option in range(size):
+            found.append(code.copy())
+            found[-1][position] = option
+    return knowledge.canonical(np.array(found))

@@ -1,0 +1,240 @@
+"""A controller that is trained by REINFORCE, for any number of objectives.
+
+Shapes: n networks of P positions with at most O options each, m objectives, K directions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hwnas.errors import ConfigError
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.search.evolution.directions import lattice_within
+from hwnas.search.front import Losses
+from hwnas.search.samplers.knowledge import Knowledge
+from hwnas.search.samplers.planned import History, PlannedSampler
+from hwnas.search.samplers.pool import LISTED, random_start
+from hwnas.search.samplers.replay import Replay
+from hwnas.search_spaces.tabular import Codes
+
+__all__ = ["Reinforce"]
+
+_DIRECTIONS = 6  # at most, beside the one that weights all alike
+_LEAST_QUALITY = 0.05  # of the worst value: a product is not lost by one objective alone
+_DRAWS = 200  # networks that each policy offers for a batch in a space that is not listed
+_TINY = 1e-12
+
+
+class Reinforce(PlannedSampler):
+    """Draws networks from policies that learn by REINFORCE which options pay.
+
+    As in ProxylessNAS (Cai, Zhu and Han, ICLR 2019, section 3.3.1) a policy is an independent
+    categorical distribution for each choice, whose logits follow ``(reward - baseline) * gradient
+    of log p``; the baseline is a moving average, and a bonus on the entropy (Williams and Peng,
+    Connection Science 1991) keeps it from settling early. As in NASAIC (Yang et al., DAC 2020) a
+    network that misses a limit is rewarded below any that keeps all, the less the more it misses.
+
+    One reward would lead to one network of the front, so there is a policy for each of K
+    directions, and they propose in turn. The reward of direction k is the weighted product of
+    MnasNet (Tan et al., CVPR 2019, equation 2), ``prod_j quality_j ** weight_kj``: unlike a
+    weighted sum it also reaches the hollows of a front, and unlike the gain in hypervolume it does
+    not change for a network once others are found. A quality is a loss scaled to 0..1 between the
+    best and the worst that was seen. Every policy learns from every network, weighted by how
+    much likelier it would have proposed it than the policies on average (Veach and Guibas,
+    SIGGRAPH 1995: at most K).
+
+    None is proposed twice: of a small space the policies draw without replacement.
+
+    Args:
+        seed: Of everything random.
+        batch: Proposals planned together.
+        knowledge: Of the space; made from a study's trials if None. Prices are not used.
+        learning_rate: Of the logits, above 0.
+        entropy: Weight of the entropy bonus, at least 0.
+        decay: Of the baseline, in [0, 1).
+
+    Raises:
+        ConfigError: An option is out of range.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        batch: int = 4,
+        knowledge: Knowledge | None = None,
+        learning_rate: float = 1.0,
+        entropy: float = 0.01,
+        decay: float = 0.95,
+    ) -> None:
+        super().__init__(seed, batch, knowledge)
+        if learning_rate <= 0 or entropy < 0 or not 0 <= decay < 1:
+            raise ConfigError(
+                f"reinforce has learning_rate {learning_rate}, entropy {entropy}, decay {decay}; "
+                "expected above 0, at least 0 and in [0, 1)"
+            )
+        self.learning_rate, self.entropy, self.decay = learning_rate, entropy, decay
+        self._policies = Replay(self._begin, self._learn)
+        self._listed: tuple[Codes, Numbers] | None = None
+
+    def plan(
+        self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
+    ) -> Codes:
+        """See `PlannedSampler.plan`."""
+        policies = self._policies(history)
+        turns = (len(history) + np.arange(count)) % len(policies.logits)
+        if knowledge.rows is not None or knowledge.count <= LISTED:
+            drawn = self._without_replacement(knowledge, history, policies, turns, rng)
+        else:
+            drawn = _drawn(knowledge, history, policies, turns, rng)
+        if len(drawn) < count:
+            others = random_start(knowledge, history, 2 * count, rng)
+            drawn = history.unseen(np.vstack([drawn, others]))
+        return drawn[:count]
+
+    def _without_replacement(
+        self,
+        knowledge: Knowledge,
+        history: History,
+        policies: _Policies,
+        turns: Codes,
+        rng: np.random.Generator,
+    ) -> Codes:
+        """One unseen network for each turn, by the Gumbel trick, from a list of all of them."""
+        if self._listed is None:
+            every = knowledge.all_codes()
+            self._listed = every, _in_effect(knowledge, every)
+        every, effect = self._listed
+        new = np.array([row.tobytes() not in history.seen for row in every])
+        left = np.flatnonzero(new & knowledge.allowed(every))
+        chances = policies.log_chances(every[left], effect[left])
+        picked: list[int] = []
+        for k in turns[: len(left)]:
+            noisy = chances[k] + rng.gumbel(size=len(left))
+            noisy[picked] = -np.inf
+            picked.append(int(noisy.argmax()))
+        return every[left[picked]]
+
+    def _begin(self, history: History) -> _Policies:
+        assert self.knowledge is not None
+        sizes = self.knowledge.sizes
+        directions = _directions(history.values.shape[1])
+        logits = np.zeros((len(directions), len(sizes), int(sizes.max())))
+        logits[:, np.arange(sizes.max()) >= sizes[:, None]] = -np.inf
+        return _Policies(directions, logits, np.full(len(directions), np.nan))
+
+    def _learn(self, policies: _Policies, history: History, done: int) -> None:
+        assert self.knowledge is not None
+        if done == len(history):
+            return
+        effect = _in_effect(self.knowledge, history.codes[done:])
+        rewards = _rewards(history, policies.directions)[done:]
+        for code, active, reward in zip(history.codes[done:], effect, rewards, strict=True):
+            policies.learn(code, active, reward, self.learning_rate, self.entropy, self.decay)
+
+
+@dataclass
+class _Policies:
+    """One controller for each direction.
+
+    Attributes:
+        directions: Weights of the objectives, (K, m); rows sum to 1.
+        logits: Of the options, (K, P, O); minus infinity where there is no option.
+        baselines: Moving averages of the rewards, (K,); not a number before the first.
+    """
+
+    directions: Losses
+    logits: Numbers
+    baselines: Numbers
+
+    @property
+    def log_probabilities(self) -> Numbers:
+        """Of the options, (K, P, O)."""
+        shifted = self.logits - self.logits.max(2, keepdims=True)
+        found: Numbers = shifted - np.log(np.exp(shifted).sum(2, keepdims=True))
+        return found
+
+    def log_chances(self, codes: Codes, effect: Numbers) -> Numbers:
+        """Of networks (n, P), of which only the choices in effect count: (K, n)."""
+        logs = self.log_probabilities[:, np.arange(codes.shape[1]), codes]
+        found: Numbers = (logs * effect).sum(2)
+        return found
+
+    def learn(
+        self,
+        code: Codes,
+        active: Numbers,
+        reward: Numbers,
+        learning_rate: float,
+        entropy: float,
+        decay: float,
+    ) -> None:
+        """One step up the gradient of all policies, from one network and its rewards (K,)."""
+        logs = self.log_probabilities
+        chances = np.exp(logs)
+        joint = (logs[:, np.arange(len(code)), code] * active).sum(1)
+        weight = np.exp(joint - joint.max())
+        weight /= weight.mean()
+        known = np.where(np.isnan(self.baselines), reward, self.baselines)
+        direction = -chances
+        direction[:, np.arange(len(code)), code] += 1.0
+        gain = (weight * (reward - known))[:, None, None] * direction * active[:, None]
+        finite = np.where(np.isfinite(logs), logs, 0.0)
+        spread = -(chances * finite).sum(2, keepdims=True)
+        gain -= entropy * chances * (finite + spread)  # the gradient of the entropy
+        self.logits += learning_rate * gain
+        self.baselines = known + (1 - decay) * weight * (reward - known)
+
+
+def _directions(objectives: int) -> Losses:
+    alike = np.full((1, objectives), 1 / objectives)
+    if objectives == 1:
+        return alike
+    lattice = lattice_within(objectives, _DIRECTIONS)
+    return lattice if objectives == 2 else np.vstack([lattice, alike])
+
+
+def _rewards(history: History, directions: Losses) -> Numbers:
+    """Of each trial in each direction, (n, K), scaled by what was seen up to it."""
+    losses = history.losses
+    best, worst = np.minimum.accumulate(losses), np.maximum.accumulate(losses)
+    quality = (worst - losses) / np.maximum(worst - best, _TINY)
+    quality[worst <= best] = 1.0
+    scaled = _LEAST_QUALITY + (1 - _LEAST_QUALITY) * quality
+    rewards: Numbers = np.exp(np.log(scaled) @ directions.T)
+    missed = np.maximum(history.violations, 0.0)
+    most = np.maximum(np.maximum.accumulate(missed), _TINY)
+    penalty = (missed / most).sum(1, keepdims=True)
+    return np.where(penalty > 0, -penalty, rewards)
+
+
+def _in_effect(knowledge: Knowledge, codes: Codes) -> Numbers:
+    """1 for each position of networks (n, P) whose option makes a difference, else 0."""
+    known = knowledge.canonical(codes)
+    effect = np.ones(codes.shape)
+    for position, size in enumerate(knowledge.sizes):
+        changed = codes.copy()
+        changed[:, position] = (changed[:, position] + 1) % size
+        effect[:, position] = (knowledge.canonical(changed) != known).any(1)
+    return effect
+
+
+def _drawn(
+    knowledge: Knowledge,
+    history: History,
+    policies: _Policies,
+    turns: Codes,
+    rng: np.random.Generator,
+) -> Codes:
+    """For each turn the first unseen network that its policy draws, where there is one."""
+    picked: dict[bytes, Codes] = {}
+    for k in turns:
+        noise = rng.gumbel(size=(_DRAWS, *policies.logits.shape[1:]))
+        codes = knowledge.canonical((policies.logits[k] + noise).argmax(2))
+        offered = history.unseen(codes)
+        for code in offered[knowledge.allowed(offered)]:
+            if code.tobytes() not in picked:
+                picked[code.tobytes()] = code
+                break
+    return np.array([*picked.values()], dtype=np.int64).reshape(-1, len(knowledge.sizes))

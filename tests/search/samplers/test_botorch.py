@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from hwnas.errors import ConfigError
+from hwnas.search.front import Losses, hypervolume
+from hwnas.search.samplers import History, Knowledge
+from hwnas.search.samplers.botorch import QLogNEHVI
+from hwnas.search_spaces.tabular import Codes
+
+REFERENCE = np.array([1.5, 1.5])
+needs_botorch = pytest.mark.skipif(
+    find_spec("botorch") is None, reason="botorch is not installed: pip install 'hwnas[botorch]'"
+)
+
+
+def losses(codes: Codes) -> Losses:
+    size, off = codes[:, :3] / 4, ((codes[:, 3:] / 4 - 0.5) ** 2).mean(1)
+    return np.column_stack([((1 - size) ** 2).mean(1) + off, (size**2).mean(1) + off])
+
+
+def seen(codes: Codes, violations: Losses | None = None) -> History:
+    missed = np.zeros((len(codes), 0)) if violations is None else violations
+    labels = tuple(f"limit{i}" for i in range(missed.shape[1]))
+    keys = frozenset(row.tobytes() for row in codes)
+    return History(codes, losses(codes), np.ones(2), labels, missed, keys)
+
+
+def test_a_missing_package_names_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hwnas.search.samplers.botorch.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'hwnas\[botorch\]'"):
+        QLogNEHVI()
+
+
+@needs_botorch
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordinal", "one-hot"])
+def test_a_batch_adds_more_than_chance(ordered: bool) -> None:
+    knowledge = Knowledge({f"x{i}": range(5) for i in range(6)}, ordered=ordered)
+    codes = knowledge.draw(24, np.random.default_rng(0))
+    planned = QLogNEHVI(start=20).plan(knowledge, seen(codes), 4, np.random.default_rng(0))
+    assert planned.shape == (4, 6)
+    assert len(np.unique(np.vstack([codes, planned]), axis=0)) == 28
+    gain = hypervolume(losses(np.vstack([codes, planned])), REFERENCE)
+    by_chance = [
+        hypervolume(
+            losses(np.vstack([codes, knowledge.draw(4, np.random.default_rng(s))])), REFERENCE
+        )
+        for s in range(1, 40)
+    ]
+    assert gain > np.quantile(by_chance, 0.9)
+
+
+@needs_botorch
+def test_limits_that_evaluations_tell_of_are_learnt() -> None:
+    knowledge = Knowledge({f"x{i}": range(5) for i in range(6)})
+    codes = knowledge.draw(24, np.random.default_rng(0))
+    history = seen(codes, codes[:, :1] - 1.0)  # x0 is to be at most 1
+    planned = QLogNEHVI(start=20).plan(knowledge, history, 4, np.random.default_rng(0))
+    assert (planned[:, 0] <= 1).sum() >= 3
+
+
+@needs_botorch
+def test_what_is_left_of_a_small_space_is_proposed() -> None:
+    knowledge = Knowledge({f"x{i}": range(2) for i in range(6)})
+    every = np.random.default_rng(0).permutation(knowledge.all_codes())
+    planned = QLogNEHVI(start=2).plan(knowledge, seen(every[:-2]), 4, np.random.default_rng(0))
+    assert {row.tobytes() for row in planned} == {row.tobytes() for row in every[-2:]}

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hwnas.errors import ConfigError
+from hwnas.search.front import Losses, hypervolume
+from hwnas.search.samplers import History, Knowledge
+from hwnas.search.samplers.growth import Growth
+from hwnas.search_spaces.tabular import Codes
+
+KNOWLEDGE = Knowledge({f"x{i}": range(4) for i in range(10)})
+REFERENCE = np.array([1.1, 1.1])
+
+
+def useful(codes: Codes) -> Losses:
+    """Size costs everywhere, and helps in the first half of the choices only."""
+    shares = np.array([0.26, 0.23, 0.2, 0.17, 0.14])[: codes.shape[1]]
+    return np.column_stack([(1 - codes[:, :5] @ shares / 3) ** 2, codes.mean(1) / 3])
+
+
+def seen(codes: Codes, violations: Losses | None = None) -> History:
+    missed = np.zeros((len(codes), 0)) if violations is None else violations
+    labels = tuple(f"limit{i}" for i in range(missed.shape[1]))
+    keys = frozenset(row.tobytes() for row in codes)
+    return History(codes, useful(codes), np.ones(2), labels, missed, keys)
+
+
+def searched(sampler: Growth, knowledge: Knowledge, trials: int) -> Codes:
+    sampler.knowledge = knowledge
+    codes = np.zeros((0, len(knowledge.sizes)), dtype=np.int64)
+    while len(codes) < trials:
+        rng = np.random.default_rng([sampler.seed, len(codes)])
+        codes = np.vstack([codes, sampler.plan(knowledge, seen(codes), sampler.batch, rng)])
+    return codes
+
+
+def steps_to(codes: Codes, child: Codes) -> Codes:
+    """How many choices differ from those of each network."""
+    return np.abs(codes - child).sum(1)
+
+
+def test_most_networks_grow_by_one_step_from_one_before() -> None:
+    codes = searched(Growth(), KNOWLEDGE, 100)
+    one_step = [
+        ((child >= codes[:i]).all(1) & (steps_to(codes[:i], child) == 1)).any()
+        for i, child in enumerate(codes)
+    ]
+    assert np.mean(one_step[20:]) > 0.6
+
+
+def test_it_learns_which_moves_pay() -> None:
+    sampler = Growth()
+    codes = searched(sampler, KNOWLEDGE, 200)
+    bandit = sampler._bandit(seen(codes))
+    tried = bandit.successes + bandit.failures
+    assert bandit.successes[:5].sum() / tried[:5].sum() > 0.2
+    assert bandit.successes[5:10].sum() / tried[5:10].sum() < 0.1
+    assert tried[:5].mean() > 1.5 * tried[5:10].mean()
+    assert codes[100:, :5].mean() > codes[100:, 5:].mean() + 0.5
+
+
+def test_it_finds_more_of_a_front_than_chance() -> None:
+    for seed in range(3):
+        codes = searched(Growth(seed), KNOWLEDGE, 100)
+        drawn = KNOWLEDGE.draw(100, np.random.default_rng(seed))
+        by_chance = hypervolume(useful(drawn), REFERENCE)
+        assert hypervolume(useful(codes), REFERENCE) > by_chance + 0.05
+
+
+def test_no_network_is_proposed_twice_until_all_were() -> None:
+    knowledge = Knowledge({f"x{i}": range(3) for i in range(4)})
+    codes = searched(Growth(batch=9), knowledge, 81)
+    assert len(np.unique(codes, axis=0)) == 81
+
+
+def test_while_nothing_keeps_the_limits_what_misses_them_least_grows() -> None:
+    rng = np.random.default_rng(0)
+    codes = KNOWLEDGE.draw(8, rng)
+    codes[3] = 2
+    violations = np.where((codes == 2).all(1), 1.0, 5.0)[:, None]
+    sampler = Growth(knowledge=KNOWLEDGE)
+    children, _ = sampler._children(KNOWLEDGE, seen(codes), codes[3:4])
+    planned = sampler.plan(KNOWLEDGE, seen(codes, violations), 4, rng)
+    known = {row.tobytes() for row in children}
+    assert sum(row.tobytes() in known for row in planned) >= 2
+
+
+def test_a_choice_without_effect_is_no_move() -> None:
+    """With x0 at 0 there is no x1."""
+
+    def canonical(codes: Codes) -> Codes:
+        found = codes.copy()
+        found[found[:, 0] == 0, 1] = 0
+        return found
+
+    knowledge = Knowledge({"x0": range(2), "x1": range(3), "x2": range(2)}, canonical=canonical)
+    sampler = Growth(knowledge=knowledge)
+    parent = np.array([[0, 0, 0]])
+    history = History(parent, np.zeros((1, 2)), np.ones(2), (), np.zeros((1, 0)), frozenset())
+    children, arms = sampler._children(knowledge, history, parent)
+    assert arms.tolist() == [0, 2]
+    assert children.tolist() == [[1, 0, 0], [0, 0, 1]]
+
+
+def test_options_out_of_range_are_refused() -> None:
+    with pytest.raises(ConfigError, match="roots 0; expected at least 1"):
+        Growth(roots=0)

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from hwnas.errors import ArtifactError, ConfigError
+from hwnas.search import (
+    Classification,
+    Fidelity,
+    GrowEvaluator,
+    ImageData,
+    Objective,
+    TrainConfig,
+    run_search,
+)
+from hwnas.search.evaluate import score
+from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, nasbench201
+from hwnas.search_spaces.growth import moves
+
+CONFIG = TrainConfig(epochs=10, batch_size=32, learning_rate=0.01, workers=0)
+
+
+@pytest.fixture
+def growing(
+    small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData, tmp_path: Path
+) -> GrowEvaluator:
+    return GrowEvaluator(small_space, digits_task, few_digits, CONFIG, tmp_path / "kept")
+
+
+def evaluated(growing: GrowEvaluator, architecture: Architecture) -> float:
+    return growing.evaluate(Candidate.of(architecture), Fidelity()).values["accuracy"]
+
+
+def children(space: MobileNetSpace, parent: Architecture) -> list[Architecture]:
+    return list(moves(space, parent).values())
+
+
+def test_a_child_is_as_good_as_its_parent_before_it_is_trained(
+    growing: GrowEvaluator,
+    small_space: MobileNetSpace,
+    digits_task: Classification,
+    few_digits: ImageData,
+) -> None:
+    parent = small_space.smallest()
+    accuracy = evaluated(growing, parent)
+    assert accuracy > 0.25, "it has learnt: a guess is right once in ten"
+    for child in children(small_space, parent):
+        network, config = growing.start(child)
+        shape = small_space.input_shape(child)
+        found = score(network, digits_task, few_digits.validation, shape, "validation")
+        assert found.values["accuracy"] == accuracy
+        assert (config.epochs, config.learning_rate) == (2.5, 0.002)
+
+
+def test_generations_go_on_learning(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:
+    network = small_space.smallest()
+    before = evaluated(growing, network)
+    for _ in range(3):
+        network = children(small_space, network)[0]
+        after = evaluated(growing, network)
+    assert after > before
+
+
+def test_it_starts_from_the_nearest_of_its_ancestors_and_the_best_of_these(
+    growing: GrowEvaluator, small_space: MobileNetSpace
+) -> None:
+    smallest = small_space.smallest()
+    steps = moves(small_space, smallest)
+    first, second = steps["stage0.block0.kernel_size"], steps["stage1.block0.expand_ratio"]
+    both = {**first.as_dict(), "stage1.block0.expand_ratio": 3}
+    grandchild = small_space.architecture(both)
+    assert growing.ancestor(grandchild) is None
+    for architecture, value in ((smallest, 0.9), (first, 0.3), (second, 0.5)):
+        weights = small_space.build(architecture).state_dict()
+        growing.lineage.keep(architecture, weights, value)
+    assert growing.ancestor(grandchild) == second
+    assert growing.ancestor(first) == smallest
+    assert growing.ancestor(smallest) is None
+    assert growing.ancestor(small_space.largest()) is None, "it is of another width"
+
+
+def test_it_goes_on_in_another_process(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:
+    parent = small_space.smallest()
+    evaluated(growing, parent)
+    child = children(small_space, parent)[0]
+    other = pickle.loads(pickle.dumps(growing))
+    assert other.key == growing.key
+    assert evaluated(other, child) == evaluated(growing, child)
+    kept, again = other.lineage.weights(child), growing.lineage.weights(child)
+    assert kept is not None
+    assert again is not None
+    assert all(torch.equal(kept[name], again[name]) for name in kept)
+
+
+def test_a_search_that_is_resumed_is_the_same_search(
+    growing: GrowEvaluator, small_space: MobileNetSpace, tmp_path: Path
+) -> None:
+    objectives = [Objective("accuracy", "maximize"), Objective("params", "minimize")]
+
+    def searched(name: str, *stops: int) -> list[dict[str, float]]:
+        for trials in stops:
+            shorter = replace(CONFIG, epochs=2)
+            evaluator = replace(growing, train=shorter, folder=tmp_path / name)
+            study = tmp_path / f"{name}.db"
+            result = run_search(
+                small_space, objectives, evaluator, trials=trials, sampler="growth", study=study
+            )
+        return [dict(trial.values) for trial in result.trials]
+
+    assert searched("in two sessions", 6, 10) == searched("at once", 10)
+
+
+def test_spaces_that_cannot_grow_are_refused(
+    digits_task: Classification, few_digits: ImageData, tmp_path: Path
+) -> None:
+    space = nasbench201((8, 8, 1), 10)
+    with pytest.raises(ConfigError, match="networks of space 'nasbench201' cannot grow"):
+        GrowEvaluator(space, digits_task, few_digits, CONFIG, tmp_path)
+
+
+def test_a_damaged_file_is_named(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:
+    growing.folder.mkdir()
+    (growing.folder / "abc.json").write_text('{"value": 1}')
+    with pytest.raises(ArtifactError, match=r"abc\.json is damaged .*; remove it"):
+        growing.ancestor(small_space.largest())

@@ -1,0 +1,158 @@
+"""Grown networks compute what their parents do."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces import Architecture, MobileNetConfig, MobileNetSpace, Stage
+from hwnas.search_spaces.growth import can_grow, grow, moves
+
+SPACE = MobileNetSpace(
+    MobileNetConfig(
+        stages=(
+            Stage(8, 1, (1, 2, 3), (3, 5, 7), (1, 2, 3, 6), activation="relu"),
+            Stage(16, 2, (1, 3), (3, 7), (2, 4, 6), squeeze_excite=True),
+            Stage(16, 1, (2, 3), (3, 5), (3, 4), squeeze_excite=True, activation="relu"),
+        ),
+        resolution=(8, 12),
+        width=(0.5, 1.0),
+        in_channels=1,
+        outputs=10,
+        stem_channels=8,
+        stem_stride=1,
+        head_channels=24,
+        feature_channels=32,
+    )
+)
+
+
+def trained(architecture: Architecture, seed: int) -> nn.Module:
+    """A network as training leaves one: no scale, shift or statistic is what it was made with."""
+    torch.manual_seed(seed)
+    network = SPACE.build(architecture)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, std=0.3)
+            nn.init.normal_(module.running_mean, std=0.3)
+            nn.init.uniform_(module.running_var, 0.5, 2.0)
+    return network.eval()
+
+
+def grown(parent: Architecture, network: nn.Module, child: Architecture, seed: int) -> nn.Module:
+    return grow(SPACE, parent, network.state_dict(), child, seed)
+
+
+def images(architecture: Architecture, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(6, *SPACE.input_shape(architecture), generator=generator)
+
+
+def walked(parent: Architecture, steps: int, rng: random.Random) -> Architecture:
+    for _ in range(steps):
+        parent = rng.choice([*moves(SPACE, parent).values(), parent])
+    return parent
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10**6), steps=st.integers(1, 8))
+def test_outputs_are_equal_before_and_after(seed: int, steps: int) -> None:
+    rng = random.Random(seed)
+    parent = SPACE.sample(rng)
+    child = walked(parent, steps, rng)
+    network = trained(parent, seed)
+    larger = grown(parent, network, child, seed)
+    seen = images(parent, seed)
+    with torch.no_grad():
+        expected = network(seen)
+        torch.testing.assert_close(larger.eval()(seen), expected, atol=1e-5, rtol=1e-5)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10**6))
+def test_a_step_of_training_starts_from_the_same_outputs(seed: int) -> None:
+    rng = random.Random(seed)
+    parent = SPACE.sample(rng)
+    network = trained(parent, seed)
+    larger = grown(parent, network, walked(parent, 4, rng), seed).train()
+    seen = images(parent, seed)
+    with torch.no_grad():
+        torch.testing.assert_close(larger(seen), network.train()(seen), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["depth", "kernel_size", "expand_ratio"])
+def test_each_kind_of_move_is_there_and_makes_a_larger_network(kind: str) -> None:
+    parent = SPACE.architecture({**SPACE.smallest().as_dict(), "stage0.block0.expand_ratio": 2})
+    found = {name: child for name, child in moves(SPACE, parent).items() if name.endswith(kind)}
+    assert len(found) >= 3 if kind != "depth" else len(found) == 3
+    before = SPACE.workload(parent).params
+    assert all(SPACE.workload(child).params > before for child in found.values())
+
+
+@given(seed=st.integers(0, 10**6))
+def test_moves_raise_one_choice_and_add_only_what_it_brings(seed: int) -> None:
+    parent = SPACE.sample(random.Random(seed))
+    before = parent.as_dict()
+    for name, child in moves(SPACE, parent).items():
+        after = child.as_dict()
+        assert [k for k in before if after[k] != before[k]] == [name]
+        assert all(k.startswith(name.split(".")[0]) for k in after.keys() - before.keys())
+
+
+def test_replicas_do_not_stay_equal_in_training() -> None:
+    parent = SPACE.architecture({**SPACE.smallest().as_dict(), "stage0.block0.expand_ratio": 2})
+    child = moves(SPACE, parent)["stage0.block0.expand_ratio"]
+    network = grown(parent, trained(parent, 0), child, 0).train()
+    network(images(parent, 0)).square().sum().backward()
+    gradient = network.get_parameter("stages.0.0.layers.expand.conv.weight").grad
+    assert gradient is not None
+    assert len(torch.unique(gradient, dim=0)) == len(gradient)
+
+
+def test_an_added_block_learns() -> None:
+    parent = SPACE.smallest()
+    child = moves(SPACE, parent)["stage0.depth"]
+    network = grown(parent, trained(parent, 0), child, 0).train()
+    network(images(parent, 0)).square().sum().backward()
+    gradient = network.get_parameter("stages.0.1.layers.project.norm.weight").grad
+    assert gradient is not None
+    assert gradient.abs().min() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("width", 0.5, 1.0),
+        ("resolution", 8, 12),
+        ("stage0.depth", 2, 1),
+        ("stage0.block0.kernel_size", 5, 3),
+        ("stage1.block0.expand_ratio", 4, 2),
+        ("stage0.block0.expand_ratio", 1, 2),  # there is no expansion layer to widen
+    ],
+)
+def test_what_is_no_growth_is_refused(name: str, old: float, new: float) -> None:
+    values = {choice.name: choice.options[0] for choice in SPACE.choices}
+    parent = SPACE.architecture({**values, name: old})
+    child = SPACE.architecture({**values, name: new})
+    assert not can_grow(SPACE, parent, child)
+    with pytest.raises(ConfigError, match=f"{child.id} cannot start from {parent.id}"):
+        grow(SPACE, parent, SPACE.build(parent).state_dict(), child, 0)
+
+
+def test_growing_is_the_same_for_the_same_seed_and_leaves_the_global_one_alone() -> None:
+    parent, child = SPACE.smallest(), walked(SPACE.smallest(), 5, random.Random(0))
+    network = trained(parent, 0)
+    torch.manual_seed(7)
+    first = grown(parent, network, child, 1).state_dict()
+    drawn = torch.rand(1)
+    second = grown(parent, network, child, 1).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    torch.manual_seed(7)
+    assert torch.equal(torch.rand(1), drawn)
