@@ -27,7 +27,6 @@ _LEARNT_FROM = 256  # trials, at most
 _REFIT = 1.25  # hyperparameters are found anew when there are by this factor more trials
 _MARGIN = 0.1  # of the reference point, in units of an objective's range
 _LEAST_RANGE = 1e-9
-_OWN = 0.0
 _Look = Literal["logarithmic", "linear"]
 _LOOKS: tuple[_Look, ...] = ("logarithmic", "linear")
 
@@ -141,14 +140,12 @@ class _Choice:
         )
         listed = np.argsort(-gains, kind="stable")[: max(_SHORT_LIST, 4 * count)]
         shown = self.candidates[listed]
-        means, _, feasible = self.outlook.predict(shown, signs)
+        means, largest, feasible = self.outlook.predict(shown, signs)
         covariances = self.outlook.covariances(shown)
         picked: list[int] = []
         while len(picked) < min(count, len(shown)):
-            deviations = np.sqrt(
-                np.maximum(np.diagonal(covariances, axis1=1, axis2=2).T, 0.0)
-                + _OWN * self.outlook.noise
-            )
+            variances = np.diagonal(covariances, axis1=1, axis2=2).T
+            deviations = np.minimum(np.sqrt(np.maximum(variances, 0.0)), largest)
             look = _LOOKS[(len(self.history) + len(picked)) % len(_LOOKS)]
             gain = self._gain(look, known, means, deviations, feasible)
             gain[picked] = -1.0

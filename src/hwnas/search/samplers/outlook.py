@@ -152,6 +152,8 @@ class Outlook:
                 means[:, j], deviations[:, j] = objective.surrogate.predict_from(cross, own, draws)
             if j in prices:
                 means[:, j] += objective.scale(signs[j] * prices[j].values)
+                # What was seen of the price's errors makes it surer, and never less sure.
+                deviations[:, j] = np.minimum(deviations[:, j], prices[j].deviations)
         feasible = self.knowledge.allowed(codes).astype(np.float64)
         for limit in self.limits:
             mean, deviation = limit.predict_from(cross, own, draws)

@@ -71,5 +71,7 @@ def random_start(
     drawn = knowledge.draw(_DRAWN, rng)
     drawn = history.unseen(drawn[knowledge.allowed(drawn)])
     if len(drawn) < count and knowledge.count <= LISTED:
-        drawn = rng.permutation(history.unseen(knowledge.all_codes()))
+        left = history.unseen(knowledge.all_codes())
+        kept = left[knowledge.allowed(left)]
+        drawn = rng.permutation(kept if len(kept) else left)
     return drawn[:count]
