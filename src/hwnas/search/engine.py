@@ -119,7 +119,7 @@ def run_search(
     """Search a space, or go on with a search.
 
     Args:
-        space: Where candidates come from.
+        space: Where candidates come from; a `ProductSpace` if they have several roles.
         objectives: What counts; the first is the one that results are ordered by.
         evaluator: Scores candidates, here or, as an executor, elsewhere.
         costs: For each target of an objective, what prices it; by the target's name.
@@ -132,7 +132,7 @@ def run_search(
         study: SQLite file of the Optuna study; in memory if None.
         study_name: Name of the study in that file.
         scores: Evaluations that are never made twice.
-        first: Architectures to evaluate before the sampler is asked.
+        first: Points of the space to evaluate before the sampler is asked.
         on_trial: Called after each finished trial, with how many there are.
 
     Returns:
@@ -186,7 +186,7 @@ class _Search:
     ) -> None:
         complete = study.complete
         self._seen = {t.user_attrs["candidate"]: t.number for t in complete}
-        planned = [a for a in first if Candidate.of(a).id not in self._seen]
+        planned = [a for a in first if self.space.candidate(a).id not in self._seen]
         done = len(complete)
         while done < trials:
             asked = self._ask_batch(study, min(batch, trials - done), planned, rng)
@@ -226,10 +226,11 @@ class _Search:
                     return None
                 values = self.space.parameters(unseen, rng)
             trial = study.ask(values)
-            candidate = Candidate.of(self.space.suggest(trial))
+            candidate = self.space.candidate(self.space.suggest(trial))
             twin = self._seen.get(candidate.id)
             trial.set_user_attr("candidate", candidate.id)
-            trial.set_user_attr("architecture", candidate.network.to_json())
+            for name, value in _described(candidate).items():
+                trial.set_user_attr(name, value)
             if twin is None:
                 self._seen[candidate.id] = trial.number
                 return trial, candidate
@@ -240,7 +241,7 @@ class _Search:
     def _unseen(self, rng: random.Random) -> Architecture | None:
         for _ in range(_RETRIES_AT_RANDOM):
             architecture = self.space.sample(rng)
-            if Candidate.of(architecture).id not in self._seen:
+            if self.space.candidate(architecture).id not in self._seen:
                 return architecture
         return None
 
@@ -295,7 +296,7 @@ def price(
     Raises:
         ConfigError: An objective names a target that nothing prices.
     """
-    workloads: list[Workload] = [space.workload(c.network) for c in candidates]
+    workloads: list[Workload] = [space.network.workload(c.network) for c in candidates]
     latencies = [objective for objective in objectives if objective.metric == LATENCY]
     found: dict[str, list[Estimate]] = {}
     for objective in latencies:
@@ -322,6 +323,18 @@ def scored_trials(study: SearchStudy, objectives: Sequence[Objective]) -> tuple[
     return tuple(_scored(trial, objectives) for trial in study.complete)
 
 
+def _described(candidate: Candidate) -> dict[str, Any]:
+    """Attributes of a trial that say what it evaluates."""
+    others = {role: architecture.to_json() for role, architecture in candidate.others.items()}
+    return {"architecture": candidate.network.to_json(), **({"roles": others} if others else {})}
+
+
+def _candidate(about: Mapping[str, Any]) -> Candidate:
+    """The inverse of `_described`."""
+    others = {role: Architecture.from_json(a) for role, a in about.get("roles", {}).items()}
+    return Candidate.of(Architecture.from_json(about["architecture"]), **others)
+
+
 def _scored(trial: FrozenTrial, objectives: Sequence[Objective]) -> Scored:
     about = trial.user_attrs
     values = {o.label: float(v) for o, v in zip(objectives, trial.values, strict=True)}
@@ -329,7 +342,7 @@ def _scored(trial: FrozenTrial, objectives: Sequence[Objective]) -> Scored:
     missed = violations(objectives, _as_limits_see(values, estimates))
     return Scored(
         trial.number,
-        Candidate.of(Architecture.from_json(about["architecture"])),
+        _candidate(about),
         {**about["evaluation"]["values"], **about["counted"], **values},
         about["evaluation"]["standard_errors"],
         estimates,

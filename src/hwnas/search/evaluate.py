@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.search.data import ImageData, Split
-from hwnas.search.task import Task
+from hwnas.search.task import Task, smoothed
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
-from hwnas.search_spaces import Candidate, SearchSpace, Supernet, batch_norms
+from hwnas.search_spaces import Candidate, RecipeSpace, SearchSpace, Supernet, batch_norms
 
 __all__ = [
     "EVALUATORS",
@@ -27,6 +27,7 @@ __all__ = [
     "Fidelity",
     "SupernetEvaluator",
     "TrainEvaluator",
+    "own_training",
     "recalibrate",
     "score",
     "weights_hash",
@@ -251,8 +252,9 @@ class TrainEvaluator:
         space: Of the candidates' networks.
         task: Gives preprocessing, losses and metrics.
         data: Training images to learn from, validation images to score.
-        train: How each candidate is trained.
+        train: How each candidate is trained, but for what its own recipe says.
         seed: Of everything random.
+        recipe: The space of the candidates' role ``recipe``; None if they have no such role.
     """
 
     space: SearchSpace
@@ -260,10 +262,11 @@ class TrainEvaluator:
     data: ImageData
     train: TrainConfig
     seed: int = 0
+    recipe: RecipeSpace | None = None
 
     @property
     def key(self) -> str:
-        """Hash of task, data and training."""
+        """Hash of task, data and training; a candidate's own recipe is part of its id."""
         text = f"{self.task!r}-{self.data.fingerprint}-{self.train!r}-{self.seed}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -274,8 +277,23 @@ class TrainEvaluator:
         shape = self.space.input_shape(candidate.network)
         network = self.space.build(candidate.network)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        fit(network, NetworkStep(network, self.task, shape), self.data.train, self.train, self.seed)
+        train = own_training(self.train, self.recipe, candidate)
+        step = NetworkStep(network, smoothed(self.task, train.label_smoothing), shape)
+        fit(network, step, self.data.train, train, self.seed)
         return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
+
+
+def own_training(
+    train: TrainConfig, recipe: RecipeSpace | None, candidate: Candidate
+) -> TrainConfig:
+    """How a candidate is trained.
+
+    Args:
+        train: What holds for all candidates.
+        recipe: The space of the role ``recipe``; None if there is no such role.
+        candidate: What its own recipe sets goes first.
+    """
+    return train if recipe is None else train.adjusted(recipe.values(candidate["recipe"]))
 
 
 EVALUATORS: Mapping[str, Callable[..., Evaluator]] = {
@@ -284,4 +302,5 @@ EVALUATORS: Mapping[str, Callable[..., Evaluator]] = {
 }
 """Evaluators by name. One's own is ``"package.module:object"``, a callable that takes whichever it
 wants of ``space``, ``task``, ``data``, ``train``, ``seed`` and ``weights``; a supernet is trained
-only for those that take ``weights``."""
+only for those that take ``weights``. Candidates have further roles only where it takes the space of
+each by the role's name, such as ``recipe``."""
