@@ -272,6 +272,12 @@ class TrainEvaluator:
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
         """Build, train and score the candidate's network."""
+        shape = self.space.input_shape(candidate.network)
+        network = self.trained(candidate)
+        return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
+
+    def trained(self, candidate: Candidate) -> nn.Module:
+        """The candidate's network, trained."""
         torch.set_num_threads(1)
         torch.manual_seed(self.seed)
         shape = self.space.input_shape(candidate.network)
@@ -280,7 +286,7 @@ class TrainEvaluator:
         train = own_training(self.train, self.recipe, candidate)
         step = NetworkStep(network, smoothed(self.task, train.label_smoothing), shape)
         fit(network, step, self.data.train, train, self.seed)
-        return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
+        return network
 
 
 def own_training(
