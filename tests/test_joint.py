@@ -118,6 +118,7 @@ def test_finalists_say_what_they_were_trained_by(run: Path) -> None:
     for folder in folders:
         bundle = Bundle.load(folder)
         assert all(check.ok for check in bundle.verify())
+        assert bundle.description["id"] == folder.name
         recipe = bundle.description["roles"]["recipe"]["values"]
         row = by_id[folder.name]
         assert recipe["learning_rate"] == float(row["recipe.learning_rate"])

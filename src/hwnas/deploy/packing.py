@@ -23,7 +23,7 @@ from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.weights import write_weights
 from hwnas.errors import ArtifactError, ConfigError
-from hwnas.search_spaces import Architecture
+from hwnas.search_spaces import Architecture, Candidate
 
 __all__ = ["write_bundle"]
 
@@ -78,7 +78,7 @@ def write_bundle(
     golden_outputs = _golden_outputs(onnx, preprocessing, outputs, golden_images)
     description: dict[str, Any] = {
         "schema": SCHEMA,
-        "id": architecture.id,
+        "id": Candidate.of(architecture, **(roles or {})).id,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "architecture": architecture.to_json(),
         "space": space,
