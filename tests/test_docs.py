@@ -20,11 +20,10 @@ from PIL import Image
 
 from hwnas.cli import app
 from hwnas.experiment import Experiment
-from hwnas.plugin import build, resolve
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.search.objective import check_objectives
 from hwnas.search.samplers import make_sampler
-from hwnas.search_spaces import SPACES
+from hwnas.search_spaces.catalogue import joint_space
 from hwnas.stages import Ingredients
 
 ROOT = Path(__file__).parents[1]
@@ -152,9 +151,8 @@ def check_names(recipe: Recipe) -> None:
     """What hwnas ships by name takes the options that are given."""
     if ":" not in recipe.search.sampler:
         make_sampler(recipe.search.sampler, 0, recipe.search.options)
-    if ":" not in recipe.space.name:
-        factory = resolve("space", recipe.space.name, SPACES)
-        build("space", factory, recipe.space.options, image_shape=(28, 28, 1), outputs=10)
+    if not any(":" in name for name in recipe.space.names):
+        joint_space(recipe.space.names, (28, 28, 1), 10, recipe.space.options)
     if ":" not in recipe.task.name:
         check_objectives(recipe.objective, {"accuracy": "maximize"})
 

@@ -24,7 +24,15 @@ from hwnas.search.rungs import Rungs
 from hwnas.search.storage import check_storage
 from hwnas.search.training import TrainConfig
 
-__all__ = ["DeployConfig", "Named", "PredictorConfig", "Recipe", "SearchConfig", "read_recipe"]
+__all__ = [
+    "DeployConfig",
+    "Named",
+    "PredictorConfig",
+    "Recipe",
+    "SearchConfig",
+    "SpaceConfig",
+    "read_recipe",
+]
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,29 @@ class Named:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SpaceConfig:
+    """The ``[space]`` table: what can be built, and what else differs from candidate to candidate.
+
+    Attributes:
+        name: Of the space of networks; or a list of that and of further roles, such as
+            ``["mobilenet", "recipe"]``. Each a short name, or ``"package.module:object"``.
+        options: All other keys: those of the networks' space, and for a role a table by its name.
+    """
+
+    name: str | tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ConfigError(f"space.name is {self.name!r}; expected a name, or a list of them")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """That of the networks' space, then those of further roles."""
+        return (self.name,) if isinstance(self.name, str) else self.name
 
 
 @dataclass(frozen=True)
@@ -154,7 +185,7 @@ class Recipe:
     objective: tuple[Objective, ...]
     train: TrainConfig
     task: Named = field(default_factory=lambda: Named("classification"))
-    space: Named = field(default_factory=lambda: Named("mobilenet"))
+    space: SpaceConfig = field(default_factory=lambda: SpaceConfig("mobilenet"))
     search: SearchConfig = field(default_factory=SearchConfig)
     predictor: PredictorConfig = field(default_factory=PredictorConfig)
     deploy: DeployConfig = field(default_factory=DeployConfig)

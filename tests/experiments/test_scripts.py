@@ -28,6 +28,7 @@ SCRIPTS = {
     "training_step": ["--seeds", "0", "--networks", "1", "--rounds", "1", "--batch", "8"],
     "depthwise": ["--seeds", "0", "--kernels", "5", "--strides", "1", "--rounds", "5"],
     "ranking": ["--seeds", "0", "1", "--networks", "4", "--pool", "12", "--epochs", "1"],
+    "joint_recipe": ["--seeds", "0"],
     "fashion_mnist": ["--seeds", "0", "--widths", "0.5", "1.0", "--set", "deploy.top=2"],
 }
 EXPECTED = {
@@ -36,6 +37,7 @@ EXPECTED = {
     "training_step": {("step_ratio", "cpu-t1"), ("first_activation", "cpu")},
     "depthwise": {("plain_over_ours", "k5-s1-144x7x7-t1")},
     "ranking": {("tau_quotient", "supernet"), ("regret_top3", "supernet")},
+    "joint_recipe": {("hypervolume_ratio", "joint / fixed"), ("best_test", "joint")},
     "fashion_mnist": {
         ("hypervolume_ratio", "hwnas / hand-scaled"),
         ("hypervolume_ratio", "hwnas / random"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -9,6 +10,7 @@ from optuna.trial import TrialState
 
 from hwnas.errors import ConfigError, InfeasibleError, RunError, WorkerError
 from hwnas.search import (
+    Evaluation,
     Fidelity,
     InProcess,
     Objective,
@@ -22,7 +24,7 @@ from hwnas.search.failure import Outcome
 from hwnas.search.front import non_dominated
 from hwnas.search.objective import Reduction, losses
 from hwnas.search.samplers import SAMPLERS
-from hwnas.search_spaces import Candidate
+from hwnas.search_spaces import Candidate, ProductSpace, RecipeSpace
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 OTHER = "cpu-openvino-fp32-b1-t1"
@@ -203,6 +205,39 @@ def test_a_target_that_nothing_prices_is_named() -> None:
     both = Objective("latency_ms", "minimize", None, None, (TARGET, OTHER), "worst")
     with pytest.raises(ConfigError, match=f"pass costs.'{OTHER}'."):
         searched(4, objectives=[ACCURACY, both], costs={TARGET: Priced()})
+
+
+@pytest.mark.parametrize("sampler", ["guided", "nsga2"])
+def test_several_roles_are_searched_as_one_and_gone_on_with(sampler: str, tmp_path: Path) -> None:
+    from own_parts import Dials, EvenDials
+
+    class WithRecipe(EvenDials):
+        def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+            found = super().evaluate(candidate, fidelity)
+            bonus = float(candidate["recipe"].as_dict()["learning_rate"])
+            return replace(found, values={"accuracy": found.values["accuracy"] + bonus})
+
+    space = ProductSpace(Dials(3), {"recipe": RecipeSpace({"learning_rate": (0.1, 0.5, 0.9)})})
+    evaluator, path = WithRecipe(), tmp_path / "study.db"
+
+    def run(trials: int) -> SearchResult:
+        first = [space.smallest(), space.largest()]
+        return run_search(
+            space, [ACCURACY, PARAMS], evaluator, {}, trials, sampler, study=path, first=first
+        )
+
+    run(12)
+    result = run(20)
+    assert evaluator.asked == len(set(ids(result))) == 20
+    assert [space.point(t.candidate) for t in result.trials[:2]] == [
+        space.smallest(),
+        space.largest(),
+    ]
+    assert len({t.candidate.network for t in result.trials}) < 20
+    assert run(20).trials == result.trials, "what is on disk says the same"
+    every = run(1000)
+    assert len(every.trials) == space.size() == 3 * Dials(3).size()
+    assert {t.candidate["recipe"].as_dict()["learning_rate"] for t in every.front} == {0.9}
 
 
 def test_each_finished_trial_is_told_of() -> None:

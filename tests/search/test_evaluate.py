@@ -4,6 +4,7 @@ import pickle
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from hwnas.search.evaluate import (
 )
 from hwnas.search.task import Classification
 from hwnas.search.training import TrainConfig
-from hwnas.search_spaces import Candidate, MobileNetSpace, batch_norms
+from hwnas.search_spaces import Candidate, MobileNetSpace, RecipeSpace, batch_norms
 
 SHAPE = (1, 8, 8)
 
@@ -255,3 +256,24 @@ def test_training_a_candidate_alone_scores_what_it_learnt(
     assert alone.evaluate(candidate(small_space), Fidelity()).values == found.values
     other = TrainEvaluator(small_space, digits_task, few_digits, config, seed=1)
     assert other.key != alone.key
+
+
+def test_a_candidate_is_trained_by_its_own_recipe(
+    small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+) -> None:
+    recipes = RecipeSpace({"learning_rate": (1e-6, 0.01), "label_smoothing": (0.2,)})
+    config = TrainConfig(epochs=12, batch_size=32, learning_rate=0.01, workers=0)
+    alone = TrainEvaluator(small_space, digits_task, few_digits, config)
+    own = replace(alone, recipe=recipes)
+    network = candidate(small_space).network
+
+    def accuracy(rate: float) -> float:
+        recipe = recipes.architecture({"learning_rate": rate})
+        found = own.evaluate(Candidate.of(network, recipe=recipe), Fidelity())
+        return found.values["accuracy"]
+
+    assert accuracy(1e-6) < 0.4 < accuracy(0.01)
+    as_fixed = replace(alone, train=replace(config, label_smoothing=0.2))
+    fixed = as_fixed.evaluate(Candidate.of(network), Fidelity())
+    assert accuracy(0.01) == fixed.values["accuracy"]
+    assert pickle.loads(pickle.dumps(own)).key == own.key

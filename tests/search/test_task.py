@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hwnas.errors import ConfigError, DataError
 from hwnas.plugin import build, resolve
 from hwnas.search.data import DataConfig, ImageData, load_data
-from hwnas.search.task import TASKS, Classification, Task, classification
+from hwnas.search.task import TASKS, Classification, Task, classification, smoothed
 
 # Each task that must conform: what a recipe would name as data.source and as task.name.
 TASKS_AND_DATA = [("digits", "classification"), ("ink_centre:blots", "ink_centre:task")]
@@ -155,6 +155,22 @@ def test_options_of_a_recipe_reach_a_task(digits: ImageData, tmp_path: Path) -> 
     own = load_data(DataConfig("ink_centre:blots"), tmp_path, 0, tmp_path)
     factory = resolve("task", "ink_centre:task", TASKS)
     assert build("task", factory, {"radius": 0.5}, data=own).radius == 0.5
+
+
+def test_training_may_smooth_labels_in_another_way(digits: ImageData) -> None:
+    task = classification(digits, label_smoothing=0.1)
+    assert smoothed(task, None) is task
+    sharp = smoothed(task, 0.0)
+    outputs, targets = 9 * torch.eye(10), torch.arange(10)
+    assert sharp.loss(outputs, targets) < task.loss(outputs, targets)
+    assert sharp.scores(outputs, targets)["accuracy"].all()
+
+
+def test_a_task_without_labels_has_none_to_smooth(tmp_path: Path) -> None:
+    data = load_data(DataConfig("ink_centre:blots"), tmp_path, 0, tmp_path)
+    task = build("task", resolve("task", "ink_centre:task", TASKS), {}, data=data)
+    with pytest.raises(ConfigError, match=r"task ink-centre has no labels to smooth; leave it out"):
+        smoothed(task, 0.1)
 
 
 def test_refuses_smoothing_out_of_range(digits: ImageData) -> None:

@@ -135,7 +135,7 @@ def export(
     if as_json:
         print_json(bundle.description)
         return
-    out.print(f"{to}: network {bundle.architecture.id}, verified", soft_wrap=True, markup=False)
+    out.print(f"{to}: network {bundle.description['id']}, verified", soft_wrap=True, markup=False)
     out.print(f"next: hwnas run {to} image.png", soft_wrap=True, markup=False)
 
 

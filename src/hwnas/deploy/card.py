@@ -40,7 +40,7 @@ def card(description: Mapping[str, Any]) -> str:
             "",
             "## Choices",
             "",
-            *_table(("choice", "option"), description["architecture"]["values"].items()),
+            *_table(("choice", "option"), _choices(description).items()),
             "",
             "## Provenance",
             "",
@@ -65,6 +65,14 @@ def _summary(description: Mapping[str, Any]) -> str:
         f"Made on {description['created']} by hwnas; its ONNX file agrees with PyTorch within "
         f"{description['max_relative_error']:.1e} of the largest output."
     )
+
+
+def _choices(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the network, and of what else was searched for it with the role before the name."""
+    choices = dict(description["architecture"]["values"])
+    for role, found in description.get("roles", {}).items():
+        choices |= {f"{role}.{name}": option for name, option in found["values"].items()}
+    return choices
 
 
 def _numbers(description: Mapping[str, Any]) -> Iterable[Sequence[Any]]:

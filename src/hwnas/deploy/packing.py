@@ -23,7 +23,7 @@ from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.weights import write_weights
 from hwnas.errors import ArtifactError, ConfigError
-from hwnas.search_spaces import Architecture
+from hwnas.search_spaces import Architecture, Candidate
 
 __all__ = ["write_bundle"]
 
@@ -38,6 +38,7 @@ def write_bundle(
     preprocessing: Preprocessing,
     outputs: OutputMeaning,
     architecture: Architecture,
+    roles: Mapping[str, Architecture] | None = None,
     space: str | Mapping[str, Any],
     task: str | Mapping[str, Any],
     metrics: Sequence[Mapping[str, Any]],
@@ -56,6 +57,7 @@ def write_bundle(
         preprocessing: From images to the network's input.
         outputs: What the network's outputs mean.
         architecture: Which point of its space it is.
+        roles: What else was searched for it, such as the ``recipe`` that it was trained by.
         space: Name or description of the search space.
         task: Name or description of the task.
         metrics: Objects with ``name``, ``value`` and ``kind``, where known also ``unit``,
@@ -76,7 +78,7 @@ def write_bundle(
     golden_outputs = _golden_outputs(onnx, preprocessing, outputs, golden_images)
     description: dict[str, Any] = {
         "schema": SCHEMA,
-        "id": architecture.id,
+        "id": Candidate.of(architecture, **(roles or {})).id,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "architecture": architecture.to_json(),
         "space": space,
@@ -104,6 +106,8 @@ def write_bundle(
         "golden": {"images": len(golden_images), "tolerance": TOLERANCE},
         "provenance": dict(provenance),
     }
+    if roles:
+        description["roles"] = {role: found.to_json() for role, found in roles.items()}
     with replacing_folder(folder) as temporary:
         shutil.copyfile(onnx, temporary / MODEL)
         write_weights(temporary / WEIGHTS, weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 import plotly.graph_objects as go
@@ -165,8 +166,12 @@ def _summary(finalist: Finalist) -> str:
 
 
 def _whole_network(finalist: Finalist) -> Html:
-    """The choices that no stage shows, such as the resolution."""
-    whole = {name: option for name, option in finalist.architecture.items() if "." not in name}
+    """The choices that no numbered stage shows, such as the resolution and how it was trained."""
+    whole = {
+        name: option
+        for name, option in finalist.architecture.items()
+        if not re.match(r"[a-z]+\d+\.", name)
+    }
     return element("small", *architecture_lines(whole))
 
 

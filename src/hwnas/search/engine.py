@@ -164,7 +164,7 @@ def run_search(
     """Search a space, or go on with a search.
 
     Args:
-        space: Where candidates come from.
+        space: Where candidates come from; a `ProductSpace` if they have several roles.
         objectives: What counts; the first is the one that results are ordered by.
         evaluator: Scores candidates, here or, as an executor, elsewhere.
         costs: For each target of an objective, what prices it; by the target's name.
@@ -182,7 +182,7 @@ def run_search(
         sharing: A study that other searches work on, too, so that none evaluates what another does.
             ``trials`` are then those of all together, and all of them are kept in ``study``.
         scores: Evaluations that are never made twice.
-        first: Architectures to evaluate before the sampler is asked.
+        first: Points of the space to evaluate before the sampler is asked.
         retries: How often an evaluation that failed is tried again. One that fails each time is a
             FAIL trial with its reason as the attribute ``failure``, and the search goes on.
         on_trial: Called after each finished trial, with how many there are.
@@ -274,7 +274,7 @@ class _Search:
         outcomes = _outcomes(study)
         forgiven = patience.forgiven([(name, ok) for name, _, ok in outcomes])
         self._seen = {name: number for name, number, ok in outcomes if ok or name not in forgiven}
-        self._planned = [a for a in first if Candidate.of(a).id not in self._seen]
+        self._planned = [a for a in first if self.space.candidate(a).id not in self._seen]
         done, own = len(study.complete) + len(study.stopped), study.own
         while True:
             received, others = self._receive(study, done)
@@ -312,7 +312,7 @@ class _Search:
             if self._elsewhere.pop(name, None) is not None:
                 del self._seen[name]
             if name not in self._seen:
-                self._planned.append(Architecture.from_json(trial.user_attrs["architecture"]))
+                self._planned.append(self.space.point(_candidate(trial.user_attrs)))
         return evaluated, others
 
     def _finish(
@@ -368,10 +368,11 @@ class _Search:
                     return None
                 values = self.space.parameters(unseen, rng)
             trial = study.ask(values)
-            candidate = Candidate.of(self.space.suggest(trial))
+            candidate = self.space.candidate(self.space.suggest(trial))
             twin = self._seen.get(candidate.id)
             trial.set_user_attr("candidate", candidate.id)
-            trial.set_user_attr("architecture", candidate.network.to_json())
+            for name, value in _described(candidate).items():
+                trial.set_user_attr(name, value)
             claim = study.claim(trial, trials) if twin is None else "theirs"
             if claim == "ours":
                 self._seen[candidate.id] = trial.number
@@ -389,7 +390,7 @@ class _Search:
     def _unseen(self, rng: random.Random) -> Architecture | None:
         for _ in range(_RETRIES_AT_RANDOM):
             architecture = self.space.sample(rng)
-            if Candidate.of(architecture).id not in self._seen:
+            if self.space.candidate(architecture).id not in self._seen:
                 return architecture
         return None
 
@@ -478,7 +479,7 @@ def price(
     Raises:
         ConfigError: An objective names a target that nothing prices.
     """
-    workloads: list[Workload] = [space.workload(c.network) for c in candidates]
+    workloads: list[Workload] = [space.network.workload(c.network) for c in candidates]
     latencies = [objective for objective in objectives if objective.metric == LATENCY]
     found: dict[str, list[Estimate]] = {}
     for objective in latencies:
@@ -510,12 +511,24 @@ def failed_trials(study: SearchStudy) -> tuple[Failed, ...]:
     return tuple(
         Failed(
             trial.number,
-            Candidate.of(Architecture.from_json(trial.user_attrs["architecture"])),
+            _candidate(trial.user_attrs),
             Failure.from_json(trial.user_attrs["failure"]),
         )
         for trial in study.failed
         if "failure" in trial.user_attrs
     )
+
+
+def _described(candidate: Candidate) -> dict[str, Any]:
+    """Attributes of a trial that say what it evaluates."""
+    others = {role: architecture.to_json() for role, architecture in candidate.others.items()}
+    return {"architecture": candidate.network.to_json(), **({"roles": others} if others else {})}
+
+
+def _candidate(about: Mapping[str, Any]) -> Candidate:
+    """The inverse of `_described`."""
+    others = {role: Architecture.from_json(a) for role, a in about.get("roles", {}).items()}
+    return Candidate.of(Architecture.from_json(about["architecture"]), **others)
 
 
 def _scored(trial: FrozenTrial, objectives: Sequence[Objective]) -> Scored:
@@ -525,7 +538,7 @@ def _scored(trial: FrozenTrial, objectives: Sequence[Objective]) -> Scored:
     missed = violations(objectives, _as_limits_see(values, estimates))
     return Scored(
         trial.number,
-        Candidate.of(Architecture.from_json(about["architecture"])),
+        _candidate(about),
         {**about["evaluation"]["values"], **about["counted"], **values},
         about["evaluation"]["standard_errors"],
         estimates,

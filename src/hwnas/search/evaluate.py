@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.search.data import ImageData, Split
-from hwnas.search.task import Task
+from hwnas.search.task import Task, smoothed
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
-from hwnas.search_spaces import Candidate, SearchSpace, Supernet, batch_norms
+from hwnas.search_spaces import Candidate, RecipeSpace, SearchSpace, Supernet, batch_norms
 
 __all__ = [
     "Evaluation",
@@ -26,6 +26,7 @@ __all__ = [
     "Fidelity",
     "SupernetEvaluator",
     "TrainEvaluator",
+    "own_training",
     "recalibrate",
     "score",
     "shorter",
@@ -257,8 +258,9 @@ class TrainEvaluator:
         space: Of the candidates' networks.
         task: Gives preprocessing, losses and metrics.
         data: Training images to learn from, validation images to score.
-        train: How each candidate is trained.
+        train: How each candidate is trained, but for what its own recipe says.
         seed: Of everything random.
+        recipe: The space of the candidates' role ``recipe``; None if they have no such role.
     """
 
     space: SearchSpace
@@ -266,24 +268,45 @@ class TrainEvaluator:
     data: ImageData
     train: TrainConfig
     seed: int = 0
+    recipe: RecipeSpace | None = None
 
     @property
     def key(self) -> str:
-        """Hash of task, data and training."""
+        """Hash of task, data and training; a candidate's own recipe is part of its id."""
         text = f"{self.task!r}-{self.data.fingerprint}-{self.train!r}-{self.seed}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
         """Build, train and score the candidate's network; on all images at any share."""
+        shape = self.space.input_shape(candidate.network)
+        network = self.trained(candidate, fidelity.share)
+        images = replace(fidelity, share=1.0).of(self.data.validation)
+        return score(network, self.task, images, shape, "validation")
+
+    def trained(self, candidate: Candidate, share: float = 1.0) -> nn.Module:
+        """The candidate's network, trained for a share of its time."""
         torch.set_num_threads(1)
         torch.manual_seed(self.seed)
         shape = self.space.input_shape(candidate.network)
         network = self.space.build(candidate.network)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        train = shorter(self.train, fidelity.share)
-        fit(network, NetworkStep(network, self.task, shape), self.data.train, train, self.seed)
-        images = replace(fidelity, share=1.0).of(self.data.validation)
-        return score(network, self.task, images, shape, "validation")
+        train = shorter(own_training(self.train, self.recipe, candidate), share)
+        step = NetworkStep(network, smoothed(self.task, train.label_smoothing), shape)
+        fit(network, step, self.data.train, train, self.seed)
+        return network
+
+
+def own_training(
+    train: TrainConfig, recipe: RecipeSpace | None, candidate: Candidate
+) -> TrainConfig:
+    """How a candidate is trained.
+
+    Args:
+        train: What holds for all candidates.
+        recipe: The space of the role ``recipe``; None if there is no such role.
+        candidate: What its own recipe sets goes first.
+    """
+    return train if recipe is None else train.adjusted(recipe.values(candidate["recipe"]))
 
 
 def shorter(train: TrainConfig, share: float) -> TrainConfig:

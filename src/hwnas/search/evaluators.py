@@ -17,4 +17,5 @@ EVALUATORS: Mapping[str, Callable[..., Evaluator]] = {
 """Evaluators by name. One's own is ``"package.module:object"``, a callable that takes whichever it
 wants of ``space``, ``task``, ``data``, ``train``, ``seed``, ``weights`` and ``folder``; a supernet
 is trained only for those that take ``weights``, and a folder of the run is theirs to keep files
-in."""
+in. Candidates have further roles only where it takes the space of each by the role's name, such as
+``recipe``."""

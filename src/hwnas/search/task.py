@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 from torch.nn import functional
@@ -13,7 +13,15 @@ from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.errors import ConfigError, DataError
 from hwnas.search.data import ImageData
 
-__all__ = ["TASKS", "Classification", "Metric", "Task", "classification"]
+__all__ = [
+    "TASKS",
+    "Classification",
+    "Metric",
+    "Smoothable",
+    "Task",
+    "classification",
+    "smoothed",
+]
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,30 @@ class Task(Protocol):
         """For each metric one score an image, float (N,), whose mean is the metric."""
 
 
+@runtime_checkable
+class Smoothable(Protocol):
+    """A task whose targets can be smoothed: one of classes."""
+
+    def smoothed(self, label_smoothing: float) -> Task:
+        """The same task with this share of the target probability spread over all classes."""
+
+
+def smoothed(task: Task, label_smoothing: float | None) -> Task:
+    """The task with other label smoothing; the same if that is None.
+
+    Raises:
+        ConfigError: The task has no classes whose labels could be smoothed.
+    """
+    if label_smoothing is None:
+        return task
+    if not isinstance(task, Smoothable):
+        raise ConfigError(
+            f"train.label_smoothing is {label_smoothing}, but task {task.name} has no labels to "
+            "smooth; leave it out"
+        )
+    return task.smoothed(label_smoothing)
+
+
 @dataclass(frozen=True)
 class Classification:
     """Each image belongs to exactly one class.
@@ -108,6 +140,10 @@ class Classification:
     def meaning(self) -> OutputMeaning:
         """One logit a class."""
         return OutputMeaning("class_scores", self.class_names)
+
+    def smoothed(self, label_smoothing: float) -> Classification:
+        """The same task with other label smoothing."""
+        return replace(self, label_smoothing=label_smoothing)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy with label smoothing, in nats."""

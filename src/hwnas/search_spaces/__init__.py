@@ -4,27 +4,34 @@ from collections.abc import Callable, Mapping
 
 from hwnas.search_spaces.architecture import Architecture, Candidate
 from hwnas.search_spaces.cells import CellSpace, nasbench201
+from hwnas.search_spaces.choice_space import ChoiceSpace
 from hwnas.search_spaces.choices import Choice, Option, When
 from hwnas.search_spaces.mobilenet import MobileNetSpace, mobilenet
 from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
+from hwnas.search_spaces.product import ProductSpace
+from hwnas.search_spaces.recipe import RecipeSpace, recipe_space
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import Assembly, PartTable, Step, StepTable
 from hwnas.search_spaces.supernet import Supernet, batch_norms
 from hwnas.search_spaces.workload import Operator, OperatorKind, TensorSpec, Workload, trace
 
 __all__ = [
+    "ROLES",
     "SPACES",
     "Architecture",
     "Assembly",
     "Candidate",
     "CellSpace",
     "Choice",
+    "ChoiceSpace",
     "MobileNetConfig",
     "MobileNetSpace",
     "Operator",
     "OperatorKind",
     "Option",
     "PartTable",
+    "ProductSpace",
+    "RecipeSpace",
     "SearchSpace",
     "Stage",
     "Step",
@@ -36,6 +43,7 @@ __all__ = [
     "batch_norms",
     "mobilenet",
     "nasbench201",
+    "recipe_space",
     "trace",
 ]
 
@@ -43,3 +51,6 @@ SPACES: Mapping[str, Callable[..., SearchSpace]] = {
     "mobilenet": mobilenet,
     "nasbench201": nasbench201,
 }
+
+# What a search may have beside networks; the name is the role.
+ROLES: Mapping[str, Callable[..., ChoiceSpace]] = {"recipe": recipe_space}

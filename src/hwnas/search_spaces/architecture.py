@@ -95,6 +95,18 @@ class Candidate:
         """The architecture in the role ``network``."""
         return self["network"]
 
+    @property
+    def others(self) -> dict[str, Architecture]:
+        """The architectures in all other roles; none in a plain search."""
+        return {role: architecture for role, architecture in self.roles if role != "network"}
+
+    def as_dict(self) -> dict[str, Option]:
+        """The choices of all roles; those of others than the network as ``"role.choice"``."""
+        found = self.network.as_dict()
+        for role, architecture in self.others.items():
+            found |= {f"{role}.{name}": option for name, option in architecture.values}
+        return found
+
     @cached_property
     def id(self) -> str:
         """The network's id where there is nothing else, otherwise a hash over all roles."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hwnas.errors import ConfigError
 from hwnas.plugin import build, resolve
-from hwnas.search_spaces import SPACES, SearchSpace
+from hwnas.search_spaces import ROLES, SPACES, ChoiceSpace, ProductSpace, SearchSpace
 from hwnas.search_spaces.cells import CellSpace
 from hwnas.search_spaces.mobilenet import MobileNetSpace
 
-__all__ = ["SpaceEntry", "named_space", "spaces"]
+__all__ = ["SpaceEntry", "joint_space", "named_space", "spaces"]
 
 _EXAMPLES = {
     "tiny": (8, 8, 1),
@@ -70,3 +71,43 @@ def named_space(
     """
     factory = resolve("space", name, SPACES)
     return build("space", factory, options, image_shape=image_shape, outputs=outputs)
+
+
+def joint_space(
+    names: Sequence[str],
+    image_shape: tuple[int, int, int],
+    outputs: int,
+    options: Mapping[str, Any],
+) -> SearchSpace:
+    """The space of networks, or its product with those of further roles.
+
+    Args:
+        names: That of the networks' space, then those of roles; each a short name or
+            ``"package.module:object"``.
+        image_shape: Height, width and channels.
+        outputs: Length of the output vector.
+        options: The other keys of the recipe's table: those of the networks' space, and for a
+            role a table by its name.
+
+    Raises:
+        ConfigError: A name or an option is unknown, or the names do not go together.
+    """
+    network, *others = names
+    if network in ROLES:
+        raise ConfigError(
+            f"space.name starts with {network!r}, which builds no networks; name a space that does "
+            f"before it, such as {next(iter(SPACES))!r}"
+        )
+    if len(set(others)) < len(others):
+        raise ConfigError(f"space.name {list(names)} has a role twice; remove one")
+    tables = {name: name.rpartition(":")[2] for name in others}
+    own = {key: value for key, value in options.items() if key not in tables.values()}
+    space = named_space(network, image_shape, outputs, own)
+    roles: dict[str, ChoiceSpace] = {}
+    for name, table in tables.items():
+        given = options.get(table, {})
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"space.{table} is {given!r}; expected a table, [space.{table}]")
+        made = build(f"space.{table}", resolve("role of a space", name, ROLES), given)
+        roles[made.name] = made
+    return ProductSpace(space, roles) if roles else space

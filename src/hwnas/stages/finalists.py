@@ -24,11 +24,12 @@ from hwnas.errors import ArtifactError
 from hwnas.progress import Advance
 from hwnas.search import Evaluation, Metric, Scored, SearchResult
 from hwnas.search.cluster import map_tasks
-from hwnas.search.evaluate import recalibrate, score
+from hwnas.search.evaluate import own_training, recalibrate, score
 from hwnas.search.front import knee, pick_spread
 from hwnas.search.objective import LATENCY, Objective, label_on, losses
+from hwnas.search.task import smoothed
 from hwnas.search.training import NetworkStep, TrainConfig, fit, load_weights, save_weights
-from hwnas.search_spaces import Architecture
+from hwnas.search_spaces import Architecture, Candidate
 from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.measurements import Timed, read_measurements, write_measurements
 
@@ -107,7 +108,8 @@ def finish(
     def made() -> bool:
         timed = {row.architecture.id for row in read_measurements(table) if row.role == "finalist"}
         packed = read_bundles(out / "bundles").keys()
-        return packed >= set(ids) and (timed >= set(ids) or not goal.targets)
+        networks = {trial.candidate.network.id for trial in finalists}
+        return packed >= set(ids) and (timed >= networks or not goal.targets)
 
     job.perform(goal.stage("finalists"), inputs, work, made)
 
@@ -160,9 +162,9 @@ def _fine_tune(
     folder.mkdir(parents=True, exist_ok=True)
     tasks = []
     for trial in finalists:
-        network = trial.candidate.network
-        inherited = _inherited(job, network, weights)
-        tasks.append((network, inherited, folder / f"{network.id}.safetensors"))
+        inherited = _inherited(job, trial.candidate.network, weights)
+        name = trial.candidate.id
+        tasks.append((trial.candidate, inherited, folder / f"{name}.safetensors"))
     tuned: dict[str, Tuned] = {}
     outcomes = map_tasks(_tune, job.ingredients, tasks, job.recipe.workers)
     for trial, outcome in zip(finalists, outcomes, strict=True):
@@ -184,7 +186,7 @@ def _inherited(
 
 def _tune(
     ingredients: Ingredients,
-    architecture: Architecture,
+    candidate: Candidate,
     inherited: Mapping[str, Tensor] | None,
     path: Path,
 ) -> Tuned:
@@ -196,16 +198,17 @@ def _tune(
     if path.exists() and evaluations.exists():
         return Tuned(path, *_read_evaluations(evaluations))
     recipe, space, task = ingredients.recipe, ingredients.space, ingredients.task
-    data, shape = ingredients.data, space.input_shape(architecture)
+    data, shape = ingredients.data, space.input_shape(candidate.network)
     torch.manual_seed(recipe.seed)
-    network = space.build(architecture)
+    network = space.build(candidate.network)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    config: TrainConfig | None = recipe.train
+    config: TrainConfig | None = own_training(recipe.train, ingredients.recipe_space, candidate)
     if inherited is not None:
         network.load_state_dict(inherited)
         config = recipe.fine_tuning
     if config is not None:
-        fit(network, NetworkStep(network, task, shape), data.train, config, recipe.seed)
+        learned = smoothed(task, config.label_smoothing)
+        fit(network, NetworkStep(network, learned, shape), data.train, config, recipe.seed)
     recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
     validation = score(network, task, data.validation, shape, "validation")
     test = score(network, task, data.test, shape, "test")
@@ -272,7 +275,8 @@ def _pack(
         preprocessing=ingredients.task.preprocessing.at(*shape[1:]),
         outputs=ingredients.task.meaning,
         architecture=network,
-        space=recipe.space.name,
+        space=recipe.space.names[0],
+        roles=trial.candidate.others,
         task=ingredients.task.name,
         metrics=[
             *_metrics(tuned.test, units),
@@ -333,4 +337,4 @@ def read_bundles(folder: Path) -> dict[str, Bundle]:
     if not folder.is_dir():
         return {}
     bundles = [Bundle.load(p.parent) for p in sorted(folder.glob("*/bundle.json"))]
-    return {bundle.architecture.id: bundle for bundle in bundles}
+    return {bundle.folder.name: bundle for bundle in bundles}

@@ -23,10 +23,11 @@ from hwnas.search.evaluate import Evaluator, Fidelity
 from hwnas.search.lineage import GrowEvaluator, Lineage
 from hwnas.search.objective import LATENCY, Objective, check_objectives
 from hwnas.search.samplers import make_sampler
-from hwnas.search.task import Task
+from hwnas.search.task import Task, smoothed
+from hwnas.search.training import TrainConfig
 from hwnas.search.training.sampling import SAMPLING
-from hwnas.search_spaces import SearchSpace
-from hwnas.search_spaces.catalogue import named_space
+from hwnas.search_spaces import ChoiceSpace, RecipeSpace, SearchSpace
+from hwnas.search_spaces.catalogue import joint_space
 
 __all__ = ["Goal", "Ingredients", "Job", "content_hash"]
 
@@ -44,13 +45,13 @@ class Ingredients:
         recipe: They are made from this.
         data: Its images.
         task: What is learned from them.
-        space: What can be built for them.
+        searched: Where candidates come from: what can be built, and further roles.
     """
 
     recipe: Recipe
     data: ImageData
     task: Task
-    space: SearchSpace
+    searched: SearchSpace
 
     @classmethod
     def prepare(cls, recipe: Recipe, recipe_folder: Path, cache: Path) -> Ingredients:
@@ -72,21 +73,55 @@ class Ingredients:
         task = build(
             "task", resolve("task", recipe.task.name, TASKS), recipe.task.options, data=data
         )
-        space = named_space(recipe.space.name, data.image_shape, task.outputs, recipe.space.options)
+        names, options = recipe.space.names, recipe.space.options
+        space = joint_space(names, data.image_shape, task.outputs, options)
+        _check_roles(space.roles, recipe, task, len(data.train))
         check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
         for target in Goal(recipe.objective).targets:
             searchable(target)
-        if len(data.train) < recipe.train.batch_size:
-            raise ConfigError(
-                f"train.batch_size is {recipe.train.batch_size}, but there are only "
-                f"{len(data.train)} training images; lower it"
-            )
+        _check_training(recipe.train, task, len(data.train))
         return cls(recipe, data, task, space)
+
+    @property
+    def space(self) -> SearchSpace:
+        """What can be built."""
+        return self.searched.network
+
+    @property
+    def recipe_space(self) -> RecipeSpace | None:
+        """How candidates are trained, where that differs from one to the other."""
+        found = self.searched.roles.get("recipe")
+        return found if isinstance(found, RecipeSpace) else None
 
     @property
     def hash(self) -> str:
         """Changes with anything that a trained network depends on, beside how it is trained."""
         return content_hash(self.space.fingerprint, repr(self.task), self.data.fingerprint)
+
+
+def _check_roles(roles: Mapping[str, ChoiceSpace], recipe: Recipe, task: Task, images: int) -> None:
+    """Refuse roles that nothing understands, and settings that no training can have."""
+    taken = inspect.signature(resolve("evaluator", recipe.search.evaluator, EVALUATORS)).parameters
+    for role, space in roles.items():
+        if role not in taken:
+            raise ConfigError(
+                f"space.name has the role {role!r}, of which evaluator {recipe.search.evaluator!r} "
+                f'knows nothing; set search.evaluator = "train", or leave {role!r} out'
+            )
+        if not isinstance(space, RecipeSpace):
+            continue
+        for name, choice in space.settings.items():
+            for option in choice.options:
+                _check_training(recipe.train.adjusted({name: option}), task, images)
+
+
+def _check_training(train: TrainConfig, task: Task, images: int) -> None:
+    smoothed(task, train.label_smoothing)
+    if images < train.batch_size:
+        raise ConfigError(
+            f"train.batch_size is {train.batch_size}, but there are only {images} training images; "
+            "lower it"
+        )
 
 
 def searchable(target: str) -> Target:
@@ -203,7 +238,7 @@ class Job:
         i = self.ingredients
         known: dict[str, Any] = {"space": i.space, "task": i.task, "data": i.data}
         known |= {"train": self.recipe.train, "seed": self.recipe.seed, "weights": weights}
-        known |= {"folder": self._evaluator_folder}
+        known |= {"folder": self._evaluator_folder, **i.searched.roles}
         wanted = inspect.signature(self._evaluator_factory).parameters
         return self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
 

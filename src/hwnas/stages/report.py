@@ -68,7 +68,7 @@ def _write_example(job: Job, path: Path) -> None:
 
 def gather(job: Job, goal: Goal, summary: Summary) -> ReportData:
     """Everything that the report of a goal shows."""
-    folder, space = job.folder, job.ingredients.space
+    folder = job.folder
     result = found(folder.path, goal)
     baseline = _baseline(job, goal)
     reference = reference_point(_losses(result, baseline))
@@ -78,8 +78,8 @@ def gather(job: Job, goal: Goal, summary: Summary) -> ReportData:
         seed=folder.recipe.seed,
         target=", ".join(goal.targets),
         task=f"{job.ingredients.task.name}, {job.ingredients.task.outputs} outputs",
-        space=folder.recipe.space.name,
-        space_size=space.size(),
+        space=" and ".join(folder.recipe.space.names),
+        space_size=job.ingredients.searched.size(),
         objectives=tuple(_objective(job, o) for o in goal.objectives),
         trials=_trials(result, folder.recipe.search.sampler),
         baseline_trials=_trials(baseline, BASELINE) if baseline else (),
@@ -149,7 +149,7 @@ def _trials(result: SearchResult, sampler: str) -> tuple[TrialRow, ...]:
             trial.candidate.id,
             {o.label: trial.values[o.label] for o in result.objectives},
             trial.standard_errors,
-            trial.candidate.network.as_dict(),
+            trial.candidate.as_dict(),
             trial.number in front,
             trial.feasible,
             sampler,
@@ -177,7 +177,7 @@ def _finalist(
     validation, test = (Score(s["value"], s["standard_error"], s["n"]) for s in scores.values())
     return Finalist(
         id=trial.candidate.id,
-        architecture=trial.candidate.network.as_dict(),
+        architecture=trial.candidate.as_dict(),
         stages=_stages(job.ingredients.space, trial.candidate.network),
         validation=validation,
         test=test,

@@ -75,7 +75,7 @@ def _search(
     sampler: str,
     advance: Advance,
 ) -> None:
-    config, space, folder = job.recipe.search, job.ingredients.space, job.folder.path
+    config, space, folder = job.recipe.search, job.ingredients.searched, job.folder.path
     first = goal.objectives[0]
     best: float | None = None
     failures = 0

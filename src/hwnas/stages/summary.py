@@ -50,7 +50,7 @@ class FrontRow:
         params: Trainable parameters.
         weight_bytes: Size of the weights.
         bundle: The finalist's bundle, relative to the run; None for others.
-        architecture: Its choices.
+        architecture: Its choices, and those of the candidate's further roles.
     """
 
     id: str
@@ -204,7 +204,7 @@ def front_row(
         params=trial.counted["params"],
         weight_bytes=trial.counted["weight_bytes"],
         bundle=None if bundle is None else str(bundle.folder.relative_to(run)),
-        architecture=trial.candidate.network.as_dict(),
+        architecture=trial.candidate.as_dict(),
     )
 
 

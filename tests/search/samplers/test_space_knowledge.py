@@ -13,7 +13,14 @@ from hwnas.search import Evaluation, Fidelity, Objective, run_search
 from hwnas.search.engine import price
 from hwnas.search.objective import violations
 from hwnas.search.samplers import Knowledge, knowledge_of_space
-from hwnas.search_spaces import Candidate, SearchSpace, mobilenet, nasbench201
+from hwnas.search_spaces import (
+    Candidate,
+    ProductSpace,
+    RecipeSpace,
+    SearchSpace,
+    mobilenet,
+    nasbench201,
+)
 
 CPU, OTHER = "cpu-onnxruntime-fp32-b1-t1", "cpu-openvino-fp32-b1-t1"
 SPACE = mobilenet((16, 16, 3), 10)
@@ -120,6 +127,25 @@ def test_the_proxy_of_a_network_is_its_size() -> None:
     _, codes = drawn(SPACE, 20)
     sizes = [SPACE.workload(SPACE.decode(code)).macs for code in codes]
     assert np.corrcoef(knowledge_of_space(SPACE).proxy(codes), np.log(sizes))[0, 1] > 0.8
+
+
+def test_of_networks_with_recipes_the_networks_are_known() -> None:
+    recipes = RecipeSpace({"learning_rate": (0.01, 0.1), "shift_pixels": (0, 1)})
+    space = ProductSpace(SPACE, {"recipe": recipes})
+    joint = knowledge_of_space(space, [ACCURACY, LATENCY, PARAMS], costs())
+    alone = knowledge_of_space(SPACE, [ACCURACY, LATENCY, PARAMS], costs())
+    assert list(joint.options)[-2:] == ["recipe.learning_rate", "recipe.shift_pixels"]
+    rng = random.Random(0)
+    points = [space.sample(rng) for _ in range(6)]
+    codes = np.array([space.encode(point) for point in points])
+    networks = np.array([SPACE.encode(space.candidate(point).network) for point in points])
+    for j in (1, 2):
+        assert joint.price(codes)[j].values.tolist() == alone.price(networks)[j].values.tolist()
+    assert joint.allowed(codes).tolist() == alone.allowed(networks).tolist()
+    assert joint.known_limits == alone.known_limits
+    assert joint.statistics is not None
+    assert alone.statistics is not None
+    assert joint.statistics(codes).tolist() == alone.statistics(networks).tolist()
 
 
 def test_of_a_space_that_has_to_be_traced_only_the_choices_are_known() -> None:

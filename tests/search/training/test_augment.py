@@ -64,3 +64,29 @@ def test_the_same_generator_gives_the_same() -> None:
     one, other = (augment(before, np.random.default_rng(5), 2, True) for _ in range(2))
     assert np.array_equal(one, other)
     assert not np.array_equal(one, augment(before, np.random.default_rng(6), 2, True))
+
+
+@given(side=st.integers(4, 12), cutout=st.floats(0, 1), seed=st.integers(0, 99))
+def test_a_square_of_the_mean_colour_is_erased(side: int, cutout: float, seed: int) -> None:
+    before = images(6, side, side + 2, 3)
+    after = augment(before, np.random.default_rng(seed), 0, False, cutout)
+    largest = round(cutout * (side + 2))
+    assert after.dtype == np.uint8
+    for one, other in zip(before, after, strict=True):
+        colour = one.mean((0, 1)).round().astype(np.uint8)
+        rows, columns = np.nonzero((one != other).any(2))
+        if len(rows):
+            assert np.ptp(rows) < largest
+            assert np.ptp(columns) < largest
+            assert (
+                other[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] == colour
+            ).all()
+
+
+def test_every_place_is_erased_at_times() -> None:
+    before = np.zeros((400, 6, 6, 1), np.uint8)
+    before[:, 0, 0] = 36 * 2  # its mean is 2
+    after = augment(before, np.random.default_rng(0), 0, False, 0.5)
+    erased = (after == 2).mean(0)[..., 0]
+    assert (erased > 0).all()
+    assert erased[3, 3] > erased[0, 5] > 0, "at the edge part of the square lies outside"

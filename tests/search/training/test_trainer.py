@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import inspect
 import math
 import random
 import time
 from collections.abc import Callable
+from dataclasses import fields, replace
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from hwnas.search.data import ImageData
 from hwnas.search.task import Classification
 from hwnas.search.training import NetworkStep, SupernetStep, TrainConfig, TrainingRow, fit, trainer
 from hwnas.search.training.checkpoint import load_weights
-from hwnas.search_spaces import MobileNetSpace
+from hwnas.search_spaces import MobileNetSpace, recipe_space
 
 SHAPE = (1, 8, 8)
 CONFIG = TrainConfig(epochs=2, batch_size=25, workers=0, checkpoint_seconds=1e-9, flip=True)
@@ -302,11 +304,38 @@ class TestSteps:
         ({"epochs": 1, "workers": -1}, r"train\.workers is -1; expected at least 0"),
         ({"epochs": 1, "warmup": 1.0}, r"train\.warmup is 1\.0; expected a share in \[0, 1\)"),
         ({"epochs": 1, "sampling": "sandwitch"}, "did you mean 'sandwich'"),
+        ({"epochs": 1, "cutout": 1.5}, r"train\.cutout is 1\.5; expected a share in \[0, 1\]"),
+        ({"epochs": 1, "label_smoothing": 1.0}, r"label_smoothing is 1\.0; .* in \[0, 1\)"),
     ],
 )
 def test_a_wrong_setting_is_refused(given: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TrainConfig(**given)  # type: ignore[arg-type]
+
+
+def test_some_settings_of_a_training_may_be_others() -> None:
+    config = TrainConfig(budget_minutes=5, learning_rate=0.1, flip=True)
+    adjusted = config.adjusted({"learning_rate": 0.2, "cutout": 0.25})
+    assert adjusted == TrainConfig(budget_minutes=5, learning_rate=0.2, flip=True, cutout=0.25)
+    in_epochs = config.adjusted({"epochs": 2})
+    assert (in_epochs.epochs, in_epochs.budget_minutes) == (2, None)
+    with pytest.raises(ConfigError, match=r"\[train\] has no key 'rate'; .*learning_rate"):
+        config.adjusted({"rate": 1})
+
+
+def test_every_setting_of_a_recipe_space_is_one_of_training() -> None:
+    settings = inspect.signature(recipe_space).parameters
+    assert set(settings) < {each.name for each in fields(TrainConfig)}
+
+
+def test_images_are_erased_in_part_where_that_is_wanted(few_digits: ImageData) -> None:
+    plain, erased = Recorded(), Recorded()
+    for step, cutout in ((plain, 0.0), (erased, 0.5)):
+        config = replace(CONFIG, cutout=cutout, shift_pixels=0)
+        fit(nn.Linear(1, 1), step, few_digits.train, config, 0)
+    before, after = (list(chain(*step.batches)) for step in (plain, erased))
+    changed = sum(one != other for one, other in zip(before, after, strict=True))
+    assert changed > 0.9 * len(before)
 
 
 @pytest.mark.parametrize(

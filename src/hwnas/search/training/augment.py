@@ -10,14 +10,25 @@ __all__ = ["augment"]
 Images = npt.NDArray[np.uint8]
 
 
-def augment(images: Images, rng: np.random.Generator, shift_pixels: int, flip: bool) -> Images:
-    """Shift every image by a few pixels, edges repeated, and mirror half of them.
+def augment(
+    images: Images,
+    rng: np.random.Generator,
+    shift_pixels: int,
+    flip: bool,
+    cutout: float = 0.0,
+) -> Images:
+    """Shift every image by a few pixels, edges repeated, mirror half of them, erase a square.
+
+    What is erased takes the mean colour of its image (DeVries and Taylor, "Improved Regularization
+    of Convolutional Neural Networks with Cutout", 2017); the square's centre may be anywhere, so
+    part of it may lie outside.
 
     Args:
         images: (N, H, W, C) uint8.
         rng: Source of randomness.
         shift_pixels: Largest shift in each direction; 0 for none.
         flip: Whether to mirror left and right.
+        cutout: Side of the square as a share of the image's longer side, in [0, 1]; 0 for none.
 
     Returns:
         (N, H, W, C) uint8.
@@ -32,6 +43,19 @@ def augment(images: Images, rng: np.random.Generator, shift_pixels: int, flip: b
     if flip:
         mirrored = rng.random((n, 1)) < 0.5
         columns = np.where(mirrored, columns[:, ::-1], columns)
-    if not shift_pixels and not flip:
-        return images
-    return images[np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    if shift_pixels or flip:
+        images = images[np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    side = round(cutout * max(height, width))
+    return _erased(images, rng, side) if side else images
+
+
+def _erased(images: Images, rng: np.random.Generator, side: int) -> Images:
+    n, height, width, _ = images.shape
+    centres = rng.integers((height, width), size=(n, 2))
+    inside = [
+        (np.arange(size) >= start[:, None]) & (np.arange(size) < start[:, None] + side)
+        for size, start in zip((height, width), (centres - side // 2).T, strict=True)
+    ]
+    square = (inside[0][:, :, None] & inside[1][:, None, :])[..., None]
+    colour = images.mean((1, 2), keepdims=True).round().astype(np.uint8)
+    return np.where(square, colour, images)

@@ -15,7 +15,7 @@ import torch
 from hwnas.atomic import storage_errors
 from hwnas.errors import HwnasError, WorkerError
 from hwnas.search.data import ImageData
-from hwnas.search.task import Task
+from hwnas.search.task import Task, smoothed
 from hwnas.search.training.checkpoint import save_weights
 from hwnas.search.training.trainer import SupernetStep, TrainConfig, TrainingRow, fit
 from hwnas.search_spaces import SearchSpace
@@ -103,9 +103,8 @@ def _train(
     config = training.config
     supernet = training.space.supernet().to(device)
     supernet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    step = SupernetStep(
-        supernet, training.task, config.sampling, config.random_subnets, config.distillation
-    )
+    task = smoothed(training.task, config.label_smoothing)
+    step = SupernetStep(supernet, task, config.sampling, config.random_subnets, config.distillation)
     rows = training.folder / ROWS
     with storage_errors(rows), rows.open("a", encoding="utf-8") as file:
         curve = _Curve(file, on_row)

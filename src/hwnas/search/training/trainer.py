@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 from hwnas.errors import ConfigError, DivergedError
-from hwnas.plugin import resolve
+from hwnas.plugin import closest, resolve
 from hwnas.search.data import Split
 from hwnas.search.task import Task
 from hwnas.search.training.augment import augment
@@ -51,6 +51,10 @@ class TrainConfig:
         warmup: Share of the training in which the learning rate rises, in [0, 1).
         shift_pixels: Images are shifted by up to this much.
         flip: Whether images are mirrored left and right at random.
+        cutout: Side of a square that is erased from each image, as a share of the image's, in
+            [0, 1].
+        label_smoothing: Share of the target probability that is spread over all classes, in [0, 1),
+            in place of the task's own; the task's if None.
         workers: Processes that train together; 0 trains in this process, without Ray.
         checkpoint_seconds: Time between checkpoints.
     """
@@ -66,6 +70,8 @@ class TrainConfig:
     warmup: float = 0.05
     shift_pixels: int = 1
     flip: bool = False
+    cutout: float = 0.0
+    label_smoothing: float | None = None
     workers: int = 1
     checkpoint_seconds: float = 60.0
 
@@ -92,8 +98,30 @@ class TrainConfig:
             raise ConfigError(f"train.distillation is {self.distillation}; expected 0 to 1")
         if not 0 <= self.warmup < 1:
             raise ConfigError(f"train.warmup is {self.warmup}; expected a share in [0, 1)")
+        if not 0 <= self.cutout <= 1:
+            raise ConfigError(f"train.cutout is {self.cutout}; expected a share in [0, 1]")
+        if self.label_smoothing is not None and not 0 <= self.label_smoothing < 1:
+            raise ConfigError(
+                f"train.label_smoothing is {self.label_smoothing}; expected a share in [0, 1)"
+            )
         if ":" not in self.sampling:
             resolve("train.sampling", self.sampling, SAMPLING)
+
+    def adjusted(self, settings: Mapping[str, Any]) -> TrainConfig:
+        """The same training with some other settings; ``epochs`` takes the place of a budget.
+
+        Raises:
+            ConfigError: A setting is unknown or out of range.
+        """
+        unknown = set(settings) - {each.name for each in fields(self)}
+        if unknown:
+            known = [each.name for each in fields(self)]
+            name = min(unknown)
+            raise ConfigError(f"[train] has no key {name!r}; {closest(name, known)}")
+        changed: dict[str, Any] = dict(settings)
+        if "epochs" in settings:
+            changed["budget_minutes"] = None
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -333,7 +361,7 @@ def _batch(
     rows = order[within * config.batch_size : (within + 1) * config.batch_size][rank::world]
     images, targets = split.take(rows)
     rng = np.random.default_rng([seed, step, rank, 1])
-    images = augment(images, rng, config.shift_pixels, config.flip)
+    images = augment(images, rng, config.shift_pixels, config.flip, config.cutout)
     return torch.from_numpy(images), torch.from_numpy(targets)
 
 

@@ -1,0 +1,166 @@
+"""Does it pay to search for recipes together with the networks that they train?
+
+Two searches of as many trials, each trial a training of the same time: `joint` over networks and
+recipes, `fixed` over networks that are all trained by `[train]`. Both fronts are chosen by
+validation accuracy, and judged by the test accuracy of the same trainings.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from experiments.record import Row
+from experiments.setting import Setting, cores, main
+from hwnas.search import (
+    Evaluation,
+    Executor,
+    Fidelity,
+    InProcess,
+    RayActors,
+    Scored,
+    ScoreStore,
+    TrainEvaluator,
+    run_search,
+)
+from hwnas.search.evaluate import score
+from hwnas.search.front import Losses, hypervolume, non_dominated, reference_point
+from hwnas.search_spaces import Candidate
+from hwnas.stages.job import Ingredients
+
+SIDES = ("joint", "fixed")
+_TEST = "test_accuracy"
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Scores a training on the test images, too; they choose nothing.
+
+    Attributes:
+        alone: Trains.
+    """
+
+    alone: TrainEvaluator
+
+    @property
+    def key(self) -> str:
+        """See `Evaluator.key`."""
+        return f"{self.alone.key}-tested"
+
+    def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+        """See `Evaluator.evaluate`."""
+        network, data = self.alone.trained(candidate), self.alone.data
+        shape = self.alone.space.input_shape(candidate.network)
+        found = score(network, self.alone.task, data.validation, shape, "validation")
+        test = score(network, self.alone.task, data.test, shape, "test")
+        return replace(found, values={**found.values, _TEST: test.values["accuracy"]})
+
+
+def work(arguments: argparse.Namespace) -> None:
+    setting = Setting(arguments, {})
+    left = [s for s in setting.seeds if setting.answers.find("best_test", "fixed", s) is None]
+    if left:
+        with cores(setting.recipe(0)):
+            for seed in left:
+                found = {side: searched(setting, side, seed) for side in SIDES}
+                setting.observations.put(observed(found, seed))
+                setting.answer(answers(found, seed))
+    setting.show()
+
+
+def searched(setting: Setting, side: str, seed: int) -> Sequence[Scored]:
+    """The trials of one side."""
+    ingredients, folder = setting.ingredients(seed), setting.work / f"seed{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    config = ingredients.recipe.search
+
+    def on_trial(trial: Scored, complete: int) -> None:
+        print(f"seed {seed}: {side} {complete}/{config.trials}, {trial.values['accuracy']:.4f}",
+              flush=True)  # fmt: skip
+
+    executor = _executor(ingredients, side == "joint")
+    try:
+        result = run_search(
+            ingredients.searched if side == "joint" else ingredients.space,
+            ingredients.recipe.objective,
+            executor,
+            trials=config.trials,
+            sampler=config.sampler,
+            seed=seed,
+            batch=config.batch,
+            study=folder / "study.db",
+            study_name=side,
+            scores=ScoreStore(folder / "scores.jsonl"),
+            on_trial=on_trial,
+        )
+    finally:
+        executor.close()
+    return result.trials
+
+
+def _executor(ingredients: Ingredients, joint: bool) -> Executor:
+    recipe = ingredients.recipe
+    alone = TrainEvaluator(
+        ingredients.space,
+        ingredients.task,
+        ingredients.data,
+        recipe.train,
+        recipe.seed,
+        ingredients.recipe_space if joint else None,
+    )
+    workers = recipe.search.workers
+    return RayActors(Tested(alone), workers) if workers else InProcess(Tested(alone))
+
+
+def observed(found: Mapping[str, Sequence[Scored]], seed: int) -> list[Row]:
+    """Every training."""
+    return [
+        Row(
+            "test_accuracy",
+            f"{side} {trial.candidate.id}",
+            seed,
+            trial.values[_TEST],
+            "fraction",
+            1,
+            details={
+                "validation_accuracy": trial.values["accuracy"],
+                "macs": trial.values["macs"],
+                "trial": trial.number,
+                "choices": trial.candidate.as_dict(),
+            },
+        )
+        for side, trials in found.items()
+        for trial in trials
+    ]
+
+
+def answers(found: Mapping[str, Sequence[Scored]], seed: int) -> list[Row]:
+    """What either side found, and how much more the joint one did."""
+    tables = {side: _losses(trials, _TEST) for side, trials in found.items()}
+    reference = reference_point(np.vstack(list(tables.values())))
+    volumes, rows = {}, []
+    for side, trials in found.items():
+        front = non_dominated(_losses(trials, "accuracy"))
+        volumes[side] = hypervolume(tables[side][front], reference)
+        best = max(trials, key=lambda trial: trial.values["accuracy"])
+        n = len(trials)
+        rows += [
+            Row("hypervolume", side, seed, volumes[side], "log macs x error", n),
+            Row("best_test", side, seed, best.values[_TEST], "fraction", n),
+        ]
+    ratio = volumes["joint"] / max(volumes["fixed"], 1e-12)
+    return [*rows, Row("hypervolume_ratio", "joint / fixed", seed, ratio, "ratio", n)]
+
+
+def _losses(trials: Sequence[Scored], metric: str) -> Losses:
+    """Errors and logarithms of multiply-accumulates."""
+    return np.array([[1 - t.values[metric], np.log(t.values["macs"])] for t in trials])
+
+
+if __name__ == "__main__":
+    here = Path(__file__).parent
+    main(here, __doc__, work, recipe=here / "recipe.toml")
