@@ -1,7 +1,7 @@
 """Searches of published tables: what a strategy finds, with evaluations that cost nothing."""
 
 from hwnas.search.tables.benchmark import SearchRow, bench_search
-from hwnas.search.tables.hints import Calibration, calibrated_prices, known_prices
+from hwnas.search.tables.hints import Calibration, known_prices
 from hwnas.search.tables.table import ObjectiveTable, read_objective_table, read_test_table
 from hwnas.search.tables.yardstick import Yardstick, tight_box, wide_box
 
@@ -11,7 +11,6 @@ __all__ = [
     "SearchRow",
     "Yardstick",
     "bench_search",
-    "calibrated_prices",
     "known_prices",
     "read_objective_table",
     "read_test_table",

@@ -17,7 +17,7 @@ from hwnas.predictors.transfer import Transfer, transfer
 from hwnas.search.samplers import Price
 from hwnas.search.tables.table import Column, ObjectiveTable, column_names
 
-__all__ = ["Calibration", "calibrated_prices", "known_prices"]
+__all__ = ["Calibration", "known_prices"]
 
 _POOL = 900  # rows of which known devices' costs are read, and some may be measured
 _META_TRAIN = (
@@ -108,13 +108,6 @@ class Calibration:
 
 def _reader(values: Numbers) -> Callable[[int], Reading]:
     return lambda row: Reading(float(values[row]))
-
-
-def calibrated_prices(
-    table: ObjectiveTable, samples: int, seed: int, train: Sequence[str] = ()
-) -> Prices:
-    """`Calibration.prices` for one seed."""
-    return Calibration.of(table, samples, train).prices(table, seed)
 
 
 def _sources(table: ObjectiveTable, column: Column, train: Sequence[str]) -> Sources:

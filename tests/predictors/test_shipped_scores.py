@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hwnas.predictors import shipped_scores as module
+from hwnas.predictors.shipped_scores import SCORES, shipped_scores, write_scores
+from hwnas.predictors.zero_cost import proxies_of
+from hwnas.search_spaces.cells import CellSpace
+from hwnas.search_spaces.tabular import CategoricalSpace, NasBench201Space
+
+CELLS = NasBench201Space()
+
+
+def test_every_cell_has_scores_that_tell_it_from_others() -> None:
+    codes = np.indices(CELLS.options).reshape(6, -1).T
+    scores = shipped_scores(CELLS, codes)
+    assert scores is not None
+    assert scores.shape == (15625, len(SCORES))
+    assert np.isfinite(scores).all()
+    connected = scores[CELLS.connected(codes)]
+    assert (connected.std(0) > 0).all()
+    assert connected[:, SCORES.index("synflow")].min() > 0
+
+
+def test_they_are_those_of_the_small_networks() -> None:
+    small = CellSpace((16, 16, 3), outputs=10, channels=16, cells=1)
+    codes = np.array([[3, 1, 2, 1, 3, 3], [4, 0, 1, 2, 0, 1]])
+    scores = shipped_scores(CELLS, codes)
+    assert scores is not None
+    for code, row in zip(CELLS.canonical(codes), scores, strict=True):
+        found = proxies_of(small, small.architecture_of(code), seed=0).as_dict()
+        assert row == pytest.approx([found[name] for name in SCORES], rel=2e-3)
+
+
+def test_dead_edges_make_no_difference() -> None:
+    # Edge 1 -> 3 and 2 -> 3 carry nothing, so what leads to the nodes 1 and 2 does not matter.
+    codes = np.array([[3, 3, 3, 2, 0, 0], [0, 0, 0, 2, 0, 0]])
+    first, second = shipped_scores(CELLS, codes)
+    assert np.array_equal(first, second)
+
+
+def test_other_spaces_have_none() -> None:
+    assert shipped_scores(CategoricalSpace((0,), (3,)), np.array([[1]])) is None
+
+
+def test_what_was_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = CategoricalSpace((0, 0), (2, 3))
+    write_scores(tmp_path, space, np.arange(18.0).reshape(6, 3))
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    module._table.cache_clear()
+    found = shipped_scores(space, np.array([[1, 2], [0, 1]]))
+    module._table.cache_clear()
+    assert found is not None
+    assert found.tolist() == [[15.0, 16.0, 17.0], [3.0, 4.0, 5.0]]
