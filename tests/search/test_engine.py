@@ -19,10 +19,10 @@ from hwnas.search import (
     SearchResult,
     run_search,
 )
-from hwnas.search.engine import Failed, Scored
 from hwnas.search.failure import Outcome
 from hwnas.search.front import non_dominated
 from hwnas.search.objective import Reduction, losses
+from hwnas.search.result import Failed, Scored
 from hwnas.search.samplers import SAMPLERS
 from hwnas.search_spaces import Candidate, ProductSpace, RecipeSpace
 

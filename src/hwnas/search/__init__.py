@@ -1,7 +1,7 @@
 """How candidates are found: tasks, supernet training, studies, evaluators, the search itself."""
 
 from hwnas.search.data import DataConfig, ImageData, Split, load_data
-from hwnas.search.engine import Scored, SearchResult, run_search
+from hwnas.search.engine import run_search
 from hwnas.search.evaluate import (
     Evaluation,
     Evaluator,
@@ -15,6 +15,7 @@ from hwnas.search.executor import Executor, InProcess, RayActors
 from hwnas.search.failure import Failure
 from hwnas.search.lineage import GrowEvaluator
 from hwnas.search.objective import Objective
+from hwnas.search.result import Scored, SearchResult
 from hwnas.search.rungs import Rungs
 from hwnas.search.samplers import SAMPLERS
 from hwnas.search.scores import ScoreStore

@@ -15,9 +15,10 @@ import numpy.typing as npt
 import psutil
 from torch import nn
 
-from hwnas.search.engine import Scored, run_search
+from hwnas.search.engine import run_search
 from hwnas.search.evaluate import Evaluation, Fidelity
 from hwnas.search.objective import Objective
+from hwnas.search.result import Scored
 from hwnas.search_spaces import (
     Architecture,
     Candidate,

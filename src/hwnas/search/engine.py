@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import random
 import time
 import zlib
@@ -15,128 +14,38 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError, InfeasibleError, WorkerError
-from hwnas.predictors import CostSource, Estimate
+from hwnas.predictors import CostSource
 from hwnas.search.calls import Calls
 from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search.executor import Executor, InProcess
-from hwnas.search.failure import Failure, Outcome, Patience
-from hwnas.search.front import non_dominated
-from hwnas.search.objective import COUNTED, LATENCY, Objective, label_on, losses, violations
-from hwnas.search.rungs import RUNGS, RungCount, Rungs, rung_counts
+from hwnas.search.failure import Outcome, Patience
+from hwnas.search.objective import Objective, violations
+from hwnas.search.pricing import Price, checked, prices_of
+from hwnas.search.result import (
+    Failed,
+    Scored,
+    SearchResult,
+    as_limits_see,
+    candidate_of,
+    described,
+    failed_trials,
+    nearest_miss,
+    scored,
+    scored_trials,
+)
+from hwnas.search.rungs import RUNGS, Rungs, rung_counts
 from hwnas.search.samplers import knowledge_of_space, make_sampler
 from hwnas.search.scores import ScoreStore
 from hwnas.search.shared_study import SharedStudy, Sharing
 from hwnas.search.study import SearchStudy
-from hwnas.search_spaces import Architecture, Candidate, SearchSpace, Workload
+from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 
-__all__ = [
-    "Failed",
-    "Price",
-    "Scored",
-    "SearchResult",
-    "failed_trials",
-    "price",
-    "run_search",
-    "scored_trials",
-]
+__all__ = ["run_search"]
 
 _RETRIES_OF_SAMPLER = 5
 _RETRIES_AT_RANDOM = 1000
 _POLL_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class Price:
-    """What a candidate costs, before it is evaluated.
-
-    Attributes:
-        values: Cost by objective label.
-        estimates: Of the costs that a source predicted, by objective label; where an objective
-            reduces several targets, also by ``metric@target``.
-        counted: Exact counts of the workload, all of `COUNTED`.
-    """
-
-    values: Mapping[str, float]
-    estimates: Mapping[str, Estimate]
-    counted: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A finished trial.
-
-    Attributes:
-        number: Of the trial.
-        candidate: What was evaluated.
-        values: By objective label.
-        standard_errors: Of the task's metrics, by name.
-        estimates: Of the costs that were predicted, by objective label and ``metric@target``.
-        counted: Exact counts of the workload.
-        feasible: Whether all limits are kept.
-    """
-
-    number: int
-    candidate: Candidate
-    values: Mapping[str, float]
-    standard_errors: Mapping[str, float]
-    estimates: Mapping[str, Estimate]
-    counted: Mapping[str, int]
-    feasible: bool
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A trial whose evaluation failed.
-
-    Attributes:
-        number: Of the trial.
-        candidate: What was to be evaluated.
-        failure: Why it could not be.
-    """
-
-    number: int
-    candidate: Candidate
-    failure: Failure
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """What a search found.
-
-    Attributes:
-        objectives: What was searched for.
-        trials: All evaluated candidates, by number.
-        evaluations_made: How many evaluations this call made itself.
-        failed: Candidates whose evaluation failed, by number.
-        rungs: How many candidates were evaluated at a part of the cost, and how many went on.
-    """
-
-    objectives: tuple[Objective, ...]
-    trials: tuple[Scored, ...]
-    evaluations_made: int = 0
-    failed: tuple[Failed, ...] = ()
-    rungs: tuple[RungCount, ...] = ()
-
-    @property
-    def tried(self) -> int:
-        """How many candidates were evaluated, fully or at a part of the cost."""
-        return len(self.trials) + sum(rung.evaluated - rung.promoted for rung in self.rungs)
-
-    @property
-    def feasible(self) -> tuple[Scored, ...]:
-        """Trials that keep every limit."""
-        return tuple(trial for trial in self.trials if trial.feasible)
-
-    @property
-    def front(self) -> tuple[Scored, ...]:
-        """Feasible trials that no other one dominates, in the order of the first objective."""
-        feasible = self.feasible
-        table = losses(self.objectives, [trial.values for trial in feasible])
-        front = [t for t, keep in zip(feasible, non_dominated(table), strict=True) if keep]
-        first = self.objectives[0]
-        return tuple(sorted(front, key=lambda t: first.loss(t.values[first.label])))
 
 
 def run_search(
@@ -237,7 +146,7 @@ def run_search(
             f"{result.failed[-1].failure.reason}"
         )
     if not result.feasible:
-        raise InfeasibleError(_nearest(result))
+        raise InfeasibleError(nearest_miss(result))
     return result
 
 
@@ -304,7 +213,7 @@ class _Search:
             self._seen[trial.user_attrs["candidate"]] = trial.number
             if trial.state is TrialState.COMPLETE:
                 evaluated += 1
-                self.on_trial(_scored(trial, self.objectives), done + evaluated)
+                self.on_trial(scored(trial, self.objectives), done + evaluated)
             elif RUNGS in trial.user_attrs:
                 evaluated += 1
         for trial in abandoned:
@@ -312,7 +221,7 @@ class _Search:
             if self._elsewhere.pop(name, None) is not None:
                 del self._seen[name]
             if name not in self._seen:
-                self._planned.append(self.space.point(_candidate(trial.user_attrs)))
+                self._planned.append(self.space.point(candidate_of(trial.user_attrs)))
         return evaluated, others
 
     def _finish(
@@ -331,11 +240,11 @@ class _Search:
             patience.succeeded()
             return True
         if isinstance(outcome, Evaluation):
-            outcome = _priced(candidate, self.objectives, price, outcome)
+            outcome = checked(candidate, self.objectives, price, outcome)
         if isinstance(outcome, Evaluation):
             frozen = self._tell(study, trial, price, outcome)
             patience.succeeded()
-            self.on_trial(_scored(frozen, self.objectives), done + 1)
+            self.on_trial(scored(frozen, self.objectives), done + 1)
             return True
         trial.set_user_attr("failure", outcome.to_json())
         self.on_failure(Failed(study.fail(trial).number, candidate, outcome))
@@ -371,7 +280,7 @@ class _Search:
             candidate = self.space.candidate(self.space.suggest(trial))
             twin = self._seen.get(candidate.id)
             trial.set_user_attr("candidate", candidate.id)
-            for name, value in _described(candidate).items():
+            for name, value in described(candidate).items():
                 trial.set_user_attr(name, value)
             claim = study.claim(trial, trials) if twin is None else "theirs"
             if claim == "ours":
@@ -430,7 +339,7 @@ class _Search:
         return [o.label for o in self.objectives if o.label not in price.values]
 
     def _price(self, candidates: Sequence[Candidate]) -> list[Price]:
-        return price(self.space, candidates, self.objectives, self.costs)
+        return prices_of(self.space, candidates, self.objectives, self.costs)
 
     def _tell(
         self, study: SearchStudy, trial: Trial, price: Price, evaluation: Evaluation
@@ -439,7 +348,7 @@ class _Search:
         trial.set_user_attr("evaluation", evaluation.to_json())
         trial.set_user_attr("counted", dict(price.counted))
         trial.set_user_attr("estimates", {k: e.to_json() for k, e in price.estimates.items()})
-        seen = _as_limits_see(values, price.estimates)
+        seen = as_limits_see(values, price.estimates)
         for label, violation in violations(self.objectives, seen).items():
             trial.set_constraint(label, violation)
         return study.tell(trial, [values[o.label] for o in self.objectives])
@@ -453,124 +362,3 @@ def _outcomes(study: SearchStudy) -> list[tuple[str, int, bool]]:
         if "candidate" in trial.user_attrs
         and (trial.state in (TrialState.COMPLETE, TrialState.FAIL) or RUNGS in trial.user_attrs)
     ]
-
-
-def _priced(
-    candidate: Candidate, objectives: Sequence[Objective], price: Price, evaluation: Evaluation
-) -> Outcome:
-    """The evaluation, if the costs beside it are numbers too."""
-    for label in (o.label for o in objectives if o.label in price.values):
-        if not math.isfinite(price.values[label]):
-            value = price.values[label]
-            return Failure("bad result", f"{candidate.id} is priced at {label} {value}")
-    return evaluation
-
-
-def price(
-    space: SearchSpace,
-    candidates: Sequence[Candidate],
-    objectives: Sequence[Objective],
-    costs: Mapping[str, CostSource],
-) -> list[Price]:
-    """What candidates cost in each objective that is a cost.
-
-    Estimates are those of the objectives and, for one that reduces several targets, of each target.
-
-    Raises:
-        ConfigError: An objective names a target that nothing prices.
-    """
-    workloads: list[Workload] = [space.network.workload(c.network) for c in candidates]
-    latencies = [objective for objective in objectives if objective.metric == LATENCY]
-    found: dict[str, list[Estimate]] = {}
-    for objective in latencies:
-        for target in objective.priced_on:
-            if target not in costs:
-                raise ConfigError(f"nothing prices {objective.label}; pass costs[{target!r}]")
-            if target not in found:
-                wanted = [Target.parse(target)] * len(workloads)
-                found[target] = costs[target].cost(workloads, wanted)
-    estimates: list[dict[str, Estimate]] = []
-    for i in range(len(candidates)):
-        known = {target: column[i] for target, column in found.items()}
-        row = {label_on(LATENCY, target): estimate for target, estimate in known.items()}
-        estimates.append(row | {o.label: o.estimate(known) for o in latencies})
-    counted = [{name: count(w) for name, count in COUNTED.items()} for w in workloads]
-    return [
-        Price({**counts, **{label: e.mean for label, e in row.items()}}, row, counts)
-        for row, counts in zip(estimates, counted, strict=True)
-    ]
-
-
-def scored_trials(study: SearchStudy, objectives: Sequence[Objective]) -> tuple[Scored, ...]:
-    """The evaluated candidates of a study."""
-    return tuple(_scored(trial, objectives) for trial in study.complete)
-
-
-def failed_trials(study: SearchStudy) -> tuple[Failed, ...]:
-    """The candidates of a study whose evaluation failed."""
-    return tuple(
-        Failed(
-            trial.number,
-            _candidate(trial.user_attrs),
-            Failure.from_json(trial.user_attrs["failure"]),
-        )
-        for trial in study.failed
-        if "failure" in trial.user_attrs
-    )
-
-
-def _described(candidate: Candidate) -> dict[str, Any]:
-    """Attributes of a trial that say what it evaluates."""
-    others = {role: architecture.to_json() for role, architecture in candidate.others.items()}
-    return {"architecture": candidate.network.to_json(), **({"roles": others} if others else {})}
-
-
-def _candidate(about: Mapping[str, Any]) -> Candidate:
-    """The inverse of `_described`."""
-    others = {role: Architecture.from_json(a) for role, a in about.get("roles", {}).items()}
-    return Candidate.of(Architecture.from_json(about["architecture"]), **others)
-
-
-def _scored(trial: FrozenTrial, objectives: Sequence[Objective]) -> Scored:
-    about = trial.user_attrs
-    values = {o.label: float(v) for o, v in zip(objectives, trial.values, strict=True)}
-    estimates = {label: Estimate.from_json(e) for label, e in about["estimates"].items()}
-    missed = violations(objectives, _as_limits_see(values, estimates))
-    return Scored(
-        trial.number,
-        _candidate(about),
-        {**about["evaluation"]["values"], **about["counted"], **values},
-        about["evaluation"]["standard_errors"],
-        estimates,
-        about["counted"],
-        all(violation <= 0 for violation in missed.values()),
-    )
-
-
-def _as_limits_see(
-    values: Mapping[str, float], estimates: Mapping[str, Estimate]
-) -> dict[str, float]:
-    """Values that limits hold for: of what is predicted, the upper end of the 90% interval."""
-    return {**values, **{label: e.interval90[1] for label, e in estimates.items()}}
-
-
-def _nearest(result: SearchResult) -> str:
-    """What to tell a user whose limits nothing meets."""
-
-    def missed(trial: Scored) -> float:
-        found = violations(result.objectives, _as_limits_see(trial.values, trial.estimates))
-        limits = {o.label: abs(o.limit or 0) or 1.0 for o in result.objectives}
-        return sum(max(0.0, v) / limits[label] for label, v in found.items())
-
-    best = min(result.trials, key=missed)
-    nearest = _as_limits_see(best.values, best.estimates)
-    wanted = [
-        f"{o.label} {'at most' if o.direction == 'minimize' else 'at least'} {o.limit:g} "
-        f"(nearest found: {nearest[o.label]:.4g})"
-        for o in result.objectives
-        if o.limit is not None
-    ]
-    return (
-        f"none of {len(result.trials)} candidates keeps the limits: {'; '.join(wanted)}. "
-        "Relax the limit of the objective, or allow smaller networks in [space]"
-    )

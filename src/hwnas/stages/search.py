@@ -24,8 +24,8 @@ from hwnas.search import (
     SearchResult,
     run_search,
 )
-from hwnas.search.engine import Failed, failed_trials, scored_trials
 from hwnas.search.evaluate import Evaluator
+from hwnas.search.result import Failed, failed_trials, scored_trials
 from hwnas.search.rungs import rung_counts
 from hwnas.search.samplers import make_sampler
 from hwnas.search.shared_study import Sharing

@@ -10,8 +10,8 @@ import pytest
 
 from hwnas.predictors import CostSource, DevicePredictor, shipped_experience
 from hwnas.search import Evaluation, Fidelity, Objective, run_search
-from hwnas.search.engine import price
 from hwnas.search.objective import violations
+from hwnas.search.pricing import prices_of
 from hwnas.search.samplers import Knowledge, knowledge_of_space
 from hwnas.search_spaces import (
     Candidate,
@@ -66,7 +66,7 @@ def test_prices_and_limits_are_those_that_the_engine_tells() -> None:
     objectives = [ACCURACY, LATENCY, WORST, SUM, *COUNTS, PARAMS, PEAK]
     knowledge = knowledge_of_space(SPACE, objectives, costs())
     candidates, codes = drawn(SPACE, 12)
-    told = price(SPACE, candidates, objectives, costs())
+    told = prices_of(SPACE, candidates, objectives, costs())
     prices = knowledge.price(codes)
     assert sorted(prices) == [1, 2, 3, 4, 5, 6]
     for j, found in prices.items():
@@ -88,7 +88,7 @@ def test_prices_and_limits_are_those_that_the_engine_tells() -> None:
 def test_each_limit_is_kept_by_itself(limited: Objective) -> None:
     knowledge = knowledge_of_space(SPACE, [ACCURACY, limited], costs())
     candidates, codes = drawn(SPACE, 12)
-    told = price(SPACE, candidates, [limited], costs())
+    told = prices_of(SPACE, candidates, [limited], costs())
     label = limited.label
     seen = [
         each.estimates[label].interval90[1] if label in each.estimates else each.values[label]

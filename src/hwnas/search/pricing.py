@@ -1,0 +1,79 @@
+"""What candidates cost, known before they are evaluated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hwnas.deploy.device import Target
+from hwnas.errors import ConfigError
+from hwnas.predictors import CostSource, Estimate
+from hwnas.search.evaluate import Evaluation
+from hwnas.search.failure import Failure, Outcome
+from hwnas.search.objective import COUNTED, LATENCY, Objective, label_on
+from hwnas.search_spaces import Candidate, SearchSpace, Workload
+
+__all__ = ["Price", "checked", "prices_of"]
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a candidate costs, before it is evaluated.
+
+    Attributes:
+        values: Cost by objective label.
+        estimates: Of the costs that a source predicted, by objective label; where an objective
+            reduces several targets, also by ``metric@target``.
+        counted: Exact counts of the workload, all of `COUNTED`.
+    """
+
+    values: Mapping[str, float]
+    estimates: Mapping[str, Estimate]
+    counted: Mapping[str, int]
+
+
+def prices_of(
+    space: SearchSpace,
+    candidates: Sequence[Candidate],
+    objectives: Sequence[Objective],
+    costs: Mapping[str, CostSource],
+) -> list[Price]:
+    """What candidates cost in each objective that is a cost.
+
+    Estimates are those of the objectives and, for one that reduces several targets, of each target.
+
+    Raises:
+        ConfigError: An objective names a target that nothing prices.
+    """
+    workloads: list[Workload] = [space.network.workload(c.network) for c in candidates]
+    latencies = [objective for objective in objectives if objective.metric == LATENCY]
+    found: dict[str, list[Estimate]] = {}
+    for objective in latencies:
+        for target in objective.priced_on:
+            if target not in costs:
+                raise ConfigError(f"nothing prices {objective.label}; pass costs[{target!r}]")
+            if target not in found:
+                wanted = [Target.parse(target)] * len(workloads)
+                found[target] = costs[target].cost(workloads, wanted)
+    estimates: list[dict[str, Estimate]] = []
+    for i in range(len(candidates)):
+        known = {target: column[i] for target, column in found.items()}
+        row = {label_on(LATENCY, target): estimate for target, estimate in known.items()}
+        estimates.append(row | {o.label: o.estimate(known) for o in latencies})
+    counted = [{name: count(w) for name, count in COUNTED.items()} for w in workloads]
+    return [
+        Price({**counts, **{label: e.mean for label, e in row.items()}}, row, counts)
+        for row, counts in zip(estimates, counted, strict=True)
+    ]
+
+
+def checked(
+    candidate: Candidate, objectives: Sequence[Objective], price: Price, evaluation: Evaluation
+) -> Outcome:
+    """The evaluation, if the costs beside it are numbers too."""
+    for label in (o.label for o in objectives if o.label in price.values):
+        if not math.isfinite(price.values[label]):
+            value = price.values[label]
+            return Failure("bad result", f"{candidate.id} is priced at {label} {value}")
+    return evaluation
