@@ -25,6 +25,7 @@ __all__ = ["BATCH", "History", "PlannedSampler", "keys_of"]
 
 BATCH = "hwnas:batch"
 """System attribute of a trial: the number of its batch and its place there."""
+_ENQUEUED = "fixed_params"  # Optuna's mark of a trial whose parameters were given
 _GROWTH = 50  # a batch has at least a fiftieth of the trials before it
 
 
@@ -141,7 +142,7 @@ class PlannedSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """The next proposal of the batch; none if there is no network that was not proposed."""
-        if not search_space:
+        if not search_space or _ENQUEUED in trial.system_attrs:
             return {}
         if self.knowledge is None:
             self.knowledge = Knowledge.of_distributions(search_space)
