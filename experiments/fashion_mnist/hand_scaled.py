@@ -98,7 +98,7 @@ def train_hand_scaled(
 
 def _trained(shared: tuple[Ingredients, float, Path], width: float) -> tuple[Network, float]:
     searched, seconds, folder = shared
-    ingredients = replace(searched, space=hand_scaled_space(searched, width))
+    ingredients = replace(searched, searched=hand_scaled_space(searched, width))
     recipe, space, name = ingredients.recipe, ingredients.space, f"width-{width:g}"
     architecture, done = space.smallest(), folder / f"{name}.json"
     onnx = folder / f"{name}.onnx"
