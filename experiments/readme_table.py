@@ -86,7 +86,7 @@ HEADLINES = (
     ),
     Headline("The same: median error", "at most 8 %", "predictor", "median_error", "default"),
     Headline(
-        "Hypervolume lost after 100 evaluations, NAS-Bench-201: over the best rival (three devices)",
+        "Hypervolume lost after 100 evaluations, NAS-Bench-201: over the best rival (3 devices)",
         "at most 0.6",
         "search_quality",
         "lost_ratio",
