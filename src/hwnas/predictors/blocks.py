@@ -5,7 +5,7 @@ Shapes: N networks, F features of a block.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,15 @@ from hwnas.predictors.physical import physical_features
 from hwnas.search_spaces import StepTable
 from hwnas.search_spaces.tabular import Codes, TabularSpace
 
-__all__ = ["Blocks", "Scale", "blocks_of_codes", "blocks_of_steps", "rows_of"]
+__all__ = [
+    "Blocks",
+    "Scale",
+    "blocks_of_codes",
+    "blocks_of_steps",
+    "counts",
+    "places",
+    "rows_of",
+]
 
 Blocks = Mapping[str, Numbers]
 """Features of shape (N, F), by name: ``"physical"``; of tabular spaces also ``"counts"`` (how
@@ -32,7 +40,11 @@ def blocks_of_codes(space: TabularSpace, codes: Codes) -> Blocks:
     """Of networks of a tabular space."""
     steps = space.steps(codes)
     physical = {} if steps is None else blocks_of_steps(steps)
-    return {**physical, "counts": _counts(space, codes), "places": _places(space, codes)}
+    return {
+        **physical,
+        "counts": counts(codes, space.options, space.groups),
+        "places": places(codes, space.options),
+    }
 
 
 def rows_of(blocks: Blocks, index: npt.NDArray[np.integer]) -> Blocks:
@@ -40,22 +52,19 @@ def rows_of(blocks: Blocks, index: npt.NDArray[np.integer]) -> Blocks:
     return {name: block[index] for name, block in blocks.items()}
 
 
-def _places(space: TabularSpace, codes: Codes) -> Numbers:
+def places(codes: Codes, options: Sequence[int]) -> Numbers:
     """One column for each option of each position: 1 where it is taken."""
-    columns = [
-        codes[:, position, None] == np.arange(options)
-        for position, options in enumerate(space.options)
-    ]
+    columns = [codes[:, i, None] == np.arange(count) for i, count in enumerate(options)]
     return np.hstack(columns).astype(np.float64)
 
 
-def _counts(space: TabularSpace, codes: Codes) -> Numbers:
+def counts(codes: Codes, options: Sequence[int], groups: Sequence[int]) -> Numbers:
     """One column for each option of each group of positions: how often it is taken."""
     columns = []
-    for group in sorted(set(space.groups)):
-        positions = [i for i, each in enumerate(space.groups) if each == group]
-        options = np.arange(max(space.options[i] for i in positions))
-        columns.append((codes[:, positions, None] == options).sum(1))
+    for group in sorted(set(groups)):
+        positions = [i for i, each in enumerate(groups) if each == group]
+        every = np.arange(max(options[i] for i in positions))
+        columns.append((codes[:, positions, None] == every).sum(1))
     return np.hstack(columns).astype(np.float64)
 
 

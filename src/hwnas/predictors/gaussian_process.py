@@ -16,13 +16,15 @@ from scipy.linalg import cho_solve, cholesky
 from scipy.optimize import minimize
 from scipy.stats import norm, qmc
 
-__all__ = ["Mixture", "Numbers", "Parts", "Prior", "covariances", "likeliest", "means"]
+__all__ = ["ABSENT", "Mixture", "Numbers", "Parts", "Prior", "covariances", "likeliest", "means"]
 
 Numbers = npt.NDArray[np.float64]
 
 _JITTER = 1e-8
 _LEAST_WEIGHT = 1e-3  # draws with less, relative to the heaviest, are left out
 _BOUND = 12.0  # of logarithms of variances
+ABSENT = -_BOUND
+"""The logarithm of the variance of a part that a draw does not have."""
 _DRAWS = 256
 _SCEPTICS = 64
 _PRESENT = 0.5  # share of the parts that a draw from the vague prior has
@@ -133,7 +135,7 @@ class Prior:
         uniform = np.clip(sobol.random(count), 1e-6, 1 - 1e-6)
         drawn: Numbers = self.mean + self.std * norm.ppf(uniform[:, : parts + 1])
         drawn = np.clip(drawn, -_BOUND, _BOUND)
-        drawn[:, :parts][uniform[:, parts + 1 :] > self.present] = -_BOUND
+        drawn[:, :parts][uniform[:, parts + 1 :] > self.present] = ABSENT
         return drawn
 
     def log_density(self, theta: Numbers) -> float:

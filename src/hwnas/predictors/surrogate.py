@@ -13,9 +13,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_triangular
-from scipy.stats import norm, qmc
 
-from hwnas.predictors.gaussian_process import Numbers, Parts, covariances
+from hwnas.predictors.gaussian_process import ABSENT, Numbers, Parts, Prior, covariances
 
 __all__ = ["Surrogate"]
 
@@ -33,15 +32,9 @@ _LIKELIHOOD_ROWS = 128  # at most so many observations weigh the draws
 @lru_cache(maxsize=16)
 def _draws(parts: int) -> Numbers:
     """Variances of the parts, 0 for those that are absent, and last the noise, (D, P + 1)."""
-    sobol = qmc.Sobol(2 * parts + 1, scramble=True, rng=np.random.default_rng(0))
-    uniform = np.clip(sobol.random(_DRAWS), 1e-6, 1 - 1e-6)
-    normal = norm.ppf(uniform[:, : parts + 1])
-    drawn = np.column_stack(
-        [_PART[0] + _PART[1] * normal[:, :parts], _NOISE[0] + _NOISE[1] * normal[:, parts]]
-    )
-    variances: Numbers = np.exp(drawn)
-    variances[:, :parts][uniform[:, parts + 1 :] > _PRESENT] = 0.0
-    return variances
+    means, deviations = np.array([*[_PART] * parts, _NOISE]).T
+    drawn = Prior(means, deviations, _PRESENT).draws(_DRAWS)
+    return np.where(drawn > ABSENT, np.exp(drawn), 0.0)
 
 
 @dataclass(frozen=True)

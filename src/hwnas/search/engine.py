@@ -21,7 +21,7 @@ from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
 from hwnas.search.executor import Executor, InProcess
 from hwnas.search.failure import Outcome, Patience
 from hwnas.search.objective import Objective, violations
-from hwnas.search.pricing import Price, checked, prices_of
+from hwnas.search.pricing import Price, if_priced, prices_of
 from hwnas.search.result import (
     Failed,
     Scored,
@@ -240,7 +240,7 @@ class _Search:
             patience.succeeded()
             return True
         if isinstance(outcome, Evaluation):
-            outcome = checked(candidate, self.objectives, price, outcome)
+            outcome = if_priced(candidate, self.objectives, price, outcome)
         if isinstance(outcome, Evaluation):
             frozen = self._tell(study, trial, price, outcome)
             patience.succeeded()

@@ -5,7 +5,7 @@ All functions take losses: arrays of shape (points, objectives) in which smaller
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import moocore
 import numpy as np
@@ -15,6 +15,7 @@ from hwnas.errors import ConfigError
 
 __all__ = [
     "coverage",
+    "front_by_front",
     "hypervolume",
     "hypervolume_history",
     "knee",
@@ -47,6 +48,15 @@ def coverage(first: Losses, second: Losses) -> float:
         raise ConfigError("coverage of an empty set; expected at least one point")
     covered = [(first <= point).all(1).any() for point in second]
     return float(np.mean(covered))
+
+
+def front_by_front(losses: Losses) -> Iterator[npt.NDArray[np.int64]]:
+    """Indices of the points that none dominates, then of those that only these do, and so on."""
+    left = np.arange(len(losses))
+    while len(left):
+        on_front = non_dominated(losses[left])
+        yield left[on_front]
+        left = left[~on_front]
 
 
 def reference_point(losses: Losses) -> Losses:
@@ -101,11 +111,10 @@ def pick_spread(losses: Losses, count: int) -> list[int]:
         ``min(count, len(losses))`` distinct indices.
     """
     picked: list[int] = []
-    left = np.arange(len(losses))
-    while len(picked) < count and len(left):
-        on_front = non_dominated(losses[left])
-        picked += _spread_on(losses, left[on_front].tolist(), count - len(picked))
-        left = left[~on_front]
+    for front in front_by_front(losses):
+        if len(picked) >= count:
+            break
+        picked += _spread_on(losses, front.tolist(), count - len(picked))
     return picked
 
 

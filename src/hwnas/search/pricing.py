@@ -14,7 +14,7 @@ from hwnas.search.failure import Failure, Outcome
 from hwnas.search.objective import COUNTED, LATENCY, Objective, label_on
 from hwnas.search_spaces import Candidate, SearchSpace, Workload
 
-__all__ = ["Price", "checked", "prices_of"]
+__all__ = ["Price", "if_priced", "prices_of"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def prices_of(
     ]
 
 
-def checked(
+def if_priced(
     candidate: Candidate, objectives: Sequence[Objective], price: Price, evaluation: Evaluation
 ) -> Outcome:
     """The evaluation, if the costs beside it are numbers too."""

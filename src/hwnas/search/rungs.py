@@ -16,10 +16,12 @@ from typing import Any
 import moocore
 import numpy as np
 import numpy.typing as npt
+import torch
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.trial import FrozenTrial, Trial
 
 from hwnas.errors import ConfigError
+from hwnas.search.evolution.nsga2 import crowding
 from hwnas.search.objective import Objective, losses
 
 __all__ = ["RUNGS", "RungCount", "Rungs", "best", "rung_counts"]
@@ -98,22 +100,9 @@ class Rungs:
 def best(table: npt.NDArray[np.float64], count: int) -> set[int]:
     """The best rows of a table of losses, of shape (points, objectives): by rank, then crowding."""
     ranks = moocore.pareto_rank(table)
-    crowding = np.zeros(len(table))
-    for rank in np.unique(ranks):
-        members = np.flatnonzero(ranks == rank)
-        crowding[members] = _crowding(table[members])
-    order = np.lexsort((-crowding, ranks))
+    distance = crowding(torch.from_numpy(table), torch.from_numpy(ranks)).numpy()
+    order = np.lexsort((-distance, ranks))
     return {int(row) for row in order[:count]}
-
-
-def _crowding(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    distance = np.zeros(len(table))
-    for column in table.T:
-        order = np.argsort(column, kind="stable")
-        span = float(column[order[-1]] - column[order[0]]) or 1.0
-        distance[order[[0, -1]]] = np.inf
-        distance[order[1:-1]] += (column[order[2:]] - column[order[:-2]]) / span
-    return distance
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ import re
 import sqlite3
 import time
 import warnings
+from pathlib import Path
+from typing import Any
 
 import optuna
 import sqlalchemy
@@ -16,7 +18,7 @@ from sqlalchemy import exc
 
 from hwnas.errors import ConfigError, StorageError
 
-__all__ = ["check_storage", "close_storage", "open_storage", "reason_of"]
+__all__ = ["check_storage", "close_storage", "open_storage", "reason_of", "write_ahead"]
 
 _SCHEMES = ("sqlite", "postgresql", "grpc")
 _EXAMPLES = "sqlite:////folder/study.db, postgresql://user@host/database or grpc://host:13000"
@@ -132,16 +134,21 @@ def _postgresql(address: str) -> RDBStorage:
         return RDBStorage(address, {"pool_pre_ping": True, "connect_args": timeout})
 
 
+def write_ahead(path: str | Path, **options: Any) -> sqlite3.Connection:
+    """Connect to a file with a write-ahead log: one write to disk a trial; readers never wait."""
+    connection: sqlite3.Connection = sqlite3.connect(
+        path, timeout=60, check_same_thread=False, **options
+    )
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+    return connection
+
+
 def _sqlite(address: str) -> RDBStorage:
     path = sqlalchemy.make_url(address).database or ""
 
     def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            path, timeout=60, check_same_thread=False, isolation_level=None
-        )
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-        return connection
+        return write_ahead(path, isolation_level=None)
 
     for attempt in itertools.count():
         try:

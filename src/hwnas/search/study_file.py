@@ -6,6 +6,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sqlalchemy import exc
 from hwnas.atomic import storage_errors
 from hwnas.errors import RunError, StorageError
 from hwnas.search.objective import Objective
+from hwnas.search.storage import write_ahead
 from hwnas.search.study_identity import other_objectives, study_of
 
 __all__ = ["StudyFile"]
@@ -143,14 +145,8 @@ def _attributes(values: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _storage(path: Path) -> RDBStorage:
-    def connect() -> sqlite3.Connection:
-        # A write-ahead log: one write to disk a trial, and readers never wait.
-        connection = sqlite3.connect(path, timeout=60, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-        return connection
-
-    return RDBStorage(f"sqlite:///{path.absolute()}", engine_kwargs={"creator": connect})
+    creator = partial(write_ahead, path)
+    return RDBStorage(f"sqlite:///{path.absolute()}", engine_kwargs={"creator": creator})
 
 
 def _translated(path: Path, error: BaseException) -> RunError | StorageError:

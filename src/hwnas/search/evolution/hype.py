@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hwnas.search.evolution.mating import tournaments
+from hwnas.search.evolution.by_rank import ByRank
 from hwnas.search.evolution.ordering import argsort
 from hwnas.search.evolution.ranks import LATER, fronts
 from hwnas.search.evolution.scores import Scores
@@ -24,23 +24,8 @@ _CACHED = 2**17  # the same on a CPU, so that they stay in its cache
 _MARGIN = 0.1  # of the range, between the worst loss and the reference point
 
 
-class HypE:
-    """Selection by rank and estimated hypervolume.
-
-    Args:
-        scores: Of the first population.
-        generator: Source of randomness.
-    """
-
-    def __init__(self, scores: Scores, generator: torch.Generator) -> None:
-        self._population = len(scores)
-        self._generator = generator
-        self._fitness = scores.violations
-        self.survive(scores)
-
-    def mates(self) -> tuple[Tensor, Tensor]:
-        """The better of two in rank, then in hypervolume, for each parent."""
-        return tournaments(self._fitness, (self._population + 1) // 2, self._generator)
+class HypE(ByRank):
+    """Selection by rank and estimated hypervolume, mates by the same; see `ByRank`."""
 
     def survive(self, scores: Scores) -> Tensor:
         """Whole fronts, then those of the last one that share the most volume."""

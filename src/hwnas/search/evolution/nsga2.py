@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hwnas.search.evolution.mating import tournaments
+from hwnas.search.evolution.by_rank import ByRank
 from hwnas.search.evolution.ordering import argsort, grouped
 from hwnas.search.evolution.ranks import LATER, fronts
 from hwnas.search.evolution.scores import Scores
@@ -16,19 +16,8 @@ from hwnas.search.evolution.scores import Scores
 __all__ = ["NSGA2", "crowding"]
 
 
-class NSGA2:
-    """Selection by rank and crowding.
-
-    Args:
-        scores: Of the first population.
-        generator: Source of randomness.
-    """
-
-    def __init__(self, scores: Scores, generator: torch.Generator) -> None:
-        self._population = len(scores)
-        self._generator = generator
-        self._fitness = scores.violations
-        self.survive(scores)
+class NSGA2(ByRank):
+    """Selection by rank and crowding, mates by the same; see `ByRank`."""
 
     def survive(self, scores: Scores) -> Tensor:
         """Whole fronts, then the least crowded; of equally crowded ones the first."""
@@ -45,10 +34,6 @@ class NSGA2:
             reached, ranks, distance = reached[lives], ranks[lives], distance[lives]
         self._fitness = ranks + 1 / (1 + distance)
         return reached
-
-    def mates(self) -> tuple[Tensor, Tensor]:
-        """The better of two in rank, then in crowding, for each parent."""
-        return tournaments(self._fitness, (self._population + 1) // 2, self._generator)
 
 
 def crowding(losses: Tensor, ranks: Tensor) -> Tensor:

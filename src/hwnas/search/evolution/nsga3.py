@@ -11,8 +11,8 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from hwnas.search.evolution.by_rank import ByRank
 from hwnas.search.evolution.directions import lattice_within
-from hwnas.search.evolution.mating import tournaments
 from hwnas.search.evolution.ordering import argsort, grouped
 from hwnas.search.evolution.ranks import LATER, fronts
 from hwnas.search.evolution.scores import Scores
@@ -23,8 +23,8 @@ _AXIS = 1e-6  # weight of the other objectives when the extreme point of one is 
 _BLOCK = 2**26
 
 
-class NSGA3:
-    """Selection by rank and niche.
+class NSGA3(ByRank):
+    """Selection by rank and niche; mates feasible before infeasible, otherwise at random.
 
     Args:
         scores: Of the first population.
@@ -32,20 +32,13 @@ class NSGA3:
     """
 
     def __init__(self, scores: Scores, generator: torch.Generator) -> None:
-        self._population = len(scores)
-        self._generator = generator
         objectives = scores.losses.shape[1]
-        self._directions = torch.from_numpy(lattice_within(objectives, self._population))
+        self._directions = torch.from_numpy(lattice_within(objectives, len(scores)))
         self._directions = self._directions.to(scores.losses.device)
         self._directions /= self._directions.norm(dim=1, keepdim=True)
         self._ideal = torch.full_like(scores.losses[0], torch.inf)
         self._extremes = scores.losses[:0]
-        self._fitness = scores.violations
-        self.survive(scores)
-
-    def mates(self) -> tuple[Tensor, Tensor]:
-        """Feasible before infeasible, otherwise at random."""
-        return tournaments(self._fitness, (self._population + 1) // 2, self._generator)
+        super().__init__(scores, generator)
 
     def survive(self, scores: Scores) -> Tensor:
         """Whole fronts, then from the last one those in the emptiest niches."""

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from hwnas.errors import ConfigError
+from hwnas.predictors.blocks import places
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search.front import Losses, non_dominated, reference_point
 from hwnas.search.samplers.knowledge import Knowledge
 from hwnas.search.samplers.planned import History, PlannedSampler
-from hwnas.search.samplers.pool import LISTED, random_start
+from hwnas.search.samplers.pool import random_start
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["QLogNEHVI"]
@@ -160,15 +161,14 @@ def _relaxed(knowledge: Knowledge, codes: Codes) -> Numbers:
     if knowledge.ordered:
         found: Numbers = codes / np.maximum(knowledge.sizes - 1, 1)
         return found
-    columns = zip(codes.T, knowledge.sizes, strict=True)
-    return np.hstack([(column[:, None] == np.arange(size)) * 1.0 for column, size in columns])
+    return places(codes, knowledge.sizes.tolist())
 
 
 def _nearest(
     knowledge: Knowledge, history: History, wanted: Numbers, rng: np.random.Generator
 ) -> Codes:
     """For each relaxed network the nearest that was not proposed, where there is one."""
-    if knowledge.rows is not None or knowledge.count <= LISTED:
+    if knowledge.listed:
         near = knowledge.all_codes()
     else:
         near = np.vstack([_neighbours(knowledge, point) for point in wanted])

@@ -9,7 +9,7 @@ import numpy as np
 
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search.acquisition import Dominated
-from hwnas.search.front import Losses, non_dominated
+from hwnas.search.front import Losses, front_by_front, non_dominated
 from hwnas.search.samplers.knowledge import Knowledge
 from hwnas.search.samplers.outlook import Draws, Outlook
 from hwnas.search.samplers.planned import History, PlannedSampler
@@ -108,13 +108,13 @@ def _informative(history: History) -> History:
     """The trials to learn from: all, or of very many the best ranks and some of the rest."""
     if len(history) <= _LEARNT_FROM:
         return history
-    left = np.arange(len(history))
+    wanted = _LEARNT_FROM * 3 // 4
     kept: list[int] = []
-    while len(kept) < _LEARNT_FROM * 3 // 4:
-        front = non_dominated(history.losses[left])
-        kept += left[front].tolist()
-        left = left[~front]
-    kept = kept[: _LEARNT_FROM * 3 // 4]
+    for front in front_by_front(history.losses):
+        if len(kept) >= wanted:
+            break
+        kept += front.tolist()
+    kept = kept[:wanted]
     rest = np.setdiff1d(np.arange(len(history)), kept)
     others = rest[np.linspace(0, len(rest) - 1, _LEARNT_FROM - len(kept)).astype(np.int64)]
     return history.rows(np.sort([*kept, *others]))

@@ -15,11 +15,14 @@ import numpy.typing as npt
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
 from hwnas.errors import ConfigError
-from hwnas.predictors.blocks import Blocks, Scale
+from hwnas.predictors.blocks import Blocks, Scale, counts, places
 from hwnas.predictors.gaussian_process import Numbers, Parts
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["Knowledge", "Price"]
+__all__ = ["LISTED", "Knowledge", "Price"]
+
+LISTED = 20_000
+"""A space of at most so many networks is looked at as a whole."""
 
 _SAMPLE = 2000  # networks that features are scaled over
 _NEAR = 2.0  # by how much a second radial part of the statistics looks closer
@@ -104,6 +107,11 @@ class Knowledge:
         """How many codes there are, those of equal networks counted each."""
         return float(len(self.rows)) if self.rows is not None else float(np.prod(self.sizes * 1.0))
 
+    @property
+    def listed(self) -> bool:
+        """Whether there are so few networks that all of them may be looked at."""
+        return self.rows is not None or self.count <= LISTED
+
     @cached_property
     def distributions(self) -> dict[str, BaseDistribution]:
         """Of a trial's parameters."""
@@ -164,13 +172,9 @@ class Knowledge:
 
     def _blocks(self, codes: Codes) -> Blocks:
         seen = codes if self.alike is None else self.alike(codes)
-        taken = [
-            (seen[:, position, None] == np.arange(count)).astype(np.float64)
-            for position, count in enumerate(self.sizes)
-        ]
-        blocks = {"places": np.hstack(taken)}
-        if len(self._groups) < len(taken):
-            blocks["counts"] = np.hstack([sum(taken[i] for i in group) for group in self._groups])
+        blocks = {"places": places(seen, self.sizes.tolist())}
+        if len(set(self._groups)) < len(self.sizes):
+            blocks["counts"] = counts(seen, self.sizes.tolist(), self._groups)
         if self.ordered and self.sizes.max() > 2:
             blocks["sizes"] = seen / np.maximum(self.sizes - 1, 1)
         if self.statistics is not None:
@@ -180,9 +184,7 @@ class Knowledge:
         return blocks
 
     @cached_property
-    def _groups(self) -> list[list[int]]:
-        """Positions whose options are the same."""
-        groups: dict[tuple[Any, ...], list[int]] = {}
-        for position, options in enumerate(self.options.values()):
-            groups.setdefault(tuple(options), []).append(position)
-        return list(groups.values())
+    def _groups(self) -> list[int]:
+        """A number for each position; the options of positions with the same one are the same."""
+        options = [tuple(each) for each in self.options.values()]
+        return [options.index(each) for each in options]

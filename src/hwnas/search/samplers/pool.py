@@ -9,14 +9,12 @@ import numpy as np
 
 from hwnas.search.evolution import evolve
 from hwnas.search.front import Losses, non_dominated
-from hwnas.search.samplers.knowledge import Knowledge
+from hwnas.search.samplers.knowledge import LISTED, Knowledge
 from hwnas.search.samplers.planned import History
 from hwnas.search_spaces.tabular import Codes
 
-__all__ = ["LISTED", "pool", "random_start"]
+__all__ = ["pool", "random_start"]
 
-LISTED = 20_000
-"""A space of at most so many networks is looked at as a whole."""
 _DRAWN = 2000  # networks that a start is picked from
 
 Score = Callable[[Codes], tuple[Losses, Losses]]
@@ -41,7 +39,7 @@ def pool(
         population: How many networks evolve.
         generations: For how long.
     """
-    if knowledge.rows is not None or knowledge.count <= LISTED:
+    if knowledge.listed:
         return history.unseen(knowledge.all_codes())
 
     def scored(codes: Any) -> tuple[Losses, Losses]:

@@ -114,7 +114,8 @@ def _ridge_and_svr(knowledge: Knowledge, codes: Codes, losses: Numbers, seed: in
         model.fit(features, (losses - centre) / unit)
 
     def predict(asked: Codes) -> Numbers:
-        found = np.mean([model.predict(_features(knowledge, asked)) for model in models], axis=0)
+        features = _features(knowledge, asked)
+        found = np.mean([model.predict(features) for model in models], axis=0)
         return np.asarray(centre + unit * found)
 
     return predict

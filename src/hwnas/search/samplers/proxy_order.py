@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hwnas.search.front import non_dominated
+from hwnas.search.front import front_by_front
 from hwnas.search.samplers.knowledge import Knowledge
 from hwnas.search.samplers.planned import History, PlannedSampler
 from hwnas.search.samplers.pool import pool
@@ -38,10 +38,10 @@ class ProxyOrder(PlannedSampler):
 
         candidates = pool(knowledge, history, score, rng)
         losses, missed = score(candidates)
-        left = np.flatnonzero(missed <= 0)
+        allowed = np.flatnonzero(missed <= 0)
         picked: list[int] = []
-        while len(picked) < count and len(left):
-            front = non_dominated(losses[left])
-            picked += rng.permutation(left[front]).tolist()
-            left = left[~front]
+        for front in front_by_front(losses[allowed]):
+            if len(picked) >= count:
+                break
+            picked += rng.permutation(allowed[front]).tolist()
         return candidates[picked[:count]]

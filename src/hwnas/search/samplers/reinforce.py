@@ -15,7 +15,7 @@ from hwnas.search.evolution.directions import lattice_within
 from hwnas.search.front import Losses
 from hwnas.search.samplers.knowledge import Knowledge
 from hwnas.search.samplers.planned import History, PlannedSampler
-from hwnas.search.samplers.pool import LISTED, random_start
+from hwnas.search.samplers.pool import random_start
 from hwnas.search.samplers.replay import Replay
 from hwnas.search_spaces.tabular import Codes
 
@@ -84,7 +84,7 @@ class Reinforce(PlannedSampler):
         """See `PlannedSampler.plan`."""
         policies = self._policies(history)
         turns = (len(history) + np.arange(count)) % len(policies.logits)
-        if knowledge.rows is not None or knowledge.count <= LISTED:
+        if knowledge.listed:
             drawn = self._without_replacement(knowledge, history, policies, turns, rng)
         else:
             drawn = _drawn(knowledge, history, policies, turns, rng)

@@ -17,6 +17,7 @@ from hwnas.predictors.blocks import blocks_of_steps
 from hwnas.predictors.cost_table import read_arrays
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search.objective import Direction
+from hwnas.search_spaces import StepTable
 from hwnas.search_spaces.tabular import Arrays, Codes, TabularSpace, tabular_space
 
 __all__ = ["Column", "ObjectiveTable", "read_column", "read_objective_table", "read_test_table"]
@@ -80,18 +81,21 @@ class ObjectiveTable:
         return self.space.connected(self.codes)
 
     @cached_property
+    def _steps(self) -> StepTable | None:
+        return self.space.steps(self.codes)
+
+    @cached_property
     def statistics(self) -> Numbers | None:
         """What is counted of the networks without training them, (N, F)."""
-        steps = self.space.steps(self.codes)
         depth = self.space.depth(self.codes)
-        if steps is None or depth is None:
+        if self._steps is None or depth is None:
             return None
-        return np.column_stack([blocks_of_steps(steps)["physical"], depth])
+        return np.column_stack([blocks_of_steps(self._steps)["physical"], depth])
 
     @cached_property
     def size(self) -> Numbers | None:
         """Mean of the logarithms of multiply-accumulates and weights, (N,)."""
-        steps = self.space.steps(self.codes)
+        steps = self._steps
         if steps is None:
             return None
         sizes = np.array([(s.macs, s.weight_bytes) if not s.dead else (0, 0) for s in steps.steps])

@@ -1,0 +1,36 @@
+"""What algorithms share that select by fronts first."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from hwnas.search.evolution.mating import tournaments
+from hwnas.search.evolution.scores import Scores
+
+__all__ = ["ByRank"]
+
+
+class ByRank(ABC):
+    """Mates by tournaments in a fitness that selection leaves behind; less of it is better.
+
+    Args:
+        scores: Of the first population.
+        generator: Source of randomness.
+    """
+
+    def __init__(self, scores: Scores, generator: torch.Generator) -> None:
+        self._population = len(scores)
+        self._generator = generator
+        self._fitness = scores.violations
+        self.survive(scores)
+
+    def mates(self) -> tuple[Tensor, Tensor]:
+        """The fitter of two for each parent."""
+        return tournaments(self._fitness, (self._population + 1) // 2, self._generator)
+
+    @abstractmethod
+    def survive(self, scores: Scores) -> Tensor:
+        """Who lives on; see `hwnas.search.evolution.algorithm.Algorithm`."""
