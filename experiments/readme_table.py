@@ -223,11 +223,13 @@ def crosstab(rows: Sequence[Row]) -> str:
 
 
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
+    "accuracy_predictor": crosstab,
     "evolution": crosstab,
     "gemm": crosstab,
     "latency_zoo": crosstab,
     "peak_memory": crosstab,
     "predictors": crosstab,
+    "search_quality": crosstab,
     "spec_sheets": crosstab,
 }
 """Experiments whose table is not `markdown`."""

@@ -1,0 +1,238 @@
+"""How well are accuracies ranked from a few, with what is free learnt first and without it?
+
+For each seed some networks of a published table are labelled and a thousand others are predicted;
+asked is how their order agrees with that of their accuracies (Kendall's tau). The surrogate of the
+search is asked with and without what costs no training, and so is a small network after FBNetV3
+(Dai et al., CVPR 2021), whose body learns to predict the same statistics before it sees a label.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import torch
+from scipy.stats import kendalltau
+from torch import Tensor, nn
+
+from experiments.command import data_folder, run_command
+from experiments.readme_table import crosstab
+from experiments.record import Results, Row
+from hwnas.errors import ConfigError
+from hwnas.plugin import resolve
+from hwnas.predictors.blocks import places
+from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.surrogate import Surrogate
+from hwnas.search.samplers.knowledge import Knowledge
+from hwnas.search.samplers.outlook import scale_of
+from hwnas.search.tables import ObjectiveTable, read_objective_table
+from hwnas.search.tables.benchmark import knowledge_of
+from hwnas.search.tables.table import read_column
+from hwnas.search_spaces.tabular import Codes
+
+LABELS = (20, 50, 100)
+ASKED = 1000
+GAINS = {"surrogate": ("free", "codes"), "network": ("network-free", "network")}
+_WIDTH = 64
+_STEPS, _FIRST_STEPS, _BATCH = 400, 2000, 128
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table, and what is free of its networks beside what the table's encoding tells.
+
+    Attributes:
+        file: Relative to ``HWNAS_DATA``.
+        accuracy: Array of labels.
+        counted: Arrays that count networks, where the encoding does not tell what they are made of.
+    """
+
+    file: str
+    accuracy: str
+    counted: tuple[str, ...] = ()
+
+
+_TOTALS = ("flops", "params")
+CASES: Mapping[str, Case] = {
+    "nb201-cifar10": Case("nasbench/nasbench201.npz", "cifar10_test_acc200"),
+    "nb201-cifar100": Case("nasbench/nasbench201.npz", "cifar100_test_acc200"),
+    "ofa": Case("nasbench/ofa_mbv3_w10_imagenet.npz", "top1"),
+    "macro": Case("nasbench/nasbench_macro_cifar10.npz", "mean_acc", _TOTALS),
+    "channels-resnet": Case("nasbench/channelbench_resnet_cifar10.npz", "mean_acc", _TOTALS),
+    "channels-mobilenet": Case("nasbench/channelbench_mobilenet_cifar10.npz", "mean_acc", _TOTALS),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.accuracy_predictor.run", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--cases", nargs="+", default=list(CASES), metavar="NAME")
+    parser.add_argument("--seeds", type=int, default=10, help="seeds 0 to N - 1")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    run_command(parser, work)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    if arguments.seeds < 1:
+        raise ConfigError(f"--seeds is {arguments.seeds}; expected at least 1")
+    cases = {name: resolve("case", name, CASES) for name in arguments.cases}
+    torch.set_num_threads(1)
+    answers = Results(arguments.out / "results.jsonl", {"asked": ASKED, "steps": _STEPS})
+    for name, case in cases.items():
+        known = Known.of(case)
+        for seed in range(arguments.seeds):
+            if answers.find("tau-100", f"{name} free", seed) is None:
+                answers.put(taus(name, known, seed))
+                print(f"{name} seed {seed} recorded", flush=True)
+        answers.put(gains(answers.rows, name))
+    print(crosstab(answers.rows))
+
+
+@dataclass(frozen=True)
+class Known:
+    """A table's networks and what is known of them.
+
+    Attributes:
+        table: With the accuracy as its only objective.
+        knowledge: All that is free.
+    """
+
+    table: ObjectiveTable
+    knowledge: Knowledge
+
+    @classmethod
+    def of(cls, case: Case) -> Known:
+        """Read from ``HWNAS_DATA``."""
+        path = data_folder() / case.file
+        table = read_objective_table([f"{path}:{case.accuracy}:max"])
+        knowledge = knowledge_of(table, {})
+        if case.counted:
+            columns = [read_column(f"{path}:{name}:min").values for name in case.counted]
+            logs = np.log(np.column_stack(columns))
+            knowledge = replace(knowledge, statistics=lambda codes: logs[table.rows_of(codes)])
+        return cls(table, knowledge)
+
+    @property
+    def codes_only(self) -> Knowledge:
+        """Only which option is taken where."""
+        return replace(self.knowledge, statistics=None, scores=None)
+
+    def free(self, codes: Codes) -> Numbers:
+        """Statistics and scores of networks, each column of mean 0 and deviation 1."""
+        asked = (self.knowledge.statistics, self.knowledge.scores)
+        columns = np.hstack([each(codes) for each in asked if each is not None])
+        return np.asarray((columns - columns.mean(0)) / np.maximum(columns.std(0), 1e-9))
+
+
+def taus(case: str, known: Known, seed: int) -> list[Row]:
+    """Of every method and number of labels."""
+    table = known.table
+    order = np.random.default_rng(seed).permutation(np.flatnonzero(table.connected))
+    asked = order[-ASKED:]
+    networks = {name: Network(known, seed, name == "network-free") for name in GAINS["network"]}
+    found = []
+    for count in LABELS:
+        rows = order[:count]
+        losses = table.losses[rows, 0]
+        targets = scale_of(losses, minimised=False)(losses)
+        guesses = {
+            "codes": learnt(known.codes_only, table, rows, targets, asked),
+            "free": learnt(known.knowledge, table, rows, targets, asked),
+            **{name: network.guess(rows, targets, asked) for name, network in networks.items()},
+        }
+        for name, guess in guesses.items():
+            tau = kendalltau(guess, table.losses[asked, 0]).statistic
+            found.append(Row(f"tau-{count}", f"{case} {name}", seed, float(tau), "tau", ASKED))
+    return found
+
+
+def learnt(
+    knowledge: Knowledge, table: ObjectiveTable, rows: Codes, targets: Numbers, asked: Codes
+) -> Numbers:
+    """What the surrogate of the search says, in the scale in which the search learns."""
+    surrogate = Surrogate.fitted(knowledge.parts(table.codes[rows]), targets)
+    return surrogate.predict(knowledge.parts(table.codes[asked]))[0]
+
+
+class Network:
+    """A perceptron over options, with or without statistics to learn first.
+
+    Args:
+        known: All networks of the table may be looked at before any label is.
+        seed: Of its weights and batches.
+        free: Whether it learns what is free first.
+    """
+
+    def __init__(self, known: Known, seed: int, free: bool) -> None:
+        torch.manual_seed(seed)
+        options = places(known.table.codes, known.table.space.options)
+        self._inputs = torch.from_numpy(options.astype(np.float32))
+        self._body = nn.Sequential(
+            nn.Linear(options.shape[1], _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, _WIDTH), nn.ReLU()
+        )
+        if free:
+            statistics = known.free(known.table.codes).astype(np.float32)
+            self._learn_first(torch.from_numpy(statistics))
+        self._start = {name: value.clone() for name, value in self._body.state_dict().items()}
+
+    def _learn_first(self, statistics: Tensor) -> None:
+        model = nn.Sequential(self._body, nn.Linear(_WIDTH, statistics.shape[1]))
+        optimiser = torch.optim.Adam(model.parameters(), 1e-3)
+        for _ in range(_FIRST_STEPS):
+            batch = torch.randint(len(statistics), (_BATCH,))
+            _step(optimiser, nn.functional.mse_loss(model(self._inputs[batch]), statistics[batch]))
+
+    def guess(self, rows: Codes, targets: Numbers, asked: Codes) -> Numbers:
+        """Predictions for some rows after labels of others."""
+        self._body.load_state_dict(self._start)
+        model = nn.Sequential(self._body, nn.Linear(_WIDTH, 1))
+        optimiser = torch.optim.Adam(model.parameters(), 1e-3, weight_decay=1e-4)
+        scaled = (targets - targets.mean()) / max(float(targets.std()), 1e-9)
+        wanted = torch.from_numpy(scaled.astype(np.float32))[:, None]
+        for _ in range(_STEPS):
+            _step(optimiser, nn.functional.mse_loss(model(self._inputs[rows]), wanted))
+        with torch.no_grad():
+            found: Numbers = model(self._inputs[asked])[:, 0].double().numpy()
+        return found
+
+
+def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimiser.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+
+
+def gains(rows: list[Row], case: str) -> list[Row]:
+    """What is gained by learning the statistics first: the mean difference, and on which seeds."""
+    found = {(row.metric, row.subject, row.seed): row.value for row in rows}
+    seeds = sorted({row.seed for row in rows if row.subject == f"{case} free"})
+    answers = []
+    for name, (after, before) in GAINS.items():
+        for count in LABELS:
+            pairs = [
+                [found[f"tau-{count}", f"{case} {method}", seed] or 0.0 for seed in seeds]
+                for method in (after, before)
+            ]
+            apart = [a - b for a, b in zip(*pairs, strict=True)]
+            spread = {"least": min(apart), "most": max(apart)}
+            answers += [
+                Row(f"gain-{count}", f"{case} {name}", 0, fmean(apart), "tau", len(apart), spread),
+                Row(
+                    f"seeds-ahead-{count}",
+                    f"{case} {name}",
+                    0,
+                    fmean(each > 0 for each in apart),
+                    "ratio",
+                    len(apart),
+                ),
+            ]
+    return answers
+
+
+if __name__ == "__main__":
+    main()
