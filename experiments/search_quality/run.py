@@ -125,8 +125,10 @@ def summary(case: str, sampler: str, rows: list[SearchRow]) -> list[Row]:
 
 
 def everything(case: str) -> list[Row]:
-    """What the first table's whole front loses on the test table: no search can lose less but by
-    luck."""
+    """What the first table's whole front loses on the test table.
+
+    A search that is told only of the first table loses less by luck alone.
+    """
     about, folder = CASES[case], data_folder()
     if not about.test:
         return []
