@@ -180,8 +180,15 @@ class CellSpace(SearchSpace):
 
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Convolutions on the longest path of a cell."""
-        published = np.array([OPERATIONS.index(option) for option in _OPTIONS])
-        return NasBench201Space().depth(published[codes])
+        table, published = self.published(codes)
+        return table.depth(published)
+
+    def published(
+        self, codes: npt.NDArray[np.int64]
+    ) -> tuple[NasBench201Space, npt.NDArray[np.int64]]:
+        """The same cells as rows of the table."""
+        numbers = np.array([OPERATIONS.index(option) for option in _OPTIONS])
+        return NasBench201Space(), numbers[codes]
 
     @cached_property
     def _part_table(self) -> PartTable:

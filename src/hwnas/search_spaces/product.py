@@ -17,6 +17,7 @@ from hwnas.search_spaces.choice_space import ChoiceSpace
 from hwnas.search_spaces.choices import Choice
 from hwnas.search_spaces.space import SearchSpace, StageOutline
 from hwnas.search_spaces.steps import PartTable
+from hwnas.search_spaces.tabular import TabularSpace
 
 __all__ = ["ProductSpace"]
 
@@ -120,6 +121,12 @@ class ProductSpace(SearchSpace):
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
         """That of the networks."""
         return self._network.depth(self._of_networks(codes))
+
+    def published(
+        self, codes: npt.NDArray[np.int64]
+    ) -> tuple[TabularSpace, npt.NDArray[np.int64]] | None:
+        """That of the networks."""
+        return self._network.published(self._of_networks(codes))
 
     def _of_networks(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return codes[:, : len(self._network.choices)]

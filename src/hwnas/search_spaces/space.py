@@ -15,6 +15,7 @@ from hwnas.search_spaces.architecture import Architecture, Candidate
 from hwnas.search_spaces.blueprint import blueprint
 from hwnas.search_spaces.choice_space import ChoiceSpace
 from hwnas.search_spaces.steps import PartTable, StepTable, counted
+from hwnas.search_spaces.tabular import TabularSpace
 from hwnas.search_spaces.workload import Workload, trace
 
 if TYPE_CHECKING:
@@ -132,4 +133,14 @@ class SearchSpace(ChoiceSpace):
 
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
         """How many blocks, or whatever a space is deep in, come one after the other, (N,)."""
+        return None
+
+    def published(
+        self, codes: npt.NDArray[np.int64]
+    ) -> tuple[TabularSpace, npt.NDArray[np.int64]] | None:
+        """The space of a published table that these networks are in, and their codes there.
+
+        What is known of that space, such as scores that ship with hwnas, holds for them; None where
+        there is no such table.
+        """
         return None

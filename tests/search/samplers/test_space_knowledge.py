@@ -182,3 +182,22 @@ def test_the_guided_sampler_evaluates_nothing_that_is_known_to_miss_a_limit() ->
     assert not all(trial.feasible for trial in by_chance.trials)
     best = [r.front[0].values["accuracy"] for r in (result, by_chance)]
     assert best[0] > best[1]
+
+
+def test_cells_of_the_published_table_have_its_scores_and_those_without_a_path_are_left_out() -> (
+    None
+):
+    joint = ProductSpace(CELLS, {"recipe": RecipeSpace({"learning_rate": (0.01, 0.1)})})
+    for space, rest in ((CELLS, []), (joint, [0] * (len(joint.choices) - len(CELLS.choices)))):
+        knowledge = knowledge_of_space(space)
+        cells = [[0] * 6, [0, 0, 0, 4, 0, 0], [0, 0, 0, 0, 0, 4], [4] * 6]
+        codes = np.array([cell + rest for cell in cells])
+        assert knowledge.allowed(codes).tolist() == [False, True, False, True]
+        assert knowledge.scores is not None
+        scores = knowledge.scores(codes)
+        assert scores.shape == (4, 3)
+        assert (scores[3] > scores[1]).all()  # more convolutions score higher
+
+
+def test_spaces_of_no_published_table_have_no_scores() -> None:
+    assert knowledge_of_space(SPACE).scores is None

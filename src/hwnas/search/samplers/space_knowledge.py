@@ -13,6 +13,7 @@ from hwnas.predictors import CostSource, DevicePredictor
 from hwnas.predictors.blocks import Blocks, blocks_of_steps
 from hwnas.predictors.estimate import NORMAL_90
 from hwnas.predictors.gaussian_process import Numbers
+from hwnas.predictors.shipped_scores import shipped_scores
 from hwnas.search.objective import LATENCY, Objective
 from hwnas.search.samplers.knowledge import Knowledge, Price
 from hwnas.search_spaces import SearchSpace
@@ -28,12 +29,13 @@ def knowledge_of_space(
     objectives: Sequence[Objective] = (),
     costs: Mapping[str, CostSource] | None = None,
 ) -> Knowledge:
-    """What a sampler may know of a space: its options, statistics, and prices of objectives.
+    """What a sampler may know of a space: its options, statistics, scores, prices of objectives.
 
     Prices are those that the search itself tells: of latencies what their predictors say, of
     counted costs the counts. Where a space does not know what its networks are put together of
     (`SearchSpace.parts`), or a cost source is no `DevicePredictor`, there is no price, and the
-    objective is learnt.
+    objective is learnt. Of networks that a published table has, the scores that ship with hwnas are
+    known, and whether their outputs depend on their inputs: those that do not are not allowed.
 
     Args:
         space: Where candidates come from. Codes are those that it encodes networks as.
@@ -44,6 +46,7 @@ def knowledge_of_space(
     return Knowledge(
         {choice.name: choice.options for choice in space.choices},
         statistics=known.statistics if known.has_steps else None,
+        scores=known.scores if known.has_scores else None,
         size=known.size if known.has_steps else None,
         price=known.prices,
         allowed=known.allowed,
@@ -62,12 +65,15 @@ class _Known:
     priced: dict[int, Objective] = field(init=False)
     """Objectives that have a price, by their index."""
     has_steps: bool = field(init=False)
+    has_scores: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self._blocks = _Remembered(self._looked_at)
         self._values = _Remembered(self._priced)
         one = np.zeros((1, len(self.space.choices)), dtype=np.int64)
         self.has_steps = self.space.steps(one) is not None
+        published = self.space.published(one)
+        self.has_scores = published is not None and shipped_scores(*published) is not None
         counted = self.space.counted(one)
         self.priced = {
             j: o
@@ -86,14 +92,26 @@ class _Known:
         counted = self.space.counted(codes)
         return np.asarray(np.log([counted["macs"], counted["params"]]).mean(0))
 
+    def scores(self, codes: Codes) -> Numbers:
+        """Of untrained networks, (N, S)."""
+        published = self.space.published(codes)
+        assert published is not None
+        found = shipped_scores(*published)
+        assert found is not None
+        return found
+
     def prices(self, codes: Codes) -> dict[int, Price]:
         """What objectives will be, by index."""
         none = np.zeros(len(codes))
         return {j: Price(value, none) for j, (value, _) in self._values(codes).items()}
 
     def allowed(self, codes: Codes) -> npt.NDArray[np.bool_]:
-        """Whether the limits of priced objectives are kept, (N,)."""
+        """Whether limits of priced objectives are kept and an output tells of the input, (N,)."""
         kept = np.ones(len(codes), dtype=bool)
+        published = self.space.published(codes)
+        if published is not None:
+            table, rows = published
+            kept &= table.connected(rows)
         for j, (_, seen) in self._values(codes).items():
             objective = self.objectives[j]
             if objective.limit is not None:
