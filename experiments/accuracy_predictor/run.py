@@ -36,6 +36,7 @@ from hwnas.search_spaces.tabular import Codes
 
 LABELS = (20, 50, 100)
 ASKED = 1000
+SCORED = 100
 GAINS = {"surrogate": ("free", "codes"), "network": ("network-free", "network")}
 _WIDTH = 64
 _STEPS, _FIRST_STEPS, _BATCH = 400, 2000, 128
@@ -82,7 +83,9 @@ def work(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--seeds is {arguments.seeds}; expected at least 1")
     cases = {name: resolve("case", name, CASES) for name in arguments.cases}
     torch.set_num_threads(1)
-    answers = Results(arguments.out / "results.jsonl", {"asked": ASKED, "steps": _STEPS})
+    answers = Results(
+        arguments.out / "results.jsonl", {"asked": ASKED, "scored": SCORED, "steps": _STEPS}
+    )
     for name, case in cases.items():
         known = Known.of(case)
         for seed in range(arguments.seeds):
@@ -117,6 +120,25 @@ class Known:
             knowledge = replace(knowledge, statistics=lambda codes: logs[table.rows_of(codes)])
         return cls(table, knowledge)
 
+    def guessed_scores(self, seed: int) -> Knowledge | None:
+        """With scores that are predicted from those of some networks; None without scores.
+
+        What is to be had where a space is too large to score all of its networks.
+        """
+        if self.knowledge.scores is None:
+            return None
+        plain = replace(self.knowledge, scores=None)
+        codes = self.table.codes
+        scored = np.random.default_rng([seed, 1]).permutation(np.flatnonzero(self.table.connected))
+        rows = scored[:SCORED]
+        parts, asked = plain.parts(codes[rows]), plain.parts(codes)
+        columns = [
+            Surrogate.fitted(parts, score).predict(asked)[0]
+            for score in self.knowledge.scores(codes[rows]).T
+        ]
+        guessed = np.column_stack(columns)
+        return replace(plain, scores=lambda codes: guessed[self.table.rows_of(codes)])
+
     @property
     def codes_only(self) -> Knowledge:
         """Only which option is taken where."""
@@ -134,6 +156,12 @@ def taus(case: str, known: Known, seed: int) -> list[Row]:
     table = known.table
     order = np.random.default_rng(seed).permutation(np.flatnonzero(table.connected))
     asked = order[-ASKED:]
+    kinds = {
+        "codes": known.codes_only,
+        "statistics": replace(known.knowledge, scores=None),
+        "guessed-scores": known.guessed_scores(seed),
+        "free": known.knowledge,
+    }
     networks = {name: Network(known, seed, name == "network-free") for name in GAINS["network"]}
     found = []
     for count in LABELS:
@@ -141,8 +169,11 @@ def taus(case: str, known: Known, seed: int) -> list[Row]:
         losses = table.losses[rows, 0]
         targets = scale_of(losses, minimised=False)(losses)
         guesses = {
-            "codes": learnt(known.codes_only, table, rows, targets, asked),
-            "free": learnt(known.knowledge, table, rows, targets, asked),
+            **{
+                name: learnt(knowledge, table, rows, targets, asked)
+                for name, knowledge in kinds.items()
+                if knowledge is not None
+            },
             **{name: network.guess(rows, targets, asked) for name, network in networks.items()},
         }
         for name, guess in guesses.items():

@@ -104,6 +104,10 @@ def _boxes(front: Losses, reference: Losses) -> tuple[Losses, Losses]:
     n, m = front.shape
     if m == 1 or n == 0:
         return front[:1], np.broadcast_to(reference, front[:1].shape)
+    if m == 2:  # stairs: each point's box ends where that of the one before begins
+        stairs = front[np.argsort(front[:, 0], kind="stable")]
+        upper = np.column_stack([np.full(n, reference[0]), [reference[1], *stairs[:-1, 1]]])
+        return stairs, upper
     # As ranks, since the decomposition is for points that share no coordinate; a box between two
     # ranks of the same value has no volume.
     order = np.argsort(front, axis=0, kind="stable")
