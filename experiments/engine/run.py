@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import re
 import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -30,39 +32,58 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cases",
         nargs="+",
-        default=["nsga2-12", "nsga2-45", "tpe-12", "random-12"],
-        metavar="SAMPLER-CHOICES",
+        default=["guided-12", "guided-45", "nsga2-12", "nsga2-45", "tpe-12", "random-12"],
+        metavar="SAMPLER-CHOICES[-TRIALS]",
     )
     parser.add_argument("--job", action=argparse.BooleanOptionalAction, default=True)
 
 
 def work(arguments: argparse.Namespace) -> None:
     trials: int = arguments.trials
-    if trials < 2 * WINDOW or trials % WINDOW:
-        raise ConfigError(f"--trials is {trials}; expected a multiple of {WINDOW}, two at least")
+    cases = {name: Case.parse(name, trials) for name in arguments.cases}
     job_overrides = ["train.budget_minutes=1", "search.trials=40", "search.random_baseline=false"]
     setting = Setting(arguments, {"trials": trials}, job_overrides)
     for seed in setting.seeds:
-        for case in arguments.cases:
-            if setting.answers.find("ms_per_trial", case, seed) is None:
-                windows = bench(case, trials, seed)
-                setting.observations.put(observed(case, windows, seed))
-                setting.answer(summary(case, windows, seed))
+        for name, case in cases.items():
+            if setting.answers.find("ms_per_trial", name, seed) is None:
+                windows = bench(case, seed)
+                setting.observations.put(observed(name, windows, seed))
+                setting.answer(summary(name, windows, seed))
         if arguments.job and setting.answers.find("peak_pss", "job", seed) is None:
             setting.answer([job_memory(arguments, [*job_overrides, *arguments.set], seed)])
     setting.show()
 
 
-def bench(case: str, trials: int, seed: int) -> list[EngineRow]:
+@dataclass(frozen=True)
+class Case:
+    """A benchmark: so many trials of a sampler in a space of so many choices."""
+
+    sampler: str
+    choices: int
+    trials: int
+
+    @classmethod
+    def parse(cls, name: str, trials: int) -> Case:
+        """From e.g. ``"nsga2-12"``, or ``"guided-12-10000"`` with its own number of trials."""
+        found = re.fullmatch(r"(.+?)-(\d+)(?:-(\d+))?", name)
+        if found is None:
+            raise ConfigError(f"--cases {name!r}: expected such as nsga2-12 or guided-12-10000")
+        case = cls(found[1], int(found[2]), int(found[3] or trials))
+        if case.trials < 2 * WINDOW or case.trials % WINDOW:
+            raise ConfigError(
+                f"{case.trials} trials of {name}; expected a multiple of {WINDOW}, two at least"
+            )
+        return case
+
+
+def bench(case: Case, seed: int) -> list[EngineRow]:
     """A benchmark in a fresh process, so that one's memory is not another's."""
-    sampler, _, choices = case.partition("-")
-    if not choices.isdigit():
-        raise ConfigError(f"--cases {case!r}: expected a sampler and a number, such as nsga2-12")
+    sampler, choices, trials = case.sampler, case.choices, case.trials
     print(f"seed {seed}: {trials} trials of {sampler} with {choices} choices", flush=True)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        windows = process.submit(bench_engine, trials, int(choices), sampler, seed).result()
+        windows = process.submit(bench_engine, trials, choices, sampler, seed).result()
     if not windows or windows[-1].trials < trials:
-        raise ConfigError(f"--cases {case!r}: the space ran out of networks before trial {trials}")
+        raise ConfigError(f"{sampler}, {choices} choices: no networks were left before {trials}")
     return windows
 
 
