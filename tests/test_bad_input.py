@@ -102,6 +102,13 @@ def test_a_module_that_fails_to_import(refused: Callable[..., str], tmp_path: Pa
     )
 
 
+def test_networks_that_cannot_grow(refused: Callable[..., str]) -> None:
+    refused(
+        ["search.evaluator=grow", 'space={name="nasbench201"}'],
+        "networks of space 'nasbench201' cannot grow",
+    )
+
+
 def test_recipes_that_are_none(hwnas: Command, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("name = ")
     hwnas("search", tmp_path / "a.toml").refused("is not TOML", "line 1")

@@ -113,3 +113,19 @@ def test_what_cannot_work_is_refused(
 ) -> None:
     line = hwnas("search", quick_recipe, "--run", tmp_path / "run", *given).refused(told)
     assert "secret" not in line
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--set", "search.storage=sqlite:////nowhere/a.db"], "cannot open the storage sqlite"),
+        (["--set", "search.storage=postgresql://127.0.0.1:1/a"], "cannot open the storage postg"),
+        (["--set", "search.workers=1", "--ray-address", "127.0.0.1:1"], "no Ray cluster can be"),
+    ],
+)
+def test_what_does_not_answer_is_said_before_anything_is_done(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path, given: list[str], told: str
+) -> None:
+    run = tmp_path / "run"
+    hwnas("search", quick_recipe, "--run", run, *given).refused(told)
+    assert json.loads(hwnas("status", run, "--json").out)["stages"] == {}

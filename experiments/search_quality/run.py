@@ -160,6 +160,7 @@ def ratios(rows: list[Row]) -> list[Row]:
 
 RIVALS = {
     "best-rival": ("linas", "forest", "surrogate-nsga2", "proxy-order"),
+    "linas": ("linas",),
     "tpe": ("tpe",),
 }
 

@@ -34,7 +34,7 @@ from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.measurements import read_measurements
 from hwnas.stages.pick import make_bundle, picked
 from hwnas.stages.report import write_results
-from hwnas.stages.search import found, search
+from hwnas.stages.search import check_shared_study, found, search
 from hwnas.stages.summary import Summary, summarise
 
 __all__ = [
@@ -208,6 +208,7 @@ def _work(
     job = Job(ingredients, folder, reporter)
     left = [goal for goal in goals if not is_finished(folder, goal)]
     if left:
+        check_shared_study(folder.recipe.search)
         with storage_errors(folder.path), _ray(job, ray_address):
             for goal in left:
                 _reach(job, goal)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ __all__ = ["connected_ray", "local_ray", "map_tasks", "unwrapped"]
 T = TypeVar("T")
 
 _OBJECT_STORE_BYTES = 1 << 30
+_PATIENCE_SECONDS = 5
 _SETTINGS = {
     "PYTHONWARNINGS": "ignore",  # of the workers, which would otherwise greet with Ray's own
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -78,6 +81,7 @@ def connected_ray(address: str, import_paths: Sequence[Path] = ()) -> Iterator[N
     """
     import ray
 
+    _check_answers(address)
     paths = [*map(str, import_paths), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {"PYTHONWARNINGS": "ignore", "PYTHONPATH": os.pathsep.join(paths)}
     with _set_unless_set(_SETTINGS):
@@ -90,14 +94,29 @@ def connected_ray(address: str, import_paths: Sequence[Path] = ()) -> Iterator[N
             )
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             [reason, *_] = str(error).splitlines() or [type(error).__name__]
-            raise ConfigError(
-                f"no Ray cluster can be used at {address!r} ({reason}); start one with "
-                "`ray start --head`, or leave --ray-address out to work on this machine"
-            ) from error
+            raise _no_cluster(address, reason) from error
         try:
             yield
         finally:
             ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Refuse an address where nothing listens, for which Ray itself waits for minutes."""
+    found = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address)
+    if found is None:
+        return
+    try:
+        socket.create_connection((found[1], int(found[2])), _PATIENCE_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, str(error)) from error
+
+
+def _no_cluster(address: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"no Ray cluster can be used at {address!r} ({reason}); start one with "
+        "`ray start --head`, or leave --ray-address out to work on this machine"
+    )
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, SearchSpace
 from hwnas.search_spaces.growth import can_grow, grow
 
-__all__ = ["GrowEvaluator", "Lineage"]
+__all__ = ["GrowEvaluator", "Lineage", "check_growable"]
 
 _SHARE_OF_TRAINING = 0.25
 _SHARE_OF_LEARNING_RATE = 0.2
@@ -85,6 +85,19 @@ class Lineage:
         return self.folder / f"{architecture.id}.safetensors"
 
 
+def check_growable(space: SearchSpace) -> None:
+    """Refuse a space whose networks cannot grow.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if not isinstance(space, MobileNetSpace):
+        raise ConfigError(
+            f'evaluator "grow": networks of space {space.name!r} cannot grow; use space '
+            '"mobilenet", or evaluator "train"'
+        )
+
+
 @dataclass(frozen=True)
 class GrowEvaluator:
     """Trains each candidate for a short while, starting from what a smaller network has learnt.
@@ -116,11 +129,7 @@ class GrowEvaluator:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.space, MobileNetSpace):
-            raise ConfigError(
-                f'evaluator "grow": networks of space {self.space.name!r} cannot grow; use space '
-                '"mobilenet", or evaluator "train"'
-            )
+        check_growable(self.space)
 
     @cached_property
     def key(self) -> str:

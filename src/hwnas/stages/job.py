@@ -20,7 +20,7 @@ from hwnas.run_folder import RunFolder
 from hwnas.search import EVALUATORS, TASKS
 from hwnas.search.data import ImageData, load_data
 from hwnas.search.evaluate import Evaluator, Fidelity
-from hwnas.search.lineage import GrowEvaluator, Lineage
+from hwnas.search.lineage import GrowEvaluator, Lineage, check_growable
 from hwnas.search.objective import LATENCY, Objective, check_objectives
 from hwnas.search.samplers import make_sampler
 from hwnas.search.task import Task, smoothed
@@ -75,6 +75,8 @@ class Ingredients:
         )
         names, options = recipe.space.names, recipe.space.options
         space = joint_space(names, data.image_shape, task.outputs, options)
+        if recipe.search.evaluator == "grow":
+            check_growable(space.network)
         _check_roles(space.roles, recipe, task, len(data.train))
         check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
         for target in Goal(recipe.objective).targets:

@@ -29,10 +29,11 @@ from hwnas.search.result import Failed, failed_trials, scored_trials
 from hwnas.search.rungs import rung_counts
 from hwnas.search.samplers import make_sampler
 from hwnas.search.shared_study import Sharing
+from hwnas.search.storage import close_storage, open_storage
 from hwnas.search.study import SearchStudy
 from hwnas.stages.job import Goal, Job
 
-__all__ = ["BASELINE", "found", "search"]
+__all__ = ["BASELINE", "check_shared_study", "found", "search"]
 
 BASELINE = "random"
 
@@ -59,6 +60,17 @@ def search(
             _search(job, goal, executor, costs, BASELINE, "random", advance)
 
     job.perform("random-baseline", inputs, baseline, lambda: _is_there(job, goal, BASELINE))
+
+
+def check_shared_study(config: SearchConfig) -> None:
+    """Open the storage that runs share, if there is one, before anything is trained for it.
+
+    Raises:
+        ConfigError: Its address is wrong.
+        StorageError: Nothing answers there, or refuses.
+    """
+    if config.storage is not None:
+        close_storage(open_storage(config.storage))
 
 
 def _is_there(job: Job, goal: Goal, study_name: str | None = None) -> bool:

@@ -13,8 +13,8 @@ from hwnas.errors import ConfigError
 from hwnas.search.evolution.box import Box
 from hwnas.search.evolution.dtlz import dtlz2, dtlz2_front
 from hwnas.search.evolution.loop import evolve
-from hwnas.search.evolution.threads import one_thread
 from hwnas.search.front import hypervolume
+from hwnas.search.threads import one_thread
 
 __all__ = ["EvolveRow", "bench_evolve", "front_quality"]
 

@@ -16,7 +16,7 @@ from hwnas.search.evolution.codes import Canonical, CodeGenes
 from hwnas.search.evolution.genes import Genes
 from hwnas.search.evolution.result import Evolution, result_of
 from hwnas.search.evolution.scores import Score, Scores, checked_scores
-from hwnas.search.evolution.threads import one_thread
+from hwnas.search.threads import one_thread
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.tabular import TabularSpace
 

@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hwnas.errors import ConfigError
 from hwnas.search.front import Losses
 from hwnas.search.samplers.knowledge import Knowledge
+from hwnas.search.threads import one_thread
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["BATCH", "History", "PlannedSampler", "keys_of"]
@@ -26,7 +27,7 @@ __all__ = ["BATCH", "History", "PlannedSampler", "keys_of"]
 BATCH = "hwnas:batch"
 """System attribute of a trial: the number of its batch and its place there."""
 _ENQUEUED = "fixed_params"  # Optuna's mark of a trial whose parameters were given
-_GROWTH = 50  # a batch has at least a fiftieth of the trials before it
+_GROWTH = 30  # a batch has at least a thirtieth of the trials before it
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,8 @@ class PlannedSampler(BaseSampler):
         history = self._history(knowledge, study, before, before[: len(before) - shared])
         size = max(1, len(history) // _GROWTH // self.batch) * self.batch - shared
         rng = np.random.default_rng([self.seed, number])
-        return _Batch(number, size, self.plan(knowledge, history, size, rng))
+        with one_thread():
+            return _Batch(number, size, self.plan(knowledge, history, size, rng))
 
     def _known(self, knowledge: Knowledge, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
         """The trials whose networks are known."""

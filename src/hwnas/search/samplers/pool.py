@@ -9,7 +9,7 @@ import numpy as np
 
 from hwnas.search.evolution import evolve
 from hwnas.search.front import Losses, non_dominated
-from hwnas.search.samplers.knowledge import LISTED, Knowledge
+from hwnas.search.samplers.knowledge import Knowledge
 from hwnas.search.samplers.planned import History
 from hwnas.search_spaces.tabular import Codes
 
@@ -68,7 +68,7 @@ def random_start(
     """Random networks that were not proposed and are allowed, as far as that is known."""
     drawn = knowledge.draw(_DRAWN, rng)
     drawn = history.unseen(drawn[knowledge.allowed(drawn)])
-    if len(drawn) < count and knowledge.count <= LISTED:
+    if len(drawn) < count and knowledge.listed:
         left = history.unseen(knowledge.all_codes())
         kept = left[knowledge.allowed(left)]
         drawn = rng.permutation(kept if len(kept) else left)

@@ -1,0 +1,34 @@
+"""How many threads arithmetic takes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import cache
+
+import torch
+from threadpoolctl import ThreadpoolController
+
+__all__ = ["one_thread"]
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """No second thread for a while, neither of torch nor of NumPy.
+
+    Much that a search does is small: sorting, ranking, matrices of a few hundred rows. A second
+    thread makes that twice as slow, and on a busy machine they wait for each other ten times as
+    long as they work.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with _libraries().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
