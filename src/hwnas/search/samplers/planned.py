@@ -27,7 +27,8 @@ __all__ = ["BATCH", "History", "PlannedSampler", "keys_of"]
 BATCH = "hwnas:batch"
 """System attribute of a trial: the number of its batch and its place there."""
 _ENQUEUED = "fixed_params"  # Optuna's mark of a trial whose parameters were given
-_GROWTH = 30  # a batch has at least a thirtieth of the trials before it
+_GROWTH = 30  # a batch has about a thirtieth of the trials before it,
+_MOST = 100  # but no more: a plan's memory grows with the square
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,8 @@ class PlannedSampler(BaseSampler):
         # known, and the plan another.
         shared = len(before) % self.batch
         history = self._history(knowledge, study, before, before[: len(before) - shared])
-        size = max(1, len(history) // _GROWTH // self.batch) * self.batch - shared
+        wanted = min(len(history) // _GROWTH, _MOST)
+        size = max(1, wanted // self.batch) * self.batch - shared
         rng = np.random.default_rng([self.seed, number])
         with one_thread():
             return _Batch(number, size, self.plan(knowledge, history, size, rng))
