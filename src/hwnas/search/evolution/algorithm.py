@@ -14,7 +14,7 @@ from hwnas.search.evolution.nsga2 import NSGA2
 from hwnas.search.evolution.nsga3 import NSGA3
 from hwnas.search.evolution.scores import Scores
 
-__all__ = ["ALGORITHMS", "Algorithm"]
+__all__ = ["ALGORITHMS", "REAL_VARIATION", "Algorithm"]
 
 
 class Algorithm(Protocol):
@@ -52,3 +52,11 @@ ALGORITHMS: Mapping[str, Callable[[Scores, torch.Generator], Algorithm]] = {
     "nsga3": NSGA3,
 }
 """Algorithms by name."""
+
+REAL_VARIATION: Mapping[str, Mapping[str, float]] = {
+    "nsga3": {"crossover": 1.0, "crossover_index": 30.0},
+}
+"""How points of a box vary, where that is not as `RealGenes` has it by default: NSGA-III keeps
+children near their parents, since its survivors are far apart (Deb and Jain, "An Evolutionary
+Many-Objective Optimization Algorithm Using Reference-Point-Based Nondominated Sorting Approach",
+IEEE TEC 2014, table III)."""

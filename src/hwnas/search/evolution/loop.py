@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.plugin import closest
-from hwnas.search.evolution.algorithm import ALGORITHMS, Algorithm
+from hwnas.search.evolution.algorithm import ALGORITHMS, REAL_VARIATION, Algorithm
 from hwnas.search.evolution.box import Box, RealGenes
 from hwnas.search.evolution.codes import Canonical, CodeGenes
 from hwnas.search.evolution.genes import Genes
@@ -77,7 +77,7 @@ def evolve(
     if not 0 <= seed < 2**63:
         raise ConfigError(f"seed is {seed}; expected 0 to 2**63 - 1")
     generator = torch.Generator(usable_device(device)).manual_seed(seed)
-    genes = _genes(space, generator, canonical)
+    genes = _genes(space, generator, canonical, algorithm)
     known = None if initial is None else torch.as_tensor(initial)
     if known is not None and len(known) > population:
         raise ConfigError(
@@ -126,9 +126,10 @@ def _genes(
     space: SearchSpace | TabularSpace | Sequence[int] | Box,
     generator: torch.Generator,
     canonical: Canonical | None,
+    algorithm: str,
 ) -> Genes:
     if isinstance(space, Box):
-        return RealGenes(space, generator)
+        return RealGenes(space, generator, **REAL_VARIATION.get(algorithm, {}))
     if isinstance(space, SearchSpace):
         sizes = [len(choice.options) for choice in space.choices]
         return CodeGenes(sizes, generator, canonical or space.canonical, space.size())
