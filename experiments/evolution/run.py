@@ -153,13 +153,21 @@ def summary(observed: Sequence[Row]) -> list[Row]:
         values = [row.value for row in rows if row.value is not None]
         spread = {"least": min(values), "most": max(values)}
         answers.append(Row(metric, subject, 0, median(values), "", len(values), spread))
-    speeds = {row.subject: row.value for row in answers if row.metric == SPEED}
-    for subject, value in speeds.items():
+    for subject in [subject for metric, subject in groups if metric == SPEED]:
         case, _, by = subject.rpartition(" ")
-        rival = speeds.get(f"{case} pymoo")
-        if by == "hwnas" and value and rival:
-            answers.append(Row(SPEED, f"{case} hwnas/pymoo", 0, value / rival, "ratio", 1))
+        rival = groups.get((SPEED, f"{case} pymoo"))
+        if by == "hwnas" and rival:
+            answers.append(_times_as_fast(case, groups[SPEED, subject], rival))
     return answers
+
+
+def _times_as_fast(case: str, ours: Sequence[Row], theirs: Sequence[Row]) -> Row:
+    """The ratio of the medians, and the range of the rounds'."""
+    speeds = [[row.value or 0.0 for row in rows] for rows in (ours, theirs)]
+    rounds = [mine / other for mine, other in zip(*speeds, strict=True)]
+    spread = {"least": min(rounds), "most": max(rounds)}
+    ratio = median(speeds[0]) / median(speeds[1])
+    return Row(SPEED, f"{case} hwnas/pymoo", 0, ratio, "ratio", len(rounds), spread)
 
 
 if __name__ == "__main__":

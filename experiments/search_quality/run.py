@@ -149,7 +149,8 @@ def ratios(rows: list[Row]) -> list[Row]:
                 found = [_ratio(lost, metric, case, rivals) for case in cases]
                 values = [value for value in found if value is not None]
                 if len(values) == len(cases):
-                    spread = {"least": min(values), "most": max(values)}
+                    several = len(values) > 1
+                    spread = {"least": min(values), "most": max(values)} if several else {}
                     subject = f"{group} guided/{name}"
                     mean = fmean(values)
                     answers.append(
