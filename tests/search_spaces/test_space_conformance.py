@@ -33,6 +33,7 @@ from hwnas.search_spaces import (
     batch_norms,
     mobilenet,
     nasbench201,
+    simplenet,
     trace,
 )
 
@@ -116,8 +117,13 @@ SPACES: dict[str, SearchSpace] = {
     "mobilenet-small": mobilenet((28, 28, 1), 10),
     "gated": GatedSpace(),
     "nasbench201": nasbench201((8, 8, 3), 4, channels=4, cells=1),
+    "simplenet-tiny": simplenet((8, 8, 1), 10),
+    "simplenet-slim": simplenet((20, 20, 3), 4, preset="slim"),
 }
-LARGE: dict[str, SearchSpace] = {"mobilenet-large": mobilenet((224, 224, 3), 1000)}
+LARGE: dict[str, SearchSpace] = {
+    "mobilenet-large": mobilenet((224, 224, 3), 1000),
+    "simplenet-full": simplenet((32, 32, 3), 10),
+}
 COUNTED = [name for name, space in SPACES.items() if space.size() < 2000]
 RECOMPUTED = "import runpy, sys; print(runpy.run_path(sys.argv[1])['samples_of_all_spaces']())"
 

@@ -10,6 +10,8 @@ from hwnas.search_spaces.mobilenet import MobileNetSpace, mobilenet
 from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
 from hwnas.search_spaces.product import ProductSpace
 from hwnas.search_spaces.recipe import RecipeSpace, recipe_space
+from hwnas.search_spaces.simplenet import SimpleNetSpace, simplenet
+from hwnas.search_spaces.simplenet_config import Group, SimpleNetConfig
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import Assembly, PartTable, Step, StepTable
 from hwnas.search_spaces.supernet import Supernet, batch_norms
@@ -24,6 +26,7 @@ __all__ = [
     "CellSpace",
     "Choice",
     "ChoiceSpace",
+    "Group",
     "MobileNetConfig",
     "MobileNetSpace",
     "Operator",
@@ -33,6 +36,8 @@ __all__ = [
     "ProductSpace",
     "RecipeSpace",
     "SearchSpace",
+    "SimpleNetConfig",
+    "SimpleNetSpace",
     "Stage",
     "Step",
     "StepTable",
@@ -44,12 +49,14 @@ __all__ = [
     "mobilenet",
     "nasbench201",
     "recipe_space",
+    "simplenet",
     "trace",
 ]
 
 SPACES: Mapping[str, Callable[..., SearchSpace]] = {
     "mobilenet": mobilenet,
     "nasbench201": nasbench201,
+    "simplenet": simplenet,
 }
 
 # What a search may have beside networks; the name is the role.
