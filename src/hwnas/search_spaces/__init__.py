@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 
 from hwnas.search_spaces.architecture import Architecture, Candidate
 from hwnas.search_spaces.cells import CellSpace, nasbench201
+from hwnas.search_spaces.channel_config import ChannelConfig
+from hwnas.search_spaces.channel_groups import ChannelGroup, channel_groups
+from hwnas.search_spaces.channels import ChannelSpace, channels
 from hwnas.search_spaces.choice_space import ChoiceSpace
 from hwnas.search_spaces.choices import Choice, Option, When
 from hwnas.search_spaces.mobilenet import MobileNetSpace, mobilenet
@@ -24,6 +27,9 @@ __all__ = [
     "Assembly",
     "Candidate",
     "CellSpace",
+    "ChannelConfig",
+    "ChannelGroup",
+    "ChannelSpace",
     "Choice",
     "ChoiceSpace",
     "Group",
@@ -46,6 +52,8 @@ __all__ = [
     "When",
     "Workload",
     "batch_norms",
+    "channel_groups",
+    "channels",
     "mobilenet",
     "nasbench201",
     "recipe_space",
@@ -54,6 +62,7 @@ __all__ = [
 ]
 
 SPACES: Mapping[str, Callable[..., SearchSpace]] = {
+    "channels": channels,
     "mobilenet": mobilenet,
     "nasbench201": nasbench201,
     "simplenet": simplenet,

@@ -10,6 +10,7 @@ from hwnas.errors import ConfigError
 from hwnas.plugin import build, resolve
 from hwnas.search_spaces import ROLES, SPACES, ChoiceSpace, ProductSpace, SearchSpace
 from hwnas.search_spaces.cells import CellSpace
+from hwnas.search_spaces.channels import channels
 from hwnas.search_spaces.mobilenet import MobileNetSpace
 from hwnas.search_spaces.simplenet import SimpleNetSpace
 
@@ -57,6 +58,7 @@ def spaces() -> list[SpaceEntry]:
     ]
     cells = CellSpace()
     found.append((cells, "", cells.image_shape))
+    found.append((channels((32, 32, 3), outputs=10), "", (32, 32, 3)))
     found += [
         (SimpleNetSpace.from_preset(preset, image_shape), preset, image_shape)
         for preset, image_shape in _SIMPLENET.items()
