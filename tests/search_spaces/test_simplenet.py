@@ -14,6 +14,7 @@ from torch import nn
 from hwnas.deploy import export_onnx
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import Group, SimpleNetSpace, simplenet
+from hwnas.search_spaces.catalogue import named_space
 
 PUBLISHED = simplenet((32, 32, 3), 10, preset="simplenet-5m")
 
@@ -110,6 +111,14 @@ def test_a_space_of_ones_own() -> None:
     groups = (Group((16, 16), depth=(1, 2), width=(0.5, 1)), Group((16,), (5,)))
     space = simplenet((4, 4, 1), 3, groups=groups, resolution=(4,))
     assert space.size() == 2 + 2 * 2  # widths of one layer, or of two
+
+
+def test_a_recipe_may_say_its_groups() -> None:
+    groups = [{"channels": [16, 32], "depth": [1, 2]}, {"channels": [32], "kernel_size": [5]}]
+    space = named_space("simplenet", (8, 8, 1), 3, {"groups": groups, "resolution": [8]})
+    assert space.size() == 2
+    with pytest.raises(ConfigError, match=r"Group.width has 2; expected shares"):
+        named_space("simplenet", (8, 8, 1), 3, {"groups": [{"channels": [8], "width": [2]}]})
 
 
 def test_images_that_are_too_small_are_refused() -> None:
