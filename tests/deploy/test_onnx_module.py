@@ -107,6 +107,8 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray], dict[str, object]]] = {
     "slice": ("Slice", {"s": ints(1, 0), "e": ints(3, 99), "a": ints(1, 3), "t": ints(1, 2)}, {}),
     "reshape": ("Reshape", {"s": ints(0, 2, -1)}, {}),
     "squeeze": ("ReduceMean", {"a": ints(2, 3)}, {"keepdims": 0}),
+    "largest": ("ReduceMax", {"a": ints(2, 3)}, {"keepdims": 0}),
+    "pool of a part": ("MaxPool", {}, {"kernel_shape": [4, 4], "strides": [4, 4], "ceil_mode": 1}),
     "gather": ("Gather", {"i": ints(2, 0)}, {"axis": 1}),
     "transpose": ("Transpose", {}, {"perm": [0, 2, 3, 1]}),
     "unsqueeze": ("Unsqueeze", {"a": ints(1)}, {}),

@@ -262,3 +262,11 @@ def test_operators_and_tensors_are_values() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         workload.operators[0].macs = 0  # type: ignore[misc]
     assert len({workload, trace(nn.Conv2d(3, 4, 1), (3, 4, 4))}) == 1
+
+
+def test_max_pooling_writes_its_result_alone() -> None:
+    """PyTorch makes indices for the gradient, twice the size of the result; no runtime does."""
+    workload = trace(nn.MaxPool2d(2), (4, 8, 8))
+    (pool,) = workload.operators
+    assert pool.kind == "pool"
+    assert workload.bytes_moved(pool) == 4 * (4 * 8 * 8 + 4 * 4 * 4)

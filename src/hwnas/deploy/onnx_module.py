@@ -202,9 +202,12 @@ def _reshape(a: Attributes, x: Tensor, shape: Tensor) -> Tensor:
     return x.reshape(sizes)
 
 
-def _mean(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    given = axes.tolist() if axes is not None else a.get("axes", list(range(x.dim())))
-    return x.mean(given, keepdim=bool(a.get("keepdims", 1)))
+def _reduction(run: Callable[..., Tensor]) -> Operator:
+    def reduction(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
+        given = axes.tolist() if axes is not None else a.get("axes", list(range(x.dim())))
+        return run(x, given, keepdim=bool(a.get("keepdims", 1)))
+
+    return reduction
 
 
 def _clip(
@@ -284,7 +287,8 @@ OPERATORS: dict[str, Operator] = {
     "MaxPool": _pool(F.max_pool2d),
     "Mul": lambda a, x, y: x * y,
     "Pow": lambda a, x, y: x**y,
-    "ReduceMean": _mean,
+    "ReduceMax": _reduction(torch.amax),
+    "ReduceMean": _reduction(torch.mean),
     "Relu": lambda a, x: F.relu(x),
     "Reshape": _reshape,
     "Shape": lambda a, x: torch.tensor(x.shape),

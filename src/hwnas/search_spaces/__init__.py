@@ -4,12 +4,17 @@ from collections.abc import Callable, Mapping
 
 from hwnas.search_spaces.architecture import Architecture, Candidate
 from hwnas.search_spaces.cells import CellSpace, nasbench201
+from hwnas.search_spaces.channel_config import ChannelConfig
+from hwnas.search_spaces.channel_groups import ChannelGroup, channel_groups
+from hwnas.search_spaces.channels import ChannelSpace, channels
 from hwnas.search_spaces.choice_space import ChoiceSpace
 from hwnas.search_spaces.choices import Choice, Option, When
 from hwnas.search_spaces.mobilenet import MobileNetSpace, mobilenet
 from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
 from hwnas.search_spaces.product import ProductSpace
 from hwnas.search_spaces.recipe import RecipeSpace, recipe_space
+from hwnas.search_spaces.simplenet import SimpleNetSpace, simplenet
+from hwnas.search_spaces.simplenet_config import Group, SimpleNetConfig
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import Assembly, PartTable, Step, StepTable
 from hwnas.search_spaces.supernet import Supernet, batch_norms
@@ -22,8 +27,12 @@ __all__ = [
     "Assembly",
     "Candidate",
     "CellSpace",
+    "ChannelConfig",
+    "ChannelGroup",
+    "ChannelSpace",
     "Choice",
     "ChoiceSpace",
+    "Group",
     "MobileNetConfig",
     "MobileNetSpace",
     "Operator",
@@ -33,6 +42,8 @@ __all__ = [
     "ProductSpace",
     "RecipeSpace",
     "SearchSpace",
+    "SimpleNetConfig",
+    "SimpleNetSpace",
     "Stage",
     "Step",
     "StepTable",
@@ -41,15 +52,20 @@ __all__ = [
     "When",
     "Workload",
     "batch_norms",
+    "channel_groups",
+    "channels",
     "mobilenet",
     "nasbench201",
     "recipe_space",
+    "simplenet",
     "trace",
 ]
 
 SPACES: Mapping[str, Callable[..., SearchSpace]] = {
+    "channels": channels,
     "mobilenet": mobilenet,
     "nasbench201": nasbench201,
+    "simplenet": simplenet,
 }
 
 # What a search may have beside networks; the name is the role.

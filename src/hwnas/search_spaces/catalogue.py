@@ -10,15 +10,24 @@ from hwnas.errors import ConfigError
 from hwnas.plugin import build, resolve
 from hwnas.search_spaces import ROLES, SPACES, ChoiceSpace, ProductSpace, SearchSpace
 from hwnas.search_spaces.cells import CellSpace
+from hwnas.search_spaces.channels import channels
 from hwnas.search_spaces.mobilenet import MobileNetSpace
+from hwnas.search_spaces.simplenet import SimpleNetSpace
 
 __all__ = ["SpaceEntry", "joint_space", "named_space", "spaces"]
 
-_EXAMPLES = {
+_MOBILENET = {
     "tiny": (8, 8, 1),
     "small": (32, 32, 3),
     "large": (224, 224, 3),
     "mobilenet-v3-large": (224, 224, 3),
+}
+_SIMPLENET = {
+    "tiny": (8, 8, 1),
+    "slim": (28, 28, 1),
+    "full": (32, 32, 3),
+    "simplenet-310k": (32, 32, 3),
+    "simplenet-5m": (32, 32, 3),
 }
 
 
@@ -45,10 +54,15 @@ def spaces() -> list[SpaceEntry]:
     """Every shipped space, once for each of its presets."""
     found: list[tuple[SearchSpace, str, tuple[int, int, int]]] = [
         (MobileNetSpace.from_preset(preset, image_shape, outputs=10), preset, image_shape)
-        for preset, image_shape in _EXAMPLES.items()
+        for preset, image_shape in _MOBILENET.items()
     ]
     cells = CellSpace()
     found.append((cells, "", cells.image_shape))
+    found.append((channels((32, 32, 3), outputs=10), "", (32, 32, 3)))
+    found += [
+        (SimpleNetSpace.from_preset(preset, image_shape), preset, image_shape)
+        for preset, image_shape in _SIMPLENET.items()
+    ]
     return [
         SpaceEntry(space.name, preset, image_shape, len(space.choices), space.size())
         for space, preset, image_shape in found

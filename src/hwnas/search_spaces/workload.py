@@ -170,7 +170,8 @@ _KINDS: dict[str, OperatorKind] = {
     "add": "elementwise", "mul": "elementwise", "sub": "elementwise", "div": "elementwise",
     "cat": "elementwise", "copy": "elementwise", "clone": "elementwise",
     "mean": "pool", "sum": "pool", "avg_pool2d": "pool", "max_pool2d_with_indices": "pool",
-    "_adaptive_avg_pool2d": "pool", "upsample_bilinear2d": "pool", "upsample_nearest2d": "pool",
+    "_adaptive_avg_pool2d": "pool", "amax": "pool",
+    "upsample_bilinear2d": "pool", "upsample_nearest2d": "pool",
     "view": "view", "_unsafe_view": "view", "t": "view", "permute": "view", "transpose": "view",
     "unsqueeze": "view", "squeeze": "view", "expand": "view", "slice": "view", "select": "view",
     "detach": "view", "alias": "view", "split": "view", "chunk": "view", "unbind": "view",
@@ -217,6 +218,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         name = func._schema.name.split("::")[-1].rstrip("_")
         if not written or not read:
             return result
+        if name == "max_pool2d_with_indices":
+            written = written[
+                :1
+            ]  # the indices are for PyTorch's gradient; nothing deployed has them
         if _KINDS.get(name) == "view" and id(read[0]) in self._weights:
             for tensor in written:
                 self._note_weight_view(read[0], tensor)

@@ -1,0 +1,194 @@
+"""What is elastic and what is fixed in a SimpleNet space, and the published networks.
+
+SimpleNet is Hasanpour et al., "Lets keep it simple, Using simple architectures to outperform deeper
+and more complex architectures" (2016): 13 convolutions, of which two are pointwise, in groups that
+2x2 max pooling lies between, a global max pooling and a linear layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces.layers import make_divisible
+
+__all__ = ["PRESETS", "Group", "Preset", "SimpleNetConfig"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Convolutions at one size of feature maps.
+
+    Attributes:
+        channels: Of each layer at width 1.
+        kernel_size: Of each layer, odd; one number stands for all.
+        depth: Options for how many of the layers there are, counted from the first; all if empty.
+        width: Options for each layer's channels as a share of ``channels``, in (0, 1].
+    """
+
+    channels: tuple[int, ...]
+    kernel_size: tuple[int, ...] = (3,)
+    depth: tuple[int, ...] = ()
+    width: tuple[float, ...] = (1,)
+
+    def __post_init__(self) -> None:
+        layers = len(self.channels)
+        if not layers or min(self.channels) < 1:
+            raise ConfigError(f"Group.channels is {list(self.channels)}; expected numbers from 1")
+        kernels = self.kernel_size * layers if len(self.kernel_size) == 1 else self.kernel_size
+        object.__setattr__(self, "kernel_size", kernels)
+        object.__setattr__(self, "depth", _increasing("Group.depth", self.depth or (layers,)))
+        object.__setattr__(self, "width", _increasing("Group.width", self.width))
+        if len(kernels) != layers or any(size < 1 or size % 2 == 0 for size in kernels):
+            raise ConfigError(
+                f"Group.kernel_size is {list(kernels)}; expected one odd number, or one for each "
+                f"of the {layers} layers"
+            )
+        if max(self.depth) != layers:
+            raise ConfigError(
+                f"Group.depth is {list(self.depth)}; the largest has to be {layers}, the number of "
+                "layers in Group.channels"
+            )
+        if max(self.width) > 1:
+            raise ConfigError(
+                f"Group.width has {max(self.width)}; expected shares in (0, 1]. For wider layers "
+                "raise Group.channels"
+            )
+        self._check_nesting()
+
+    def options(self, layer: int) -> tuple[int, ...]:
+        """The numbers of channels that a layer may have, from small to large."""
+        full = self.channels[layer]
+        return tuple(full if w == 1 else make_divisible(full * w) for w in self.width)
+
+    def _check_nesting(self) -> None:
+        for layer, full in enumerate(self.channels):
+            found = self.options(layer)
+            if sorted(set(found)) != list(found):
+                raise ConfigError(
+                    f"Group.width {list(self.width)} gives {list(found)} channels of {full}; they "
+                    "are rounded to multiples of 8, so choose widths further apart"
+                )
+        for depth in self.depth:
+            # What follows the group has weights for as many channels as the last layer gives.
+            if self.channels[depth - 1] > self.channels[-1]:
+                raise ConfigError(
+                    f"Group.depth {depth} ends the group at {self.channels[depth - 1]} channels, "
+                    f"more than the {self.channels[-1]} of its last layer, which shared weights "
+                    f"are made for; leave {depth} out"
+                )
+
+
+@dataclass(frozen=True)
+class SimpleNetConfig:
+    """All that defines a `SimpleNetSpace`. Lists of options go from small to large.
+
+    Attributes:
+        groups: From the images to the global pooling; max pooling halves, rounding up, what goes
+            from one to the next.
+        resolution: Options for height and width of the input, in pixels.
+        in_channels: Channels of the images.
+        outputs: Length of the output vector, e.g. the number of classes.
+        dropout: Probability, in [0, 1), after each convolution. The paper trained with 0.2.
+    """
+
+    groups: tuple[Group, ...]
+    resolution: tuple[int, ...] = (32,)
+    in_channels: int = 3
+    outputs: int = 10
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "resolution", _increasing("resolution", self.resolution))
+        if not self.groups:
+            raise ConfigError("groups is empty; a network needs at least one Group")
+        for name in ("in_channels", "outputs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
+        halvings = len(self.groups) - 1
+        if min(self.resolution) < 2**halvings:
+            raise ConfigError(
+                f"images of {min(self.resolution)} pixels are smaller than the space can take: "
+                f"they are halved {halvings} times between its {len(self.groups)} groups. Use "
+                f'preset = "tiny", fewer space.groups, or a space.resolution of at least '
+                f"{2**halvings}"
+            )
+
+    def taken(self, group: int, layer: int) -> tuple[int, ...]:
+        """The numbers of channels that a layer may be given, from small to large."""
+        if layer:
+            return self.groups[group].options(layer - 1)
+        return self.given(group - 1) if group else (self.in_channels,)
+
+    def given(self, group: int) -> tuple[int, ...]:
+        """The numbers of channels that a group may end with, from small to large."""
+        last = self.groups[group]
+        return tuple(sorted({c for depth in last.depth for c in last.options(depth - 1)}))
+
+
+def _increasing(name: str, options: Sequence[float]) -> tuple[float, ...]:
+    """The options, whole numbers as integers, so that equal configurations have equal hashes."""
+    sensible = all(0 < option < math.inf for option in options)
+    if not options or not sensible or list(options) != sorted(set(options)):
+        raise ConfigError(
+            f"{name} is {list(options)}; expected positive options, increasing, none twice"
+        )
+    return tuple(int(option) if option == int(option) else option for option in options)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A space by name, for images of any size.
+
+    Attributes:
+        groups: As in `SimpleNetConfig`.
+        scales: Options for the input's side, as multiples of the images'.
+    """
+
+    groups: tuple[Group, ...]
+    scales: tuple[float, ...] = (1,)
+
+    def resolution(self, side: int) -> tuple[int, ...]:
+        """Options for the input's side; what shrinks images leaves as much as the space needs."""
+        least = 2 ** (len(self.groups) - 1)
+        return tuple(sorted({side if s == 1 else max(least, int(side * s)) for s in self.scales}))
+
+
+# The authors' files for CIFAR: 5.48 million and 310 thousand weights with 10 classes.
+_FULL = ((64, 128, 128, 128), (128, 128, 256), (256, 256), (512, 2048, 256), (256,))
+_SLIM = ((64, 32, 32, 32), (32, 32, 64), (64, 64), (128, 256, 64), (64,))
+_KERNELS = ((3,), (3,), (3,), (3, 1, 1), (3,))
+_DEPTHS = ((2, 3, 4), (1, 2, 3), (1, 2), (3,), (1,))
+_WIDTHS = (0.25, 0.5, 0.75, 1)
+
+
+def _published(channels: Sequence[tuple[int, ...]]) -> Preset:
+    """One network, as it is in the paper."""
+    return Preset(tuple(Group(*each) for each in zip(channels, _KERNELS, strict=True)))
+
+
+def _elastic(channels: Sequence[tuple[int, ...]]) -> Preset:
+    """The networks that are nowhere wider and nowhere deeper than a published one."""
+    each = zip(channels, _KERNELS, _DEPTHS, strict=True)
+    return Preset(tuple(Group(*sizes, _WIDTHS) for sizes in each), (0.75, 1))
+
+
+PRESETS: Mapping[str, Preset] = {
+    "tiny": Preset(
+        (
+            Group((16, 24, 24), depth=(2, 3), width=(0.5, 1)),
+            Group((32, 32), depth=(1, 2), width=(0.5, 1)),
+            Group((48, 96, 32), (3, 1, 1), width=(0.5, 1)),
+            Group((32,), width=(0.5, 1)),
+        ),
+        (1, 2),
+    ),
+    "slim": _elastic(_SLIM),
+    "full": _elastic(_FULL),
+    "simplenet-310k": _published(_SLIM),
+    "simplenet-5m": _published(_FULL),
+}

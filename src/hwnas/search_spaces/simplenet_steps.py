@@ -1,0 +1,80 @@
+"""What SimpleNet networks ask of hardware, drafted layer by layer instead of traced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.search_spaces.simplenet_config import SimpleNetConfig
+from hwnas.search_spaces.sketch import Sketch
+from hwnas.search_spaces.steps import PartTable, Step
+
+__all__ = ["chosen_parts", "depth_of", "part_table"]
+
+_ABSENT = 0
+
+Indices = Mapping[str, npt.NDArray[np.int64]]
+"""For every choice, with one option or several, the index of N networks' options, (N,)."""
+
+
+def part_table(config: SimpleNetConfig) -> PartTable:
+    """For each place of a layer, none and every layer that may stand there; then what pools.
+
+    Layers are in the order of resolution, channels taken and channels made; what follows a group
+    in the order of resolution and channels.
+    """
+    places: list[list[Counter[Step]]] = []
+    for g, group in enumerate(config.groups):
+        sides = [_halved(resolution, g) for resolution in config.resolution]
+        for b, kernel_size in enumerate(group.kernel_size):
+            layers = [
+                Sketch(inputs, side).conv(outputs, kernel_size).steps
+                for side in sides
+                for inputs in config.taken(g, b)
+                for outputs in group.options(b)
+            ]
+            places.append([Counter(), *layers])
+        ends = [Sketch(channels, side) for side in sides for channels in config.given(g)]
+        last = g == len(config.groups) - 1
+        places.append([_after(end, config.outputs if last else 0) for end in ends])
+    return PartTable.of(places)
+
+
+def chosen_parts(config: SimpleNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
+    """Which part of a `part_table` stands at each place, (N, places)."""
+    resolution, columns = indices["resolution"], []
+    channels = np.full(len(resolution), config.in_channels)
+    for g, group in enumerate(config.groups):
+        depth = np.array(group.depth)[indices[f"group{g}.depth"]]
+        for b in range(len(group.channels)):
+            inputs, options = np.array(config.taken(g, b)), np.array(group.options(b))
+            width = indices[f"group{g}.layer{b}.width"]
+            size = resolution * len(inputs) + np.searchsorted(inputs, channels)
+            there = b < depth
+            columns.append(np.where(there, 1 + size * len(options) + width, _ABSENT))
+            channels = np.where(there, options[width], channels)
+        ends = np.array(config.given(g))
+        columns.append(resolution * len(ends) + np.searchsorted(ends, channels))
+    return np.column_stack(columns)
+
+
+def depth_of(config: SimpleNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
+    """How many convolutions there are, (N,)."""
+    depths = [
+        np.array(group.depth)[indices[f"group{g}.depth"]] for g, group in enumerate(config.groups)
+    ]
+    return np.asarray(np.sum(depths, axis=0, dtype=np.int64))
+
+
+def _halved(side: int, times: int) -> int:
+    for _ in range(times):
+        side = -(-side // 2)
+    return side
+
+
+def _after(end: Sketch, outputs: int) -> Counter[Step]:
+    """What follows a group: max pooling, or, given a number of outputs, the classifier."""
+    return (end.pool().linear(outputs) if outputs else end.simple("pool", stride=2)).steps
