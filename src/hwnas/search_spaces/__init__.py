@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from hwnas.search_spaces.any_model import ElasticSpace, elastic, named_elastic
 from hwnas.search_spaces.architecture import Architecture, Candidate
 from hwnas.search_spaces.cells import CellSpace, nasbench201
 from hwnas.search_spaces.choice_space import ChoiceSpace
@@ -24,6 +25,7 @@ __all__ = [
     "CellSpace",
     "Choice",
     "ChoiceSpace",
+    "ElasticSpace",
     "MobileNetConfig",
     "MobileNetSpace",
     "Operator",
@@ -41,6 +43,7 @@ __all__ = [
     "When",
     "Workload",
     "batch_norms",
+    "elastic",
     "mobilenet",
     "nasbench201",
     "recipe_space",
@@ -48,6 +51,7 @@ __all__ = [
 ]
 
 SPACES: Mapping[str, Callable[..., SearchSpace]] = {
+    "elastic": named_elastic,
     "mobilenet": mobilenet,
     "nasbench201": nasbench201,
 }
