@@ -198,7 +198,7 @@ def test_the_whole_supernet_computes_what_the_model_does(name: str) -> None:
 
 
 @every_model
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_active_is_extracted_and_training_keeps_it_so(name: str, seed: int) -> None:
     space = space_of(name)
@@ -258,8 +258,9 @@ def test_widths_are_multiples_and_sorted_by_importance() -> None:
     assert names["features.3.width"] == (16, 48)
     values = {**space.largest().as_dict(), "features.3.width": 16}
     narrow = space.supernet().extract(space.architecture(values)).features[3]
-    kept = {tuple(row) for row in narrow.weight.flatten(1).tolist()}
-    assert kept == {tuple(model.features[3].weight[i].flatten().tolist()) for i in strong}
+    kept = {tuple(sorted(row)) for row in narrow.weight.flatten(1).tolist()}
+    rows = model.features[3].weight.flatten(1).tolist()
+    assert kept == {tuple(sorted(rows[i])) for i in strong}
 
 
 def test_a_skipped_block_is_the_one_that_changes_least() -> None:
@@ -321,12 +322,15 @@ class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem, self.a = nn.Conv2d(3, 32, 3), nn.Conv2d(32, 32, 1)
+        self.hidden = nn.Linear(32, 32)
         self.b = nn.Conv2d(32, 32, 1)
         self.b.weight = self.a.weight
         self.outputs = nn.Linear(32, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self.outputs(self.b(self.a(self.stem(x)).relu()).mean((2, 3)))
+        outputs: Tensor = self.outputs(
+            self.hidden(self.b(self.a(self.stem(x)).relu()).mean((2, 3))).relu()
+        )
         return outputs
 
 
@@ -369,7 +373,7 @@ def test_what_cannot_be_analysed_says_why(model: nn.Module, message: str) -> Non
 
 def test_layers_that_share_weights_are_fixed_and_named() -> None:
     space = elastic(seeded(Tied), example())
-    assert [c.name for c in space.choices] == []
+    assert [c.name for c in space.choices] == ["hidden.width"]
     assert "'a.weight' and 'b.weight' are one parameter" in str(space.fixed)
 
 

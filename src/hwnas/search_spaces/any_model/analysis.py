@@ -15,12 +15,12 @@ from hwnas.search_spaces.any_model.groups import ChannelGroup, channel_groups
 from hwnas.search_spaces.any_model.importance import importance_order
 from hwnas.search_spaces.any_model.space import ElasticSpace, Fixed
 from hwnas.search_spaces.any_model.trial import (
+    check_traceable,
     checked_output,
     cuttable,
     is_output,
     permutable,
     skippable,
-    without_values,
 )
 
 __all__ = ["elastic"]
@@ -61,14 +61,14 @@ def elastic(
     _check_options(model, example_input, widths, step, min_depth, keep)
     network = copy.deepcopy(model).cpu().eval()
     example = example_input.detach().cpu()
-    checked_output(network, example)
-    blank = without_values(network, example)
-    wanted, fixed = _widths(network, blank, example, widths, step, keep)
+    output = checked_output(network, example)
+    check_traceable(network, example)
+    wanted, fixed = _widths(network, example, output, widths, step, keep)
     good, reasons = permutable(network, list(wanted), example)
     fixed |= reasons
-    good, reasons = cuttable(blank, {g: wanted[g][0] for g in good}, example)
+    good, reasons = cuttable(network, {g: wanted[g][0] for g in good}, example, output)
     fixed |= reasons
-    depths, reasons = _depths(network, blank, example, min_depth, keep)
+    depths, reasons = _depths(network, example, output, min_depth, keep)
     fixed |= reasons
     if not good and not depths:
         name, reason = next(iter(fixed.items()), ("the model", "it has no layers to cut"))
@@ -84,8 +84,8 @@ def elastic(
 
 def _widths(
     network: nn.Module,
-    blank: nn.Module,
     example: Tensor,
+    output: Tensor,
     parts: Sequence[float],
     step: int,
     keep: Sequence[str],
@@ -102,7 +102,7 @@ def _widths(
         names = [member.axis.name for member in group.members]
         shared = next((barred[name] for name in names if name in barred), "")
         options = _options(group, parts, step)
-        if is_output(blank, group, example):
+        if is_output(network, group, example, output):
             fixed[group.name] = "its channels are outputs of the network"
         elif shared:
             fixed[group.name] = shared
@@ -125,14 +125,14 @@ def _options(group: ChannelGroup, parts: Sequence[float], step: int) -> tuple[in
 
 
 def _depths(
-    network: nn.Module, blank: nn.Module, example: Tensor, smallest: float, keep: Sequence[str]
+    network: nn.Module, example: Tensor, output: Tensor, smallest: float, keep: Sequence[str]
 ) -> tuple[dict[Run, tuple[int, ...]], dict[str, str]]:
     runs = [
         run
         for run in residual_runs(network, example)
         if len(run.depths(smallest)) > 1 and not any(_within(b, keep) for b in run.blocks)
     ]
-    good, reasons = skippable(blank, runs, smallest, example)
+    good, reasons = skippable(network, runs, smallest, example, output)
     return {run: run.depths(smallest) for run in good}, reasons
 
 

@@ -96,7 +96,8 @@ def make_model(
     known: Mapping[str, Any] = {}
     factory = resolve("space.model", name, known)
     given = {"image_shape": image_shape, "outputs": outputs}
-    made = factory if isinstance(factory, nn.Module) else _called(name, factory, given)
+    a_function = callable(factory) and not isinstance(factory, nn.Module)
+    made = _called(name, factory, given) if a_function else factory
     if not isinstance(made, nn.Module):
         raise ConfigError(
             f"space.model {name!r} gives a {type(made).__name__}; expected a torch.nn.Module"
@@ -116,7 +117,7 @@ def _called(name: str, factory: Any, given: Mapping[str, Any]) -> Any:
 def _from_timm(
     name: str, image_shape: tuple[int, int, int], outputs: int, pretrained: bool
 ) -> nn.Module:
-    _require("timm", name)
+    _require("timm", f"timm:{name}")
     import timm
 
     try:
@@ -148,7 +149,7 @@ class Logits(nn.Module):
 def _from_transformers(
     name: str, image_shape: tuple[int, int, int], outputs: int, pretrained: bool
 ) -> nn.Module:
-    _require("transformers", name)
+    _require("transformers", f"hf:{name}")
     from transformers import AutoConfig, AutoModelForImageClassification
 
     maker = AutoModelForImageClassification

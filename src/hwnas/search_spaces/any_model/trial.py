@@ -18,12 +18,12 @@ from hwnas.search_spaces.any_model.cutting import cut, plan, reorder
 from hwnas.search_spaces.any_model.groups import ChannelGroup
 
 __all__ = [
+    "check_traceable",
     "checked_output",
     "cuttable",
     "is_output",
     "permutable",
     "skippable",
-    "without_values",
 ]
 
 _TOLERANCE = 1e-4  # of the largest output; sums in another order differ by 1e-6
@@ -53,8 +53,8 @@ def checked_output(network: nn.Module, example: Tensor) -> Tensor:
     return output
 
 
-def without_values(network: nn.Module, example: Tensor) -> nn.Module:
-    """A copy of the network on the meta device, where it has been run.
+def check_traceable(network: nn.Module, example: Tensor) -> None:
+    """Raise if what the network does depends on the values of tensors.
 
     Raises:
         ConfigError: What it does depends on the values of tensors.
@@ -70,7 +70,6 @@ def without_values(network: nn.Module, example: Tensor) -> nn.Module:
             f"{_place(error, blank)}. Use torch.where in place of `if`, shapes in place of values, "
             "and the device of the input"
         ) from error
-    return blank
 
 
 def permutable(
@@ -97,20 +96,23 @@ def permutable(
     return good, {group.name: why for group in groups if group not in good}
 
 
-def is_output(blank: nn.Module, group: ChannelGroup, example: Tensor) -> bool:
+def is_output(network: nn.Module, group: ChannelGroup, example: Tensor, output: Tensor) -> bool:
     """Whether the channels of a group are those of the network's output."""
-    return _fails(blank, {group: group.unit}, (), example).startswith(_OTHER_OUTPUT)
+    if group.channels not in output.shape:
+        return False
+    return _fails(network, {group: group.unit}, (), example, output).startswith(_OTHER_OUTPUT)
 
 
 def cuttable(
-    blank: nn.Module, widths: Mapping[ChannelGroup, int], example: Tensor
+    network: nn.Module, widths: Mapping[ChannelGroup, int], example: Tensor, output: Tensor
 ) -> tuple[list[ChannelGroup], dict[str, str]]:
     """The groups that can be narrow, alone and all together.
 
     Args:
-        blank: The network on the meta device.
+        network: In evaluation mode.
         widths: The smallest width of each group.
-        example: An input; only its shape is looked at.
+        example: An input.
+        output: What the whole network makes of it.
 
     Returns:
         These groups, and by name of others, why not.
@@ -118,16 +120,17 @@ def cuttable(
     good: list[ChannelGroup] = []
     reasons: dict[str, str] = {}
     for group, width in widths.items():
-        reason = _fails(blank, {group: width}, (), example)
+        reason = _fails(network, {group: width}, (), example, output)
         if reason:
             reasons[group.name] = f"with {width} channels the network does not run: {reason}"
         else:
             good.append(group)
-    if not _fails(blank, {group: widths[group] for group in good}, (), example):
+    if not _fails(network, {group: widths[group] for group in good}, (), example, output):
         return good, reasons
     together: list[ChannelGroup] = []
     for group in good:
-        reason = _fails(blank, {g: widths[g] for g in [*together, group]}, (), example)
+        narrow = {g: widths[g] for g in [*together, group]}
+        reason = _fails(network, narrow, (), example, output)
         if reason:
             reasons[group.name] = f"it cannot be narrow while others are: {reason}"
         else:
@@ -136,11 +139,12 @@ def cuttable(
 
 
 def skippable(
-    blank: nn.Module, runs: Sequence[Run], smallest: float, example: Tensor
+    network: nn.Module, runs: Sequence[Run], smallest: float, example: Tensor, output: Tensor
 ) -> tuple[list[Run], dict[str, str]]:
     """The runs of blocks that can be short, and by name of others, why not."""
     reasons = {
-        run.name: _fails(blank, {}, run.skipped(run.depths(smallest)[0]), example) for run in runs
+        run.name: _fails(network, {}, run.skipped(run.depths(smallest)[0]), example, output)
+        for run in runs
     }
     good = [run for run in runs if not reasons[run.name]]
     return good, {
@@ -152,20 +156,20 @@ def skippable(
 
 
 def _fails(
-    blank: nn.Module,
+    network: nn.Module,
     widths: Mapping[ChannelGroup, int],
     skipped: Sequence[str],
     example: Tensor,
+    output: Tensor,
 ) -> str:
     """Why a part of the network does not run; empty if it does."""
-    smaller = cut(blank, plan(blank, widths, skipped))
-    images = example.to("meta")
+    smaller = cut(network, plan(network, widths, skipped))
     try:
         with torch.no_grad():
-            shapes = blank(images).shape, smaller(images).shape
-    except Exception as error:
+            shape = smaller(example).shape
+    except Exception as error:  # the graph may have missed anything
         return f"{_reason(error)}{_place(error, smaller)}"
-    return "" if shapes[0] == shapes[1] else f"{_OTHER_OUTPUT} {tuple(shapes[1])}"
+    return "" if shape == output.shape else f"{_OTHER_OUTPUT} {tuple(shape)}"
 
 
 def _same_when_reversed(
