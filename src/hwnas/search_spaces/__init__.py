@@ -51,8 +51,8 @@ __all__ = [
 ]
 
 SPACES: Mapping[str, Callable[..., SearchSpace]] = {
-    "elastic": named_elastic,
     "mobilenet": mobilenet,
+    "elastic": named_elastic,
     "nasbench201": nasbench201,
 }
 

@@ -65,7 +65,7 @@ def elastic(
     check_traceable(network, example)
     wanted, fixed = _widths(network, example, output, widths, step, keep)
     good, reasons = permutable(network, list(wanted), example)
-    fixed |= reasons
+    fixed |= {name: _of_heads(network, name) or reason for name, reason in reasons.items()}
     good, reasons = cuttable(network, {g: wanted[g][0] for g in good}, example, output)
     fixed |= reasons
     depths, reasons = _depths(network, example, output, min_depth, keep)
@@ -77,7 +77,8 @@ def elastic(
             f"{name}: {reason}"
         )
     reorder(network, {group: importance_order(network, group) for group in good})
-    listed = tuple(Fixed(name, reason) for name, reason in fixed.items())
+    by_layer = {name.partition("#")[0]: reason for name, reason in fixed.items()}
+    listed = tuple(Fixed(name, reason) for name, reason in by_layer.items())
     shape = (example.shape[1], example.shape[2], example.shape[3])
     return ElasticSpace(network, shape, {g: wanted[g] for g in good}, depths, listed)
 
@@ -116,6 +117,14 @@ def _widths(
         else:
             wanted[group] = options
     return wanted, fixed
+
+
+def _of_heads(network: nn.Module, group: str) -> str:
+    """Why a group within attention stays as it is; empty for all others."""
+    owner = network.get_submodule(group.partition("#")[0].rpartition(".")[0])
+    if isinstance(getattr(owner, "num_heads", None), int):
+        return "its channels are those of attention heads, which stay as they are"
+    return ""
 
 
 def _options(group: ChannelGroup, parts: Sequence[float], step: int) -> tuple[int, ...]:
