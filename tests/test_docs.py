@@ -151,7 +151,8 @@ def check_names(recipe: Recipe) -> None:
     """What hwnas ships by name takes the options that are given."""
     if ":" not in recipe.search.sampler:
         make_sampler(recipe.search.sampler, 0, recipe.search.options)
-    if not any(":" in name for name in recipe.space.names):
+    own = [*recipe.space.names, str(recipe.space.options.get("model", ""))]
+    if not any(":" in name for name in own):
         joint_space(recipe.space.names, (28, 28, 1), 10, recipe.space.options)
     if ":" not in recipe.task.name:
         check_objectives(recipe.objective, {"accuracy": "maximize"})

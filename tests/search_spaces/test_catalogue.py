@@ -9,7 +9,8 @@ from hwnas.search_spaces.simplenet_config import PRESETS as SIMPLENET
 def test_every_preset_is_listed_with_its_size() -> None:
     entries = spaces()
     assert {entry.preset for entry in entries if entry.name == "mobilenet"} == set(PRESETS)
-    assert {entry.name for entry in entries} == set(SPACES)
+    # How large the space of a model is depends on the model.
+    assert {entry.name for entry in entries} == set(SPACES) - {"elastic"}
     cells = next(entry for entry in entries if entry.name == "nasbench201")
     assert (cells.choices, cells.size) == (6, 15_625)
     assert {entry.preset for entry in entries if entry.name == "simplenet"} == set(SIMPLENET)

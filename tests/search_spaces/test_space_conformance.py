@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import optuna
@@ -32,6 +33,7 @@ from hwnas.search_spaces import (
     When,
     batch_norms,
     channels,
+    elastic,
     mobilenet,
     nasbench201,
     simplenet,
@@ -98,6 +100,31 @@ class GatedSpace(SearchSpace):
         return GatedNetwork(width, blocks)
 
 
+class Joined(nn.Module):
+    """A model that knows nothing of search spaces: a residual, and a concatenation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, stride=2, padding=1)
+        self.block = GatedBlock(16, 3, 0)
+        self.left = nn.Conv2d(16, 16, 3, padding=1, bias=False)
+        self.right = nn.Conv2d(16, 16, 1, bias=False)
+        self.norm = nn.BatchNorm2d(32)
+        self.outputs = nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.block(self.stem(x).relu())
+        y = self.norm(torch.cat([self.left(x), self.right(x)], 1)).relu()
+        outputs: Tensor = self.outputs(y.mean((2, 3)))
+        return outputs
+
+
+def elastic_space() -> SearchSpace:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return elastic(Joined(), torch.rand(1, 3, 8, 8))
+
+
 COUNTABLE = MobileNetSpace(
     MobileNetConfig(
         stages=(
@@ -122,6 +149,8 @@ SPACES: dict[str, SearchSpace] = {
     "simplenet-slim": simplenet((20, 20, 3), 4, preset="slim"),
     "channels-resnet": channels((8, 8, 3), 4, model="resnet20", ratios=(0.5, 1)),
 }
+if find_spec("torch_pruning") is not None:
+    SPACES["elastic"] = elastic_space()
 LARGE: dict[str, SearchSpace] = {
     "mobilenet-large": mobilenet((224, 224, 3), 1000),
     "simplenet-full": simplenet((32, 32, 3), 10),
@@ -286,7 +315,7 @@ def test_steps_of_codes_are_those_of_traced_networks(space: SearchSpace, seed: i
 
 
 def test_the_shipped_spaces_know_their_steps() -> None:
-    unknown = {"gated", "channels-resnet"}  # a user's own networks
+    unknown = {"gated", "elastic", "channels-resnet"}  # a user's own networks
     for name, space in (SPACES | LARGE).items():
         codes = np.array([space.encode(space.smallest())])
         assert (space.steps(codes) is None) == (name in unknown)
@@ -478,10 +507,14 @@ def test_gradients_reach_exactly_the_active_corner(space: SearchSpace) -> None:
             continue
         assert shared.grad is not None
         assert expected[name] is not None
-        part = centre_or_first(shared.grad, expected[name].shape)
-        torch.testing.assert_close(part, expected[name], rtol=1e-3, atol=1e-4)
-        part.zero_()
-        assert not shared.grad.any()
+        places = torch.arange(shared.numel()).reshape(shared.shape)
+        for dim, pieces in space.segments(architecture).get(name, ()):
+            places = torch.cat([places.narrow(dim, start, n) for start, n in pieces], dim)
+        own = centre_or_first(places, expected[name].shape).flatten()
+        grad = shared.grad.flatten()
+        torch.testing.assert_close(grad[own], expected[name].flatten(), rtol=1e-3, atol=1e-4)
+        grad[own] = 0
+        assert not grad.any()
 
 
 def centre_or_first(tensor: Tensor, shape: torch.Size) -> Tensor:

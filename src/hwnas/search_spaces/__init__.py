@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from hwnas.search_spaces.any_model import ElasticSpace, elastic, named_elastic
 from hwnas.search_spaces.architecture import Architecture, Candidate
 from hwnas.search_spaces.cells import CellSpace, nasbench201
 from hwnas.search_spaces.channel_config import ChannelConfig
@@ -33,6 +34,7 @@ __all__ = [
     "Choice",
     "ChoiceSpace",
     "Group",
+    "ElasticSpace",
     "MobileNetConfig",
     "MobileNetSpace",
     "Operator",
@@ -54,6 +56,7 @@ __all__ = [
     "batch_norms",
     "channel_groups",
     "channels",
+    "elastic",
     "mobilenet",
     "nasbench201",
     "recipe_space",
@@ -64,6 +67,7 @@ __all__ = [
 SPACES: Mapping[str, Callable[..., SearchSpace]] = {
     "channels": channels,
     "mobilenet": mobilenet,
+    "elastic": named_elastic,
     "nasbench201": nasbench201,
     "simplenet": simplenet,
 }

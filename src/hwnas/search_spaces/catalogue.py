@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hwnas.errors import ConfigError
@@ -70,7 +71,11 @@ def spaces() -> list[SpaceEntry]:
 
 
 def named_space(
-    name: str, image_shape: tuple[int, int, int], outputs: int, options: Mapping[str, Any]
+    name: str,
+    image_shape: tuple[int, int, int],
+    outputs: int,
+    options: Mapping[str, Any],
+    folder: Path = Path(),
 ) -> SearchSpace:
     """A space by its name in a recipe.
 
@@ -79,12 +84,13 @@ def named_space(
         image_shape: Height, width and channels.
         outputs: Length of the output vector.
         options: The other keys of the recipe's table.
+        folder: Where relative paths start.
 
     Raises:
         ConfigError: The name or an option is unknown.
     """
     factory = resolve("space", name, SPACES)
-    return build("space", factory, options, image_shape=image_shape, outputs=outputs)
+    return build("space", factory, options, image_shape=image_shape, outputs=outputs, folder=folder)
 
 
 def joint_space(
@@ -92,6 +98,7 @@ def joint_space(
     image_shape: tuple[int, int, int],
     outputs: int,
     options: Mapping[str, Any],
+    folder: Path = Path(),
 ) -> SearchSpace:
     """The space of networks, or its product with those of further roles.
 
@@ -102,6 +109,7 @@ def joint_space(
         outputs: Length of the output vector.
         options: The other keys of the recipe's table: those of the networks' space, and for a
             role a table by its name.
+        folder: Where relative paths start.
 
     Raises:
         ConfigError: A name or an option is unknown, or the names do not go together.
@@ -116,7 +124,7 @@ def joint_space(
         raise ConfigError(f"space.name {list(names)} has a role twice; remove one")
     tables = {name: name.rpartition(":")[2] for name in others}
     own = {key: value for key, value in options.items() if key not in tables.values()}
-    space = named_space(network, image_shape, outputs, own)
+    space = named_space(network, image_shape, outputs, own, folder)
     roles: dict[str, ChoiceSpace] = {}
     for name, table in tables.items():
         given = options.get(table, {})

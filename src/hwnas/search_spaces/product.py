@@ -15,7 +15,7 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture, Candidate
 from hwnas.search_spaces.choice_space import ChoiceSpace
 from hwnas.search_spaces.choices import Choice
-from hwnas.search_spaces.space import SearchSpace, StageOutline
+from hwnas.search_spaces.space import SearchSpace, Segments, StageOutline
 from hwnas.search_spaces.steps import PartTable
 from hwnas.search_spaces.tabular import TabularSpace
 
@@ -105,6 +105,10 @@ class ProductSpace(SearchSpace):
     def build(self, architecture: Architecture) -> nn.Module:
         """The network of a point."""
         return self._network.build(self.candidate(architecture).network)
+
+    def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
+        """Those of the network of a point."""
+        return self._network.segments(self.candidate(architecture).network)
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
         """What the network of a point takes."""

@@ -21,7 +21,10 @@ from hwnas.search_spaces.workload import Workload, trace
 if TYPE_CHECKING:
     from hwnas.search_spaces.supernet import Supernet
 
-__all__ = ["SearchSpace", "StageOutline"]
+__all__ = ["SearchSpace", "Segments", "StageOutline"]
+
+Segments = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+"""For dimensions of a tensor, the pieces of it that are used, as pairs of a start and a length."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,14 @@ class SearchSpace(ChoiceSpace):
         with blueprint():
             network = self.build(architecture)
         return trace(network, self.input_shape(architecture), batch)
+
+    def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
+        """Where a network's weights lie in those of the largest, if not in the first channels.
+
+        Returns:
+            By name of a tensor; those of which a network uses the corner are left out.
+        """
+        return {}
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
         """The stages of a network, for a picture; none where a space has no such thing."""

@@ -4,13 +4,14 @@ The shared weights are the state of the largest network. Any other network owns 
 tensor: the first channels of every channel dimension, the centre of every kernel (once-for-all, Cai
 et al., ICLR 2020, section 3; without its kernel transformation matrices, as in BigNAS, Yu et al.,
 ECCV 2020). Because the rule reads only shapes and names, it serves every space whose networks nest.
+A space whose networks use other pieces of a tensor says so (`SearchSpace.segments`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.blueprint import blueprint
-from hwnas.search_spaces.space import SearchSpace
+from hwnas.search_spaces.space import SearchSpace, Segments
 
 __all__ = ["Supernet", "batch_norms", "corner"]
 
@@ -60,12 +61,33 @@ class _Slot:
         key: In that table.
         name: Of the shared tensor.
         shape: Of the part.
+        segments: Which pieces the part is made of, where it is not the corner.
     """
 
     holder: dict[str, Any]
     key: str
     name: str
     shape: torch.Size
+    segments: Segments = ()
+
+    def fill(self, shared: Tensor) -> None:
+        """Put the part of a shared tensor into its place."""
+        self.holder[self.key] = corner(_pieces(shared, self.segments), self.shape)
+
+    def write_back(self, shared: Tensor) -> None:
+        """Bring back what a forward pass wrote into a buffer that is no view of the shared one."""
+        (dim, pieces) = self.segments[0]
+        part, at = self.holder[self.key], 0
+        for start, length in pieces:
+            shared.narrow(dim, start, length).copy_(part.narrow(dim, at, length))
+            at += length
+
+
+def _pieces(tensor: Tensor, segments: Segments) -> Tensor:
+    """The pieces of a tensor, joined."""
+    for dim, pieces in segments:
+        tensor = torch.cat([tensor.narrow(dim, start, n) for start, n in pieces], dim)
+    return tensor
 
 
 class Supernet(nn.Module):
@@ -84,6 +106,7 @@ class Supernet(nn.Module):
         self.space = space
         self.shared = space.build(space.largest())
         self._tensors = self._shared_tensors()
+        self._buffer_names = {name for name, _ in self.shared.named_buffers()}
         self._skeletons: OrderedDict[Architecture, tuple[nn.Module, list[_Slot]]] = OrderedDict()
         self.activate(space.largest())
 
@@ -91,6 +114,7 @@ class Supernet(nn.Module):
         """Make ``forward`` compute this architecture."""
         # Kept out of nn.Module's registry: a skeleton has no weights of its own.
         self.__dict__["active"], self._slots = self._skeleton(architecture)
+        self._written = [s for s in self._slots if s.segments and s.name in self._buffer_names]
         self.active.train(self.training)
 
     active: nn.Module
@@ -99,8 +123,11 @@ class Supernet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Outputs of the active architecture for images of shape (N, *input_shape)."""
         for slot in self._slots:
-            slot.holder[slot.key] = corner(self._tensors[slot.name], slot.shape)
+            slot.fill(self._tensors[slot.name])
         outputs: Tensor = self.active(images)
+        with torch.no_grad():
+            for slot in self._written:
+                slot.write_back(self._tensors[slot.name])
         return outputs
 
     def extract(self, architecture: Architecture) -> nn.Module:
@@ -108,7 +135,13 @@ class Supernet(nn.Module):
         network = self.space.build(architecture)
         tensors = self.shared.state_dict()
         needed = network.state_dict()
-        network.load_state_dict({n: corner(tensors[n], value.shape) for n, value in needed.items()})
+        segments = self.space.segments(architecture)
+        network.load_state_dict(
+            {
+                n: corner(_pieces(tensors[n], segments.get(n, ())), value.shape)
+                for n, value in needed.items()
+            }
+        )
         return network.train(self.training)
 
     def train(self, mode: bool = True) -> Supernet:
@@ -133,7 +166,8 @@ class Supernet(nn.Module):
             return self._skeletons[architecture]
         with blueprint():
             skeleton = self.space.build(architecture)
-        slots = list(_slots(skeleton))
+        segments = self.space.segments(architecture)
+        slots = [replace(s, segments=segments.get(s.name, ())) for s in _slots(skeleton)]
         missing = {slot.name for slot in slots} - set(self._tensors)
         if missing:
             raise ConfigError(

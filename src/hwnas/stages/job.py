@@ -74,7 +74,7 @@ class Ingredients:
             "task", resolve("task", recipe.task.name, TASKS), recipe.task.options, data=data
         )
         names, options = recipe.space.names, recipe.space.options
-        space = joint_space(names, data.image_shape, task.outputs, options)
+        space = joint_space(names, data.image_shape, task.outputs, options, recipe_folder)
         if recipe.search.evaluator == "grow":
             check_growable(space.network)
         _check_roles(space.roles, recipe, task, len(data.train))

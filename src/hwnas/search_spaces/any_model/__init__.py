@@ -1,0 +1,7 @@
+"""A model of one's own as a search space: its channels and residual blocks made elastic."""
+
+from hwnas.search_spaces.any_model.analysis import elastic
+from hwnas.search_spaces.any_model.sources import named_elastic
+from hwnas.search_spaces.any_model.space import ElasticSpace, Fixed
+
+__all__ = ["ElasticSpace", "Fixed", "elastic", "named_elastic"]

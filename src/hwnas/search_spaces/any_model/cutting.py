@@ -1,0 +1,134 @@
+"""A network with its channels in another order, and with only the first of them."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from hwnas.search_spaces.any_model.axes import Axis, held, resize
+from hwnas.search_spaces.any_model.groups import ChannelGroup
+
+__all__ = ["Cut", "cut", "plan", "reorder"]
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What stays of a network.
+
+    Attributes:
+        tensors: By name of a tensor, the positions that stay in each dimension that is cut.
+        sides: By name of a layer, the channels of each side that is cut.
+        skipped: Names of modules that are left out, for their input to pass through.
+    """
+
+    tensors: Mapping[str, Mapping[int, Positions]]
+    sides: Mapping[str, Mapping[str, int]]
+    skipped: tuple[str, ...]
+
+
+def plan(
+    network: nn.Module, widths: Mapping[ChannelGroup, int], skipped: Iterable[str] = ()
+) -> Cut:
+    """What stays of a network with narrower groups.
+
+    Args:
+        network: The whole network; only names and shapes are looked at.
+        widths: How many of its first channels a group keeps; groups left out keep all.
+        skipped: Names of modules to leave out.
+    """
+    removed: dict[Axis, list[Positions]] = defaultdict(list)
+    for group, width in widths.items():
+        if width < group.channels:
+            for member in group.members:
+                removed[member.axis].append(member.positions[:, width:].reshape(-1))
+    tensors: dict[str, dict[int, Positions]] = defaultdict(dict)
+    sides: dict[str, dict[str, int]] = defaultdict(dict)
+    shapes = _tensors(network)
+    left_out = tuple(skipped)
+    for axis, positions in removed.items():
+        if any(axis.name == name or axis.name.startswith(f"{name}.") for name in left_out):
+            continue
+        for name, dim in held(network, axis):
+            if name in shapes:
+                stays = np.ones(shapes[name].shape[dim], dtype=bool)
+                stays[np.concatenate(positions)] = False
+                tensors[name][dim] = np.flatnonzero(stays)
+                sides[axis.name][axis.side] = int(stays.sum())
+    return Cut(tensors, sides, left_out)
+
+
+def cut(network: nn.Module, what: Cut) -> nn.Module:
+    """A smaller copy of a network, with its own tensors; on meta while that is the device.
+
+    Args:
+        network: The whole network; left as it is.
+        what: From `plan`.
+    """
+    smaller = copy.deepcopy(network)
+    for name in what.skipped:
+        holder, _, key = name.rpartition(".")
+        setattr(smaller.get_submodule(holder), key, nn.Identity())
+    for name, dims in what.tensors.items():
+        holder, _, key = name.rpartition(".")
+        _replace(smaller.get_submodule(holder), key, dims)
+    for name, sides in what.sides.items():
+        layers = smaller.get_submodule(name) if _is_module(smaller, name) else None
+        if layers is not None:
+            resize(layers, dict(sides))
+    return smaller
+
+
+def reorder(network: nn.Module, orders: Mapping[ChannelGroup, Positions]) -> None:
+    """Put the channels of groups into another order, in place; what is computed stays the same.
+
+    Args:
+        network: The whole network.
+        orders: The channels of each group in their new order.
+    """
+    tensors = _tensors(network)
+    with torch.no_grad():
+        for group, order in orders.items():
+            for member in group.members:
+                for name, dim in held(network, member.axis):
+                    if name in tensors:
+                        tensor = tensors[name]
+                        index = np.arange(tensor.shape[dim])
+                        index[member.positions] = member.positions[:, order]
+                        chosen = torch.from_numpy(index).to(tensor.device)
+                        tensor.copy_(tensor.index_select(dim, chosen))
+
+
+def _tensors(network: nn.Module) -> dict[str, Tensor]:
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+
+
+def _is_module(network: nn.Module, name: str) -> bool:
+    holder, _, key = name.rpartition(".")
+    return not name or key in network.get_submodule(holder)._modules
+
+
+def _replace(holder: nn.Module, key: str, dims: Mapping[int, Positions]) -> None:
+    """Cut one parameter or buffer of a module."""
+    whole = getattr(holder, key)
+    part = whole.detach()
+    if part.is_meta:
+        shape = list(part.shape)
+        for dim, positions in dims.items():
+            shape[dim] = len(positions)
+        part = part.new_empty(shape)
+    else:
+        for dim, positions in dims.items():
+            part = part.index_select(dim, torch.from_numpy(positions).to(part.device))
+    if isinstance(whole, nn.Parameter):
+        setattr(holder, key, nn.Parameter(part, requires_grad=whole.requires_grad))
+    else:
+        holder._buffers[key] = part

@@ -1,0 +1,208 @@
+"""The model that a recipe names: of one's own, or of a library, with weights from a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from hwnas.errors import ArtifactError, ConfigError
+from hwnas.plugin import build, resolve
+from hwnas.search_spaces.any_model.analysis import elastic
+from hwnas.search_spaces.any_model.space import ElasticSpace
+
+__all__ = ["load_weights", "make_model", "named_elastic"]
+
+_SHOWN = 3  # names in a message
+
+
+def named_elastic(
+    image_shape: tuple[int, int, int],
+    outputs: int,
+    model: str,
+    weights: str = "",
+    widths: Sequence[float] = (0.5, 0.75, 1.0),
+    step: int = 8,
+    min_depth: float = 0.5,
+    keep: Sequence[str] = (),
+    folder: Path = Path(),
+) -> ElasticSpace:
+    """The space of a recipe's ``[space] name = "elastic"``.
+
+    Args:
+        image_shape: Height, width and channels.
+        outputs: Length of the output vector.
+        model: ``"package.module:function"``, called with whichever it takes of ``image_shape`` and
+            ``outputs``; ``"timm:NAME"``, or ``"hf:NAME"``.
+        weights: A safetensors file with the state of the model; random weights if empty, the same
+            ones each time.
+        widths: See `elastic`.
+        step: See `elastic`.
+        min_depth: See `elastic`.
+        keep: See `elastic`.
+        folder: Where a relative path starts.
+
+    Raises:
+        ConfigError: The model cannot be made, its output has another shape, or it cannot be made
+            elastic.
+        ArtifactError: The weights are missing, damaged or of another model.
+    """
+    height, width, channels = image_shape
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = make_model(model, image_shape, outputs, pretrained=not weights)
+        example = torch.randn(2, channels, height, width)
+    if weights:
+        load_weights(network, folder / Path(os.path.expandvars(weights)).expanduser())
+    space = elastic(network, example, widths=widths, step=step, min_depth=min_depth, keep=keep)
+    with torch.no_grad():
+        shape = tuple(network.eval()(example).shape)
+    if shape != (len(example), outputs):
+        raise ConfigError(
+            f"space.model {model!r} gives outputs of {shape} for {len(example)} images; expected "
+            f"({len(example)}, {outputs}). Let it take `outputs`, and build its last layer by it"
+        )
+    return space
+
+
+def make_model(
+    name: str, image_shape: tuple[int, int, int], outputs: int, pretrained: bool = True
+) -> nn.Module:
+    """A model by its name in a recipe.
+
+    Args:
+        name: See `named_elastic`.
+        image_shape: Height, width and channels.
+        outputs: Length of the output vector.
+        pretrained: Whether a model of ``hf:`` comes with its weights; those of ``timm:`` never do.
+
+    Raises:
+        ConfigError: The name is unknown, its library is not installed, or building it fails.
+    """
+    library, _, rest = name.partition(":")
+    if library in _LIBRARIES:
+        return _LIBRARIES[library](rest, image_shape, outputs, pretrained)
+    if ":" not in name:
+        raise ConfigError(
+            f"space.model is {name!r}; expected 'package.module:function', 'timm:NAME' or 'hf:NAME'"
+        )
+    known: Mapping[str, Any] = {}
+    factory = resolve("space.model", name, known)
+    given = {"image_shape": image_shape, "outputs": outputs}
+    a_function = callable(factory) and not isinstance(factory, nn.Module)
+    made = _called(name, factory, given) if a_function else factory
+    if not isinstance(made, nn.Module):
+        raise ConfigError(
+            f"space.model {name!r} gives a {type(made).__name__}; expected a torch.nn.Module"
+        )
+    return made
+
+
+def _called(name: str, factory: Any, given: Mapping[str, Any]) -> Any:
+    try:
+        return build("space.model", factory, {}, **given)
+    except ConfigError:
+        raise
+    except Exception as error:  # a user's function may fail in any way; say which
+        raise ConfigError(f"space.model {name!r} fails: {type(error).__name__}: {error}") from error
+
+
+def _from_timm(
+    name: str, image_shape: tuple[int, int, int], outputs: int, pretrained: bool
+) -> nn.Module:
+    _require("timm", f"timm:{name}")
+    import timm
+
+    try:
+        made: nn.Module = timm.create_model(
+            name, pretrained=False, num_classes=outputs, in_chans=image_shape[2]
+        )
+    except Exception as error:  # unknown names and bad options are of many types there
+        raise ConfigError(f"space.model 'timm:{name}': {error}") from error
+    return made
+
+
+class Logits(nn.Module):
+    """A model of Transformers that returns the tensor that counts.
+
+    Args:
+        model: An image classifier.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (N, outputs) of images (N, C, H, W)."""
+        logits: Tensor = self.model(pixel_values=images).logits
+        return logits
+
+
+def _from_transformers(
+    name: str, image_shape: tuple[int, int, int], outputs: int, pretrained: bool
+) -> nn.Module:
+    _require("transformers", f"hf:{name}")
+    from transformers import AutoConfig, AutoModelForImageClassification
+
+    maker = AutoModelForImageClassification
+    try:
+        if pretrained:
+            made = maker.from_pretrained(
+                name, num_labels=outputs, ignore_mismatched_sizes=True, use_safetensors=True
+            )
+        else:
+            made = maker.from_config(AutoConfig.from_pretrained(name, num_labels=outputs))
+    except Exception as error:  # network, names and formats fail in many types there
+        raise ConfigError(f"space.model 'hf:{name}': {str(error).splitlines()[0]}") from error
+    return Logits(made)
+
+
+def _require(package: str, name: str) -> None:
+    if find_spec(package) is None:
+        raise ConfigError(
+            f"space.model {name!r}: {package} is not installed; run: pip install {package}"
+        )
+
+
+_LIBRARIES = {"hf": _from_transformers, "timm": _from_timm}
+
+
+def load_weights(network: nn.Module, path: Path) -> None:
+    """Put the state of a safetensors file into a model.
+
+    Raises:
+        ArtifactError: There is no such file, it is damaged, or it has other keys or shapes.
+    """
+    if not path.is_file():
+        raise ArtifactError(f"space.weights: there is no file {path}")
+    try:
+        given = load_file(path)
+    except SafetensorError as error:
+        raise ArtifactError(f"space.weights: {path} is no safetensors file ({error})") from error
+    wanted = network.state_dict()
+    problems = {
+        "missing": sorted(set(wanted) - set(given)),
+        "unexpected": sorted(set(given) - set(wanted)),
+        "of another shape": [
+            f"{name} {tuple(given[name].shape)} for {tuple(wanted[name].shape)}"
+            for name in sorted(set(given) & set(wanted))
+            if given[name].shape != wanted[name].shape
+        ],
+    }
+    if any(problems.values()):
+        told = "; ".join(f"{what}: {_shown(names)}" for what, names in problems.items() if names)
+        raise ArtifactError(f"space.weights: {path.name} does not fit the model; {told}")
+    network.load_state_dict(given)
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,137 @@
+"""The networks that are parts of a given one: narrower, and with fewer residual blocks."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hwnas.search_spaces.any_model.axes import runs as runs_of
+from hwnas.search_spaces.any_model.blocks import Run
+from hwnas.search_spaces.any_model.cutting import Cut, cut, plan
+from hwnas.search_spaces.any_model.groups import ChannelGroup
+from hwnas.search_spaces.architecture import Architecture
+from hwnas.search_spaces.choices import Choice, Option, When
+from hwnas.search_spaces.space import SearchSpace, Segments
+
+__all__ = ["ElasticSpace", "Fixed"]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Something of a network that could not be made elastic.
+
+    Attributes:
+        name: Of a layer or block.
+        reason: Why not.
+    """
+
+    name: str
+    reason: str
+
+
+class ElasticSpace(SearchSpace):
+    """All narrower and shallower networks within a given one, weights included; see `elastic`.
+
+    `build` gives copies of the given model, cut to size, with the weights that stay; the largest
+    is the whole model with its channels sorted.
+
+    Args:
+        network: The whole network in evaluation mode, its channels sorted by importance.
+        image_shape: Channels, height and width.
+        widths: The options of each group of channels.
+        depths: The options of each run of blocks.
+        fixed: What could not be made elastic.
+    """
+
+    name = "elastic"
+
+    def __init__(
+        self,
+        network: nn.Module,
+        image_shape: tuple[int, int, int],
+        widths: Mapping[ChannelGroup, tuple[int, ...]],
+        depths: Mapping[Run, tuple[int, ...]],
+        fixed: tuple[Fixed, ...],
+    ) -> None:
+        self.fixed = fixed
+        self._network, self._blank = network, copy.deepcopy(network).to("meta")
+        self._image_shape = image_shape
+        self._groups = {f"{group.name}.width": group for group in widths}
+        self._runs = {f"{run.name}.depth" if run.name else "depth": run for run in depths}
+        self.choices = (
+            *(Choice(name, depths[run]) for name, run in self._runs.items()),
+            *(
+                Choice(name, widths[group], self._condition(group, depths))
+                for name, group in self._groups.items()
+            ),
+        )
+
+    choices: tuple[Choice, ...] = ()
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """The class of the model, its weights, and the order in which blocks are skipped."""
+        return {
+            "model": type(self._network).__qualname__,
+            "weights": _digest(self._network),
+            "image_shape": list(self._image_shape),
+            "blocks": {name: list(run.blocks) for name, run in self._runs.items()},
+        }
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
+        """Channels, height and width of one input image."""
+        return self._image_shape
+
+    def build(self, architecture: Architecture) -> nn.Module:
+        """A plain module with the weights of the given model that stay, in training mode."""
+        on_meta = torch.empty(0).is_meta
+        whole = self._blank if on_meta else self._network
+        return cut(whole, self._cut(architecture)).train()
+
+    def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
+        """See `SearchSpace.segments`: of layers that read what was concatenated, say."""
+        found: dict[str, Segments] = {}
+        for name, dims in self._cut(architecture).tensors.items():
+            inner = {
+                dim: runs_of(positions.tolist())
+                for dim, positions in dims.items()
+                if dim >= 2 or not np.array_equal(positions, np.arange(len(positions)))
+            }
+            if inner:
+                found[name] = tuple(inner.items())
+        return found
+
+    def _cut(self, architecture: Architecture) -> Cut:
+        values = self.check(architecture).as_dict()
+        skipped = [
+            block for name, run in self._runs.items() for block in run.skipped(int(values[name]))
+        ]
+        widths = {
+            group: int(values[name]) for name, group in self._groups.items() if name in values
+        }
+        return plan(self._blank, widths, skipped)
+
+    def _condition(self, group: ChannelGroup, depths: Mapping[Run, tuple[int, ...]]) -> When | None:
+        """A group that lies within one block that may be skipped has an effect only with it."""
+        for name, run in self._runs.items():
+            for rank, block in enumerate(run.blocks):
+                if all(member.axis.name.startswith(f"{block}.") for member in group.members):
+                    kept: tuple[Option, ...] = tuple(d for d in depths[run] if d > rank)
+                    return When(name, kept) if len(kept) < len(depths[run]) else None
+        return None
+
+
+def _digest(network: nn.Module) -> str:
+    found = hashlib.sha256()
+    for name, tensor in network.state_dict().items():
+        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return found.hexdigest()[:16]

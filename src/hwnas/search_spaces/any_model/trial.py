@@ -1,0 +1,221 @@
+"""What was found in a network is tried before it is believed."""
+
+from __future__ import annotations
+
+import copy
+import os
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces.any_model.blocks import Run
+from hwnas.search_spaces.any_model.cutting import cut, plan, reorder
+from hwnas.search_spaces.any_model.groups import ChannelGroup
+
+__all__ = [
+    "check_traceable",
+    "checked_output",
+    "cuttable",
+    "is_output",
+    "permutable",
+    "skippable",
+]
+
+_TOLERANCE = 1e-4  # of the largest output; sums in another order differ by 1e-6
+
+_OTHER_OUTPUT = "its output is"
+
+
+def checked_output(network: nn.Module, example: Tensor) -> Tensor:
+    """What the network computes from the example.
+
+    Raises:
+        ConfigError: It does not run, or gives something else than one tensor.
+    """
+    try:
+        with torch.no_grad():
+            output = network(example)
+    except Exception as error:  # a user's module may fail in any way; say where
+        raise ConfigError(
+            f"space elastic: {type(network).__name__} does not run on an input of "
+            f"{tuple(example.shape)}: {_reason(error)}{_place(error, network)}"
+        ) from error
+    if not isinstance(output, Tensor):
+        raise ConfigError(
+            f"space elastic: {type(network).__name__} returns a {type(output).__name__}; expected "
+            "one tensor. Wrap it in a module that returns the tensor that counts"
+        )
+    return output
+
+
+def check_traceable(network: nn.Module, example: Tensor) -> None:
+    """Raise if what the network does depends on the values of tensors.
+
+    Raises:
+        ConfigError: What it does depends on the values of tensors.
+    """
+    blank = copy.deepcopy(network).to("meta")
+    try:
+        with torch.no_grad():
+            blank(example.to("meta"))
+    except Exception as error:
+        raise ConfigError(
+            f"space elastic: {type(network).__name__} cannot be traced, since its forward looks at "
+            f"values of tensors or makes some on a fixed device: {_reason(error)}"
+            f"{_place(error, blank)}. Use torch.where in place of `if`, shapes in place of values, "
+            "and the device of the input"
+        ) from error
+
+
+def permutable(
+    network: nn.Module, groups: Sequence[ChannelGroup], example: Tensor
+) -> tuple[list[ChannelGroup], dict[str, str]]:
+    """The groups whose channels can change places without any change of the output.
+
+    Tried with random weights: those of a fresh network have too many ones and zeros to tell.
+
+    Returns:
+        These groups, and by name of others, why not.
+    """
+    random = _scrambled(network)
+    expected = checked_output(random, example)
+    if not bool(expected.isfinite().all()):
+        random = network
+        expected = checked_output(random, example)
+    if _same_when_reversed(random, groups, example, expected):
+        return list(groups), {}
+    good = [g for g in groups if _same_when_reversed(random, [g], example, expected)]
+    if not _same_when_reversed(random, good, example, expected):
+        good = []
+    why = "its channels are coupled in a way that the graph of the network does not show"
+    return good, {group.name: why for group in groups if group not in good}
+
+
+def is_output(network: nn.Module, group: ChannelGroup, example: Tensor, output: Tensor) -> bool:
+    """Whether the channels of a group are those of the network's output."""
+    if group.channels not in output.shape:
+        return False
+    return _fails(network, {group: group.unit}, (), example, output).startswith(_OTHER_OUTPUT)
+
+
+def cuttable(
+    network: nn.Module, widths: Mapping[ChannelGroup, int], example: Tensor, output: Tensor
+) -> tuple[list[ChannelGroup], dict[str, str]]:
+    """The groups that can be narrow, alone and all together.
+
+    Args:
+        network: In evaluation mode.
+        widths: The smallest width of each group.
+        example: An input.
+        output: What the whole network makes of it.
+
+    Returns:
+        These groups, and by name of others, why not.
+    """
+    good: list[ChannelGroup] = []
+    reasons: dict[str, str] = {}
+    for group, width in widths.items():
+        reason = _fails(network, {group: width}, (), example, output)
+        if reason:
+            reasons[group.name] = f"with {width} channels the network does not run: {reason}"
+        else:
+            good.append(group)
+    if not _fails(network, {group: widths[group] for group in good}, (), example, output):
+        return good, reasons
+    together: list[ChannelGroup] = []
+    for group in good:
+        narrow = {g: widths[g] for g in [*together, group]}
+        reason = _fails(network, narrow, (), example, output)
+        if reason:
+            reasons[group.name] = f"it cannot be narrow while others are: {reason}"
+        else:
+            together.append(group)
+    return together, reasons
+
+
+def skippable(
+    network: nn.Module, runs: Sequence[Run], smallest: float, example: Tensor, output: Tensor
+) -> tuple[list[Run], dict[str, str]]:
+    """The runs of blocks that can be short, and by name of others, why not."""
+    reasons = {
+        run.name: _fails(network, {}, run.skipped(run.depths(smallest)[0]), example, output)
+        for run in runs
+    }
+    good = [run for run in runs if not reasons[run.name]]
+    return good, {
+        block: f"without it the network does not run: {reasons[run.name]}"
+        for run in runs
+        if run not in good
+        for block in run.blocks
+    }
+
+
+def _fails(
+    network: nn.Module,
+    widths: Mapping[ChannelGroup, int],
+    skipped: Sequence[str],
+    example: Tensor,
+    output: Tensor,
+) -> str:
+    """Why a part of the network does not run; empty if it does."""
+    smaller = cut(network, plan(network, widths, skipped))
+    try:
+        with torch.no_grad():
+            shape = smaller(example).shape
+    except Exception as error:  # the graph may have missed anything
+        return f"{_reason(error)}{_place(error, smaller)}"
+    return "" if shape == output.shape else f"{_OTHER_OUTPUT} {tuple(shape)}"
+
+
+def _same_when_reversed(
+    network: nn.Module, groups: Sequence[ChannelGroup], example: Tensor, expected: Tensor
+) -> bool:
+    other = copy.deepcopy(network)
+    reorder(other, {group: _reversed(group) for group in groups})
+    found = checked_output(other, example)
+    largest = float(expected.abs().max())
+    return bool((found - expected).abs().max() <= _TOLERANCE * max(largest, 1e-30))
+
+
+def _reversed(group: ChannelGroup) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.arange(group.channels).reshape(-1, group.unit)[::-1].reshape(-1)
+
+
+def _scrambled(network: nn.Module) -> nn.Module:
+    """A copy with random weights that keep activations of about the size that they had."""
+    random = copy.deepcopy(network)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in random.parameters():
+            if weight.dim() > 1:
+                fan = max(weight[0].numel(), 1)
+                weight.copy_(torch.randn(weight.shape, generator=generator) * (2 / fan) ** 0.5)
+            else:
+                weight.copy_(torch.rand(weight.shape, generator=generator) + 0.5)
+        for name, buffer in random.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
+    return random
+
+
+def _reason(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _place(error: BaseException, network: nn.Module) -> str:
+    """The innermost module that failed, and the line of it that is not PyTorch's."""
+    names = {id(module): name for name, module in network.named_modules()}
+    module = line = ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        owner = id(frame.f_locals.get("self"))
+        if owner in names:
+            module = names[owner] or type(network).__name__
+            if f"{os.sep}torch{os.sep}" not in frame.f_code.co_filename:
+                line = f", {Path(frame.f_code.co_filename).name} line {number}"
+    return f" (in {module!r}{line})" if module else ""

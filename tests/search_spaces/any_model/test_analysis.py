@@ -1,0 +1,404 @@
+"""Plain models as users write them, made elastic."""
+
+import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from hwnas.deploy.export import export_onnx
+from hwnas.errors import ConfigError
+from hwnas.search_spaces import ElasticSpace, elastic, mobilenet
+
+pytest.importorskip("torch_pruning")
+
+
+class PlainCNN(nn.Module):
+    """Flattened before its linear layers."""
+
+    def __init__(self, outputs: int = 10, channels: int = 3) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 48, 3, padding=1, bias=False),
+            nn.BatchNorm2d(48),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+        )
+        self.hidden = nn.Linear(48 * 4 * 4, 64)
+        self.outputs = nn.Linear(64, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.features(x).flatten(1)
+        outputs: Tensor = self.outputs(self.hidden(x).relu())
+        return outputs
+
+
+class BasicBlock(nn.Module):
+    """He et al., CVPR 2016."""
+
+    def __init__(self, inputs: int, channels: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels)
+        self.activation = nn.ReLU(inplace=True)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or inputs != channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.activation(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y))
+        y += self.shortcut(x)
+        result: Tensor = self.activation(y)
+        return result
+
+
+class ResNet(nn.Module):
+    def __init__(self, outputs: int = 10) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)
+        )
+        self.layer1 = nn.Sequential(BasicBlock(16, 16), BasicBlock(16, 16))
+        self.layer2 = nn.Sequential(BasicBlock(16, 32, 2), BasicBlock(32, 32), BasicBlock(32, 32))
+        self.outputs = nn.Linear(32, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.outputs(self.layer2(self.layer1(self.stem(x))).mean((2, 3)))
+        return outputs
+
+
+class Dense(nn.Module):
+    """Concatenations, with batch and group normalisation behind them, and grouped convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.left = nn.Conv2d(16, 24, 3, padding=1, bias=False)
+        self.right = nn.Conv2d(16, 16, 1, bias=False)
+        self.norm = nn.BatchNorm2d(40)
+        self.mix = nn.Conv2d(40, 32, 1)
+        self.group_norm = nn.GroupNorm(4, 32)
+        self.grouped = nn.Conv2d(32, 32, 3, padding=1, groups=8)
+        self.outputs = nn.Linear(48, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).relu()
+        y = self.norm(torch.cat([self.left(x), self.right(x)], 1)).relu()
+        z = self.grouped(self.group_norm(self.mix(y)).relu())
+        outputs: Tensor = self.outputs(torch.cat([x, z], 1).mean((2, 3)))
+        return outputs
+
+
+def double(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+        nn.Conv2d(outputs, outputs, 3, padding=1),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+    )
+
+
+class UNet(nn.Module):
+    """Ronneberger et al., MICCAI 2015, in small: an output for each pixel."""
+
+    def __init__(self, outputs: int = 2) -> None:
+        super().__init__()
+        self.down1, self.down2, self.bottom = double(3, 16), double(16, 32), double(32, 64)
+        self.pool = nn.MaxPool2d(2)
+        self.up2 = nn.ConvTranspose2d(64, 32, 2, 2)
+        self.merge2 = double(64, 32)
+        self.up1 = nn.ConvTranspose2d(32, 16, 2, 2)
+        self.merge1 = double(32, 16)
+        self.outputs = nn.Conv2d(16, outputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.down1(x)
+        second = self.down2(self.pool(first))
+        third = self.bottom(self.pool(second))
+        y = self.merge2(torch.cat([self.up2(third), second], 1))
+        y = self.merge1(torch.cat([self.up1(y), first], 1))
+        outputs: Tensor = self.outputs(y)
+        return outputs
+
+
+def mobile() -> nn.Module:
+    space = mobilenet((16, 16, 3), 10)
+    return space.build(space.largest())
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    """A model whose weights and statistics are those of no start."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = make()
+        for name, tensor in model.named_buffers():
+            if name.endswith("running_mean"):
+                tensor.normal_(0, 0.1)
+            elif name.endswith("running_var"):
+                tensor.uniform_(0.5, 1.5)
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.data.add_(torch.rand_like(parameter) * 0.2)
+    return model
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "plain": PlainCNN,
+    "resnet": ResNet,
+    "mobilenet": mobile,
+    "dense": Dense,
+    "unet": UNet,
+}
+
+
+def example() -> Tensor:
+    return torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+@cache
+def space_of(name: str) -> ElasticSpace:
+    return elastic(seeded(MODELS[name]), example())
+
+
+def params(network: nn.Module) -> int:
+    return sum(p.numel() for p in network.parameters())
+
+
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+# What every model gets
+
+
+@every_model
+def test_the_whole_supernet_computes_what_the_model_does(name: str) -> None:
+    model = seeded(MODELS[name]).eval()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    space = elastic(model, example())
+    supernet = space.supernet().eval()
+    with torch.no_grad():
+        torch.testing.assert_close(supernet(example()), model(example()), rtol=1e-5, atol=1e-5)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+@every_model
+@settings(max_examples=4)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_active_is_extracted_and_training_keeps_it_so(name: str, seed: int) -> None:
+    space = space_of(name)
+    supernet = space.supernet().train()
+    architecture = space.sample(random.Random(seed))
+    supernet.activate(architecture)
+    optimiser = torch.optim.SGD(supernet.parameters(), lr=0.01)
+    supernet(example()).square().mean().backward()
+    optimiser.step()
+    supernet.eval()
+    extracted = supernet.extract(architecture)
+    with torch.no_grad():
+        expected = extracted(example())
+        torch.testing.assert_close(supernet(example()), expected, rtol=1e-5, atol=1e-5)
+
+
+@every_model
+def test_the_smallest_has_under_three_fifths_of_the_parameters(name: str) -> None:
+    space = space_of(name)
+    assert params(space.build(space.smallest())) < 0.6 * params(MODELS[name]())
+
+
+@every_model
+def test_an_extracted_module_is_plain_and_exports(name: str, tmp_path: Path) -> None:
+    space = space_of(name)
+    network = space.supernet().extract(space.sample(random.Random(1))).eval()
+    assert type(network) is type(seeded(MODELS[name]))
+    for module in network.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+        assert not any("mask" in key for key, _ in module.named_buffers())
+    export = export_onnx(network, (3, 16, 16), tmp_path / "model.onnx", example())
+    assert export.max_relative_error < 1e-4
+
+
+@every_model
+def test_only_the_output_is_fixed(name: str) -> None:
+    fixed = {each.name: each.reason for each in space_of(name).fixed}
+    outputs = {
+        key for key, why in fixed.items() if why == "its channels are outputs of the network"
+    }
+    assert len(outputs) == 1
+    left = set(fixed) - outputs
+    assert all("leave no smaller multiple of 8" in fixed[key] for key in left)
+
+
+# What is elastic
+
+
+def test_widths_are_multiples_and_sorted_by_importance() -> None:
+    model = seeded(PlainCNN)
+    with torch.no_grad():
+        strong = [3, 7, 11, 12, 20, 22, 23, 24, 25, 26, 30, 31, 40, 41, 42, 43]
+        model.features[3].weight[strong] *= 100.0
+    space = elastic(model, example(), widths=(0.3, 1.0))
+    names = {choice.name: choice.options for choice in space.choices}
+    assert names["features.3.width"] == (16, 48)
+    values = {**space.largest().as_dict(), "features.3.width": 16}
+    narrow = space.supernet().extract(space.architecture(values)).features[3]
+    kept = {tuple(sorted(row)) for row in narrow.weight.flatten(1).tolist()}
+    rows = model.features[3].weight.flatten(1).tolist()
+    assert kept == {tuple(sorted(rows[i])) for i in strong}
+
+
+def test_a_skipped_block_is_the_one_that_changes_least() -> None:
+    model = seeded(ResNet)
+    with torch.no_grad():
+        model.layer2[1].norm2.weight.mul_(0.001)
+        model.layer2[1].norm2.bias.zero_()
+    space = elastic(model, example())
+    values = {**space.largest().as_dict(), "layer2.depth": 1}
+    network = space.build(space.architecture(values))
+    assert isinstance(network.layer2[1], nn.Identity)
+    assert isinstance(network.layer2[2], BasicBlock)
+    when = {c.name: c.when for c in space.choices}["layer2.1.conv1.width"]
+    assert when is not None
+    assert (when.name, when.values) == ("layer2.depth", (2,))
+
+
+def test_groups_of_a_normalisation_stay_whole() -> None:
+    space = space_of("dense")
+    network = space.build(space.smallest())
+    assert (network.group_norm.num_channels, network.group_norm.num_groups) == (16, 2)
+    assert (network.grouped.out_channels, network.grouped.groups) == (16, 4)
+
+
+def test_what_is_kept_stays_and_is_listed() -> None:
+    space = elastic(seeded(ResNet), example(), keep=["layer2"])
+    assert not any("layer2" in choice.name for choice in space.choices)
+    assert {f.name for f in space.fixed if "asked" in f.reason} >= {"layer2.0.conv1"}
+
+
+def test_the_same_model_gives_the_same_space_and_other_weights_another() -> None:
+    first, again = (elastic(seeded(ResNet), example()) for _ in range(2))
+    other = elastic(ResNet(), example())
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+
+
+# What cannot be
+
+
+class Branching(PlainCNN):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.mean() > 0:
+            x = x * 2
+        return super().forward(x)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.again = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3, padding=1)
+        self.outputs = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.outputs(self.again(self.again(self.stem(x))).mean((2, 3)))
+        return outputs
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.a = nn.Conv2d(3, 32, 3), nn.Conv2d(32, 32, 1)
+        self.hidden = nn.Linear(32, 32)
+        self.b = nn.Conv2d(32, 32, 1)
+        self.b.weight = self.a.weight
+        self.outputs = nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.outputs(
+            self.hidden(self.b(self.a(self.stem(x)).relu()).mean((2, 3))).relu()
+        )
+        return outputs
+
+
+class Written(nn.Module):
+    """Has the number of its channels in its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 32, 3), nn.Conv2d(32, 32, 1)
+        self.outputs = nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(self.first(x).relu()).mean((2, 3))
+        outputs: Tensor = self.outputs(x.view(x.shape[0], 32))
+        return outputs
+
+
+class Pair(PlainCNN):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return x, x
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Branching(), r"looks at values.*test_analysis.py line \d+.*torch.where"),
+        (PlainCNN(channels=4), r"does not run on an input of \(2, 3, 16, 16\).*'features.0'"),
+        (Twice(), r"'again' runs 2 times in one pass; give each place a module of its own"),
+        (Pair(), r"returns a tuple; expected one tensor"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), r"nothing of Sequential can be made"),
+        (nn.Flatten(), r"nothing of Flatten"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_be_analysed_says_why(model: nn.Module, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        elastic(model, example())
+    assert "\n" not in str(caught.value)
+
+
+def test_layers_that_share_weights_are_fixed_and_named() -> None:
+    space = elastic(seeded(Tied), example())
+    assert [c.name for c in space.choices] == ["hidden.width"]
+    assert "'a.weight' and 'b.weight' are one parameter" in str(space.fixed)
+
+
+def test_a_width_that_the_code_has_written_down_is_fixed() -> None:
+    space = elastic(seeded(Written), example())
+    assert [c.name for c in space.choices] == ["first.width"]
+    (reason,) = [f.reason for f in space.fixed if f.name == "second"]
+    assert "with 16 channels the network does not run" in reason
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"widths": ()}, "expected parts"),
+        ({"widths": (0.5, 1.5)}, "expected parts"),
+        ({"step": 0}, "step is 0"),
+        ({"min_depth": -0.1}, "min_depth is -0.1"),
+        ({"keep": ["layer9"]}, "'layer9', which the model has not"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        elastic(PlainCNN(), example(), **options)
+
+
+def test_something_else_than_images_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\(3, 16, 16\); expected images"):
+        elastic(PlainCNN(), torch.zeros(3, 16, 16))
