@@ -33,8 +33,8 @@ __all__ = [
     "ChannelSpace",
     "Choice",
     "ChoiceSpace",
-    "Group",
     "ElasticSpace",
+    "Group",
     "MobileNetConfig",
     "MobileNetSpace",
     "Operator",
@@ -66,8 +66,8 @@ __all__ = [
 
 SPACES: Mapping[str, Callable[..., SearchSpace]] = {
     "channels": channels,
-    "mobilenet": mobilenet,
     "elastic": named_elastic,
+    "mobilenet": mobilenet,
     "nasbench201": nasbench201,
     "simplenet": simplenet,
 }
