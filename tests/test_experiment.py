@@ -478,3 +478,17 @@ def test_the_same_seed_finds_the_same(quick_recipe: Path, tmp_path: Path) -> Non
     first, second, other = found("a", 0), found("b", 0), found("c", 1)
     assert [(r.id, r.values) for r in first.front] == [(r.id, r.values) for r in second.front]
     assert [(r.id, r.values) for r in first.front] != [(r.id, r.values) for r in other.front]
+
+
+def test_a_ranking_check_that_was_asked_for_is_told_and_kept(
+    quick_recipe: Path, tmp_path: Path
+) -> None:
+    overrides = ("train.ranking_check=4", "train.ranking_epochs=0.5", "train.sampling=fair")
+    run = experiment.run(quick_recipe, tmp_path / "run", overrides, QUIET).run
+    found = json.loads((run / "supernet" / "ranking.json").read_text())
+    assert found["networks"] == 4
+    assert found["metric"] == "accuracy"
+    lines = map(json.loads, (run / "log.jsonl").read_text().splitlines())
+    [note] = [line for line in lines if "ranking" in line]
+    assert note["ranking"] == found
+    assert "the supernet ranks 4 networks with Kendall's tau" in note["text"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from hwnas.errors import ConfigError
 from hwnas.search import Fidelity, SupernetEvaluator, SupernetTraining, train_supernet
 from hwnas.search.cluster import map_tasks
 from hwnas.search.evaluate import Evaluation, recalibrate, score
+from hwnas.search.ranking import spread_over_macs
 from hwnas.search.training import NetworkStep, fit, load_weights
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.stages.job import Ingredients, content_hash
@@ -110,20 +110,6 @@ def observe_supernet(
 def supernet(rule: str) -> str:
     """What rows call a supernet that was trained by a sampling rule."""
     return "supernet" if rule == "sandwich" else f"supernet-{rule}"
-
-
-def spread_over_macs(space: SearchSpace, count: int, drawn: int) -> list[Architecture]:
-    """Networks of a random pool that are nearest to evenly spaced MACs, smallest first."""
-    rng = random.Random(0)
-    pool = {space.sample(rng) for _ in range(drawn)}
-    if len(pool) < count:
-        raise ConfigError(f"--pool {drawn} holds {len(pool)} networks; --networks wants {count}")
-    macs = {network: space.workload(network).macs for network in pool}
-    chosen: list[Architecture] = []
-    for wanted in np.linspace(min(macs.values()), max(macs.values()), count):
-        chosen.append(min(macs, key=lambda network: (abs(macs[network] - wanted), network)))
-        del macs[chosen[-1]]
-    return chosen
 
 
 def train_alone(

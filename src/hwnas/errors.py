@@ -7,7 +7,7 @@
     ├── DataError        (ValueError)    images or labels are missing, damaged or of the wrong shape
     ├── ArtifactError    (ValueError)    an ONNX file, a bundle or a checkpoint is damaged
     ├── InfeasibleError  (ValueError)    no candidate keeps the limits
-    ├── DeviceError      (RuntimeError)  a target cannot be used on this machine
+    ├── DeviceError      (RuntimeError)  a target cannot be used on this machine, or memory ran out
     │   └── EnergyUnavailable            nothing on this machine counts energy
     ├── DivergedError    (RuntimeError)  the training loss is not a number
     ├── RunError         (RuntimeError)  a run folder is damaged, busy or of another recipe
@@ -56,7 +56,7 @@ class InfeasibleError(HwnasError, ValueError):
 
 
 class DeviceError(HwnasError, RuntimeError):
-    """A target cannot be used on this machine."""
+    """A target cannot be used on this machine, or its memory does not suffice."""
 
 
 class EnergyUnavailable(DeviceError):

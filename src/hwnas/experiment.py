@@ -20,7 +20,7 @@ from hwnas.errors import ConfigError, InfeasibleError, RunError, StorageError
 from hwnas.progress import Advance, Reporter, make_reporter
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.run_folder import RunFolder, all_or_nothing
-from hwnas.search import SearchResult
+from hwnas.search import RankingCheck, SearchResult
 from hwnas.search.training import (
     SupernetTraining,
     TrainingRow,
@@ -250,11 +250,16 @@ def _supernet(job: Job) -> dict[str, Tensor]:
     def work(advance: Advance) -> None:
         def on_row(row: TrainingRow) -> None:
             advance(row.share, f"epoch {row.epoch:.1f}, loss {row.loss:.3f}")
+            if row.note:
+                job.reporter.note(row.note)
 
         training = SupernetTraining(
             i.space, i.task, i.data, recipe.train, recipe.seed, run_hash, folder
         )
-        train_supernet(training, on_row)
+        trained = train_supernet(training, on_row)
+        if recipe.train.ranking_check:
+            ranked = RankingCheck.of(training)(load_weights(trained))
+            job.reporter.note(ranked.summary, ranking=asdict(ranked))
 
     weights = folder / "weights.safetensors"
     job.perform("train", [run_hash], work, weights.exists)

@@ -215,3 +215,9 @@ class Layers(SearchSpace):
 
 def two_extremes(space: SearchSpace, rng: random.Random, random_subnets: int) -> list[Architecture]:
     return [space.largest(), space.smallest()]
+
+
+def by_the_step(
+    space: SearchSpace, rng: random.Random, random_subnets: int, *, step: int
+) -> list[Architecture]:
+    return [space.sample(random.Random(step))]

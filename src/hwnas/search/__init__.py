@@ -15,6 +15,7 @@ from hwnas.search.executor import Executor, InProcess, RayActors
 from hwnas.search.failure import Failure
 from hwnas.search.lineage import GrowEvaluator
 from hwnas.search.objective import Objective
+from hwnas.search.ranking import RankingCheck
 from hwnas.search.result import Scored, SearchResult
 from hwnas.search.rungs import Rungs
 from hwnas.search.samplers import SAMPLERS
@@ -42,6 +43,7 @@ __all__ = [
     "InProcess",
     "Metric",
     "Objective",
+    "RankingCheck",
     "RayActors",
     "Rungs",
     "ScoreStore",

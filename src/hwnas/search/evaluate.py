@@ -15,8 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from hwnas.errors import ConfigError
 from hwnas.search.data import ImageData, Split
 from hwnas.search.task import Task, smoothed
+from hwnas.search.training.checkpoint import differing_keys
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Candidate, RecipeSpace, SearchSpace, Supernet, batch_norms
 
@@ -232,9 +234,14 @@ class SupernetEvaluator:
     @cached_property
     def _supernet(self) -> Supernet:
         supernet = self.space.supernet()
-        supernet.shared.load_state_dict(
-            {name: torch.from_numpy(np.array(array)) for name, array in self.weights.items()}
-        )
+        weights = {name: torch.from_numpy(np.array(a)) for name, a in self.weights.items()}
+        different = differing_keys(weights, supernet.shared.state_dict())
+        if different:
+            raise ConfigError(
+                f"the weights are those of another supernet than of space "
+                f"{self.space.fingerprint}: {different}"
+            )
+        supernet.shared.load_state_dict(weights)
         return supernet.eval()
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:

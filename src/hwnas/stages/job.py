@@ -25,7 +25,8 @@ from hwnas.search.objective import LATENCY, Objective, check_objectives
 from hwnas.search.samplers import make_sampler
 from hwnas.search.task import Task, smoothed
 from hwnas.search.training import TrainConfig
-from hwnas.search.training.sampling import SAMPLING
+from hwnas.search.training.distillation import distillation_loss
+from hwnas.search.training.sampling import SAMPLING, check_sampling
 from hwnas.search_spaces import ChoiceSpace, RecipeSpace, SearchSpace
 from hwnas.search_spaces.catalogue import joint_space
 
@@ -82,6 +83,7 @@ class Ingredients:
         for target in Goal(recipe.objective).targets:
             searchable(target)
         _check_training(recipe.train, task, len(data.train))
+        check_sampling(recipe.train.sampling, space.network)
         return cls(recipe, data, task, space)
 
     @property
@@ -119,6 +121,7 @@ def _check_roles(roles: Mapping[str, ChoiceSpace], recipe: Recipe, task: Task, i
 
 def _check_training(train: TrainConfig, task: Task, images: int) -> None:
     smoothed(task, train.label_smoothing)
+    distillation_loss(task, train.distillation_loss)
     if images < train.batch_size:
         raise ConfigError(
             f"train.batch_size is {train.batch_size}, but there are only {images} training images; "

@@ -33,6 +33,7 @@ from hwnas.search import Objective, Scored, SearchResult
 from hwnas.search.front import hypervolume_history, reference_point
 from hwnas.search.objective import COUNTED, LATENCY, label_on, losses
 from hwnas.search.training import read_rows
+from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.calibrate import fitted_predictor
 from hwnas.stages.finalists import picks, read_bundles, score_of
@@ -268,7 +269,7 @@ def _break_even(job: Job) -> str:
     if not job.needs_supernet:
         return "No supernet was trained: the recipe's evaluator trains every network alone."
     once = stages["train"].wall_s
-    networks = train.random_subnets + 2 if train.sampling == "sandwich" else 1
+    networks = networks_a_step(train.sampling, train.random_subnets)
     alone = top * once / networks
     each = sum(
         record.wall_s

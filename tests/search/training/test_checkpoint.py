@@ -9,6 +9,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from hwnas.errors import ArtifactError, RunError, StorageError
+from hwnas.search.training import checkpoint
+from hwnas.search.training.averaging import MovingAverage
 from hwnas.search.training.checkpoint import (
     Position,
     load_checkpoint,
@@ -66,8 +68,45 @@ def test_the_learning_rate_of_the_optimiser_stays(path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_run_is_refused(path: Path) -> None:
-    with pytest.raises(RunError, match=r"is the checkpoint of another training; .* remove"):
+    with pytest.raises(RunError, match=r"another training; its weights would fit, .* remove"):
         load_checkpoint(path, *made(0, 0), "run-b")
+
+
+def test_a_checkpoint_of_another_space_says_which_weights_differ(path: Path) -> None:
+    with pytest.raises(RunError, match=r"0\.weight is \(8, 4\) there and \(9, 4\) here, .* more"):
+        load_checkpoint(path, *made(0, 0, width=9), "run-b")
+    network = nn.Sequential(nn.Linear(4, 8), nn.Identity(), nn.Linear(8, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.AdamW(network.parameters())
+    with pytest.raises(RunError, match=r"it has no 3\.weight, 3\.bias; this network has no 1\."):
+        load_checkpoint(path, network, optimizer, "run-b")
+
+
+def test_a_checkpoint_of_another_version_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "SCHEMA", 2)
+    with pytest.raises(RunError, match=r"another version of hwnas \(schema 1, this one reads 2\)"):
+        load_checkpoint(path, *made(0, 0), "run-a")
+
+
+@pytest.mark.parametrize("steps", [0, 5])
+def test_the_average_goes_on_as_it_was_saved(tmp_path: Path, steps: int) -> None:
+    network, optimizer = made(0, 3)
+    average = MovingAverage(network, 0.9)
+    for index in range(steps):
+        step(network, optimizer)
+        average.update(index)
+    save_checkpoint(tmp_path / "a.safetensors", network, optimizer, HERE, average)
+    other, other_optimizer = made(1, 1)
+    again = MovingAverage(other, 0.9)
+    load_checkpoint(tmp_path / "a.safetensors", other, other_optimizer, "run-a", again)
+    assert all(torch.equal(average.tensors[name], again.tensors[name]) for name in again.tensors)
+
+
+def test_a_checkpoint_without_the_average_is_damaged(path: Path) -> None:
+    network, optimizer = made(0, 0)
+    with pytest.raises(ArtifactError, match="is damaged"):
+        load_checkpoint(path, network, optimizer, "run-a", MovingAverage(network, 0.9))
 
 
 def test_weights_are_no_checkpoint(tmp_path: Path) -> None:

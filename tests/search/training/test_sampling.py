@@ -1,15 +1,71 @@
 from __future__ import annotations
 
+import math
 import random
+from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.search.training.sampling import SAMPLING, sandwich, teacher, uniform
-from hwnas.search_spaces import mobilenet
+from hwnas.errors import ConfigError
+from hwnas.search.training.fair import fair, fair_cycle
+from hwnas.search.training.progressive import open_options, progressive
+from hwnas.search.training.sampling import (
+    SAMPLING,
+    check_sampling,
+    networks_a_step,
+    sampling_rule,
+    sandwich,
+    teacher,
+    uniform,
+)
+from hwnas.search_spaces import (
+    Architecture,
+    MobileNetConfig,
+    MobileNetSpace,
+    SearchSpace,
+    Stage,
+    mobilenet,
+)
 
 SPACE = mobilenet((8, 8, 1), 10)
+TEACHERLESS = {"fair", "uniform"}
+SHARES = st.floats(0, 1, exclude_max=True)
+
+
+def by_size(networks: Sequence[Architecture]) -> list[float]:
+    """A loss that is lower for larger numbers, whatever they are."""
+    return [-sum(float(option) for _, option in network.values) for network in networks]
+
+
+def drawn(
+    name: str, seed: int = 7, count: int = 2, step: int = 3, share: float = 0.9
+) -> list[Architecture]:
+    rng = random.Random(f"{seed}-{step}")
+    return sampling_rule(name)(SPACE, rng, count, step=step, share=share, seed=seed, losses=by_size)
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLING))
+class TestEveryRule:
+    def test_workers_that_train_together_draw_the_same(self, name: str) -> None:
+        """Or they would wait for each other's gradients for ever."""
+        assert drawn(name) == drawn(name)
+
+    def test_each_step_and_each_seed_draws_its_own(self, name: str) -> None:
+        assert len({tuple(drawn(name, step=step)) for step in range(5)}) == 5
+        assert drawn(name, seed=8) != drawn(name)
+
+    def test_what_it_draws_is_in_the_space_and_as_many_as_it_says(self, name: str) -> None:
+        for count in range(4):
+            networks = drawn(name, count=count)
+            assert len(networks) == networks_a_step(name, count)
+            assert all(SPACE.check(network) == network for network in networks)
+
+    def test_the_first_network_is_the_teacher_if_there_is_one(self, name: str) -> None:
+        first = [drawn(name, step=step)[0] == SPACE.largest() for step in range(20)]
+        assert (not any(first)) if name in TEACHERLESS else all(first)
 
 
 @given(st.integers(0, 1000), st.integers(0, 4))
@@ -33,10 +89,150 @@ def test_uniform_is_one_random_network(seed: int) -> None:
     assert network == SPACE.sample(random.Random(seed))
 
 
-@pytest.mark.parametrize("name", sorted(SAMPLING))
-def test_all_draw_from_the_generator_alone(name: str) -> None:
-    """Workers that train together draw the same networks, or they would wait for each other."""
-    draws = [SAMPLING[name](SPACE, random.Random(7), 2) for _ in range(2)]
-    assert draws[0] == draws[1]
-    rng = random.Random(7)
-    assert SAMPLING[name](SPACE, rng, 2) != SAMPLING[name](SPACE, rng, 2)
+def test_a_rule_gets_what_it_takes_and_no_more() -> None:
+    rule = sampling_rule("own_parts:by_the_step")
+    networks = rule(SPACE, random.Random(0), 1, step=4, share=0.5, seed=3, losses=by_size)
+    assert networks == [SPACE.sample(random.Random(4))]
+
+
+@pytest.fixture(autouse=True)
+def own_parts_importable(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.syspath_prepend(request.path.parent.parent)
+
+
+OPTIONS = st.sampled_from([(1,), (1, 2), (1, 2, 3), (1, 3)])
+KERNELS = st.sampled_from([(3,), (3, 5), (3, 5, 7)])
+SPACES = st.builds(
+    lambda depths, kernels, ratios, width: MobileNetSpace(
+        MobileNetConfig(
+            stages=tuple(
+                Stage(8, 1, depth=d, kernel_size=k, expand_ratio=r)
+                for d, k, r in zip(depths, kernels, ratios, strict=True)
+            ),
+            resolution=(8,),
+            width=width,
+            in_channels=1,
+            outputs=10,
+        )
+    ),
+    st.tuples(OPTIONS, OPTIONS),
+    st.tuples(KERNELS, KERNELS),
+    st.tuples(OPTIONS, OPTIONS),
+    st.sampled_from([(1.0,), (0.5, 1.0), (0.5, 0.75, 1.0)]),
+)
+"""Choices of one to three options, some of which are there in some networks only."""
+
+
+class TestFair:
+    @given(SPACES, st.integers(0, 99), st.integers(0, 3), st.integers(0, 2))
+    def test_over_a_cycle_of_steps_each_option_is_trained_equally_often(
+        self, space: MobileNetSpace, seed: int, count: int, cycle: int
+    ) -> None:
+        if not space.choices:
+            return
+        steps = math.lcm(fair_cycle(space), count + 1) // (count + 1)
+        counts = self.counts(space, seed, count, range(cycle * steps, (cycle + 1) * steps))
+        for choice in space.choices:
+            trained = {counts[choice.name, option] for option in choice.options}
+            assert len(trained) == 1, choice
+            assert trained.pop() > 0
+
+    @given(SPACES, st.integers(0, 99), st.integers(1, 40))
+    def test_at_any_time_options_are_at_most_one_apart(
+        self, space: MobileNetSpace, seed: int, steps: int
+    ) -> None:
+        counts = self.counts(space, seed, 0, range(steps))
+        for choice in space.choices:
+            trained = [counts[choice.name, option] for option in choice.options]
+            assert max(trained) - min(trained) <= 1
+
+    def counts(
+        self, space: SearchSpace, seed: int, count: int, steps: range
+    ) -> Counter[tuple[str, object]]:
+        networks = (fair(space, random.Random(0), count, step, seed) for step in steps)
+        return Counter(pair for step in networks for network in step for pair in network.values)
+
+    def test_a_step_of_as_many_networks_as_options_has_each_option_once(self) -> None:
+        """That is FairNAS's strict fairness."""
+        config = MobileNetConfig(
+            stages=(Stage(8, 1, depth=(3,), kernel_size=(3, 5, 7), expand_ratio=(2, 3, 4)),),
+            resolution=(8,),
+            width=(1.0,),
+            in_channels=1,
+            outputs=10,
+        )
+        space = MobileNetSpace(config)
+        for step in range(10):
+            counts = self.counts(space, 0, 2, range(step, step + 1))
+            assert set(counts.values()) == {1}
+
+
+class TestProgressive:
+    @given(SHARES, SHARES)
+    def test_what_was_open_stays_open_and_the_largest_always_is(
+        self, one: float, other: float
+    ) -> None:
+        early, late = (open_options(SPACE, share) for share in sorted((one, other)))
+        for choice in SPACE.choices:
+            assert set(early[choice.name]) <= set(late[choice.name]) <= set(choice.options)
+            assert early[choice.name][-1] == choice.options[-1]
+
+    @given(SPACES)
+    def test_at_first_only_the_largest_and_in_the_end_everything(
+        self, space: MobileNetSpace
+    ) -> None:
+        assert progressive(space, random.Random(0), 3, 0.0) == [space.largest()]
+        assert open_options(space, 1.0) == {c.name: c.options for c in space.choices}
+
+    def test_kernels_come_first_then_depths_then_expansions(self) -> None:
+        opened: dict[str, float] = {}
+        for hundredth in range(100):
+            for name, options in open_options(SPACE, hundredth / 100).items():
+                if len(options) > 1:
+                    opened.setdefault(name.rpartition(".")[2], hundredth / 100)
+        order = [name for name in opened if name in ("kernel_size", "depth", "expand_ratio")]
+        assert order == ["kernel_size", "depth", "expand_ratio"]
+        assert opened["kernel_size"] == pytest.approx(0.3, abs=0.011)
+
+    @given(SHARES, st.integers(0, 99))
+    def test_it_draws_from_what_is_open(self, share: float, seed: int) -> None:
+        options = open_options(SPACE, share)
+        for network in progressive(SPACE, random.Random(seed), 2, share):
+            assert all(option in options[name] for name, option in network.values)
+
+    @given(SHARES)
+    def test_the_first_network_is_the_largest(self, share: float) -> None:
+        assert progressive(SPACE, random.Random(0), 2, share)[0] == SPACE.largest()
+
+
+class TestAttentive:
+    @pytest.mark.parametrize("name", ["attentive-best", "attentive-worst"])
+    def test_the_one_that_is_drawn_is_the_best_or_worst_of_three_of_equal_macs(
+        self, name: str
+    ) -> None:
+        asked: list[Sequence[Architecture]] = []
+
+        def losses(networks: Sequence[Architecture]) -> list[float]:
+            asked.append(networks)
+            return by_size(networks)
+
+        best = min if name == "attentive-best" else max
+        spread = []
+        for seed in range(20):
+            networks = SAMPLING[name](SPACE, random.Random(seed), 1, losses=losses)
+            assert networks[::2] == [SPACE.largest(), SPACE.smallest()]
+            candidates = asked.pop()
+            assert not asked
+            assert len(candidates) == 3
+            assert by_size(networks)[1] == best(by_size(candidates))
+            macs = [SPACE.workload(network).macs for network in candidates]
+            spread.append((max(macs) - min(macs)) / macs[0])
+        assert sorted(spread)[10] < 0.1
+
+    def test_a_space_that_does_not_know_macs_is_refused(self) -> None:
+        from own_parts import Layers
+
+        with pytest.raises(ConfigError, match=r"space layers does not know them .* 'sandwich'"):
+            check_sampling("attentive-best", Layers())
+        check_sampling("fair", Layers())
+        check_sampling("attentive-best", SPACE)

@@ -6,17 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from hwnas.errors import ConfigError, DivergedError, RunError, StorageError
 from hwnas.search.data import ImageData
 from hwnas.search.evaluate import recalibrate, score
 from hwnas.search.task import Classification
 from hwnas.search.training import (
+    Moment,
+    SupernetStep,
     SupernetTraining,
     TrainConfig,
     TrainingRow,
     load_weights,
     read_rows,
+    supernet,
     train_supernet,
 )
 from hwnas.search_spaces import MobileNetSpace
@@ -108,6 +112,34 @@ def test_a_loss_that_is_no_number_stops_it(training: SupernetTraining) -> None:
     assert not (training.folder / "weights.safetensors").exists()
 
 
+def test_the_average_of_the_weights_is_what_is_left(training: SupernetTraining) -> None:
+    averaged = load_weights(train_supernet(changed(training, ema=0.9)))
+    state = load_weights(training.folder / "checkpoint.safetensors")
+    name = "stem.conv.weight" if "stem.conv.weight" in averaged else next(iter(averaged))
+    assert torch.equal(averaged[name], state[f"average.shared.{name}"])
+    assert not torch.equal(averaged[name], state[f"network.shared.{name}"])
+    again = load_weights(train_supernet(changed(training, ema=0.9)))  # there is nothing to do
+    assert all(torch.equal(averaged[name], again[name]) for name in averaged)
+
+
+def test_memory_that_ran_out_is_in_the_training_curve(
+    training: SupernetTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hungry(SupernetStep):
+        def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+            if moment.step == 3 and moment.parts == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            return super().__call__(images, targets, moment)
+
+    monkeypatch.setattr(supernet, "SupernetStep", Hungry)
+    told: list[TrainingRow] = []
+    train_supernet(training, told.append)
+    notes = [row.note for row in read_rows(training.folder) if row.note]
+    assert notes == [row.note for row in told if row.note]
+    assert len(notes) == 1
+    assert "out of memory at step 3 with 30 images at a time; from here on 15" in notes[0]
+
+
 def test_a_folder_that_cannot_be_written_is_named(training: SupernetTraining) -> None:
     training.folder.parent.joinpath("file").touch()
     with pytest.raises(StorageError, match=r"cannot write .*supernet"):
@@ -180,6 +212,14 @@ class TestOnRay:
         alone = dataclasses.replace(training.config, workers=0)
         here = train_supernet(dataclasses.replace(training, config=alone, folder=tmp_path / "here"))
         assert same(weights, here, 1e-4)
+
+    def test_two_workers_attend_to_the_same_networks(
+        self, ray_session: None, training: SupernetTraining
+    ) -> None:
+        """By the losses on its own images each would pick its own, and wait for ever."""
+        config = {"sampling": "attentive-worst", "random_subnets": 2, "accumulate": 2}
+        weights = load_weights(train_supernet(changed(training, workers=2, epochs=3, **config)))
+        assert all(tensor.isfinite().all() for tensor in weights.values())
 
     def test_two_workers_stop_together_where_one_diverges(
         self, ray_session: None, training: SupernetTraining

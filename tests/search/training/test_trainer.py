@@ -6,17 +6,27 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from hwnas.errors import ArtifactError, ConfigError, DivergedError, RunError
+from hwnas.errors import ArtifactError, ConfigError, DeviceError, DivergedError, RunError
 from hwnas.search.data import ImageData
 from hwnas.search.task import Classification
-from hwnas.search.training import NetworkStep, SupernetStep, TrainConfig, TrainingRow, fit, trainer
+from hwnas.search.training import (
+    Moment,
+    NetworkStep,
+    SupernetStep,
+    TrainConfig,
+    TrainingRow,
+    fit,
+    trainer,
+)
 from hwnas.search.training.checkpoint import load_weights
 from hwnas.search_spaces import MobileNetSpace, recipe_space
 
@@ -42,62 +52,81 @@ class Recorded:
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
 
-    def __call__(self, images: Tensor, targets: Tensor, rng: random.Random) -> tuple[float, float]:
+    def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
         self.batches.append([hash(image.numpy().tobytes()) for image in images])
         return 0.0, 0.0
 
 
 class TestExactResume:
-    def network(self, space: MobileNetSpace, task: Classification) -> tuple[nn.Module, NetworkStep]:
+    def network(
+        self, space: MobileNetSpace, task: Classification, config: TrainConfig = CONFIG
+    ) -> tuple[nn.Module, NetworkStep]:
         torch.manual_seed(0)
         network = space.build(space.largest())
         return network, NetworkStep(network, task, SHAPE)
 
     def supernet(
-        self, space: MobileNetSpace, task: Classification
+        self, space: MobileNetSpace, task: Classification, config: TrainConfig = CONFIG
     ) -> tuple[nn.Module, SupernetStep]:
         torch.manual_seed(0)
         supernet = space.supernet()
-        return supernet, SupernetStep(supernet, task)
+        step = SupernetStep(
+            supernet, task, config.sampling, distillation_loss=config.distillation_loss
+        )
+        return supernet, step
 
-    @pytest.mark.parametrize("kind", ["network", "supernet"])
+    @pytest.mark.parametrize(
+        ("kind", "settings"),
+        [
+            ("network", {}),
+            ("network", {"ema": 0.9, "accumulate": 3, "precision": "bf16"}),
+            ("supernet", {}),
+            ("supernet", {"ema": 0.9, "accumulate": 2, "sampling": "fair"}),
+            ("supernet", {"sampling": "progressive", "distillation_loss": "alpha"}),
+            ("supernet", {"accumulate": 2, "sampling": "attentive-worst"}),
+        ],
+    )
     def test_cut_short_and_gone_on_is_the_same_as_in_one_go(
         self,
         kind: str,
+        settings: dict[str, Any],
         dropout_space: MobileNetSpace,
         digits_task: Classification,
         few_digits: ImageData,
         tmp_path: Path,
     ) -> None:
-        made = getattr(self, kind)
+        config = replace(CONFIG, **settings)
+        made = partial(getattr(self, kind), config=config)
         files = tmp_path / "whole.safetensors", tmp_path / "parts.safetensors"
         rows: list[TrainingRow] = []
         network, step = made(dropout_space, digits_task)
         end = fit(
-            network, step, few_digits.train, CONFIG, 0, checkpoint=files[0], on_row=rows.append
+            network, step, few_digits.train, config, 0, checkpoint=files[0], on_row=rows.append
         )
         assert end.step == len(rows) == 12
         for last in (3, 8):
-            network, step = made(dropout_space, digits_task)
+            other, step = made(dropout_space, digits_task)
             with pytest.raises(Killed):
                 fit(
-                    network,
+                    other,
                     step,
                     few_digits.train,
-                    CONFIG,
+                    config,
                     0,
                     checkpoint=files[1],
                     on_row=killed_at(last),
                 )
         again: list[TrainingRow] = []
-        network, step = made(dropout_space, digits_task)
-        fit(network, step, few_digits.train, CONFIG, 0, checkpoint=files[1], on_row=again.append)
+        other, step = made(dropout_space, digits_task)
+        fit(other, step, few_digits.train, config, 0, checkpoint=files[1], on_row=again.append)
         assert [row.step for row in again] == [8, 9, 10, 11]
         assert [row.loss for row in again] == [row.loss for row in rows[8:]]
         whole, parts = (load_weights(file) for file in files)  # with the optimiser's state
         assert any(name.startswith("optimizer.") for name in whole)
         assert whole.keys() == parts.keys()
         assert all(torch.equal(whole[name], parts[name]) for name in whole)
+        ends = network.state_dict(), other.state_dict()
+        assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
     def test_a_finished_training_is_not_gone_on_with(
         self,
@@ -151,7 +180,7 @@ class TestBudget:
         for rank in (0, 1):
             for index in range(6):
                 images, _ = trainer._batch(few_digits.train, config, 0, index, rank, 2)
-                parts[rank](images, images, random.Random())
+                parts[rank](images, images, Moment(random.Random()))
         for zero, one, whole in zip(*(part.batches for part in parts), strict=True):
             assert sorted(zero + one) == sorted(whole)
 
@@ -209,10 +238,8 @@ def test_a_loss_that_is_no_number_stops_with_step_rate_and_the_last_checkpoint(
     few_digits: ImageData, tmp_path: Path
 ) -> None:
     class Exploding(Recorded):
-        def __call__(
-            self, images: Tensor, targets: Tensor, rng: random.Random
-        ) -> tuple[float, float]:
-            super().__call__(images, targets, rng)
+        def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+            super().__call__(images, targets, moment)
             return 0.0, math.inf if len(self.batches) == 6 else 0.0
 
     file, rows = tmp_path / "checkpoint.safetensors", []
@@ -237,11 +264,123 @@ def test_a_learning_rate_out_of_all_bounds_diverges(
         fit(network, NetworkStep(network, digits_task, SHAPE), few_digits.train, config, 0)
 
 
+def test_weights_that_broke_are_neither_kept_nor_ended_with(
+    few_digits: ImageData, tmp_path: Path
+) -> None:
+    """The update of a step whose loss was fine may break them; the next loss would tell."""
+    network = nn.Linear(2, 2)
+
+    def breaking(images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+        for parameter in network.parameters():
+            broken = math.inf if moment.step == 4 else 0.0
+            parameter.grad = torch.full_like(parameter, broken)
+        return 0.0, 0.0
+
+    file = tmp_path / "checkpoint.safetensors"
+    config = TrainConfig(epochs=1, batch_size=25, workers=0, checkpoint_seconds=1e-9)
+    with pytest.raises(DivergedError, match=r"at step 5 .*the last good checkpoint is kept"):
+        fit(network, breaking, few_digits.train, config, 0, checkpoint=file)
+    kept = load_weights(file)
+    assert all(t.isfinite().all() for name, t in kept.items() if name.startswith("network."))
+
+
+class Hungry:
+    """A step that takes more memory than there is where more images come at a time."""
+
+    def __init__(self, network: nn.Module, task: Classification, most: int) -> None:
+        self.step = NetworkStep(network, task, SHAPE)
+        self.most = most
+        self.asked: list[int] = []
+
+    def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+        self.asked.append(moment.parts)
+        if math.ceil(len(images) / moment.parts) > self.most:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")
+        return self.step(images, targets, moment)
+
+
+class TestMemory:
+    CONFIG = TrainConfig(epochs=1, batch_size=24, workers=0, checkpoint_seconds=1e-9)
+
+    def network(self) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    def test_half_as_many_images_at_a_time_where_that_suffices(
+        self, digits_task: Classification, few_digits: ImageData, tmp_path: Path
+    ) -> None:
+        file, rows = tmp_path / "checkpoint.safetensors", []
+        network = self.network()
+        step = Hungry(network, digits_task, most=12)
+        fit(network, step, few_digits.train, self.CONFIG, 0, on_row=rows.append)
+        assert step.asked == [1, 2, 2, 2, 2, 2, 2]
+        assert "out of memory at step 0 with 24 images at a time; from here on 12" in rows[0].note
+        assert "train.accumulate = 2" in rows[0].note
+        assert not any(row.note for row in rows[1:])
+        # Nothing else changes: there is no normalisation here that would see the parts.
+        plenty = self.network()
+        fit(plenty, NetworkStep(plenty, digits_task, SHAPE), few_digits.train, self.CONFIG, 0)
+        for one, other in zip(network.parameters(), plenty.parameters(), strict=True):
+            torch.testing.assert_close(one, other)
+        # A resumed training knows.
+        network = self.network()
+        step = Hungry(network, digits_task, most=12)
+        with pytest.raises(Killed):
+            fit(network, step, few_digits.train, self.CONFIG, 0, checkpoint=file,
+                on_row=killed_at(2))  # fmt: skip
+        step.asked.clear()
+        fit(network, step, few_digits.train, self.CONFIG, 0, checkpoint=file)
+        assert set(step.asked) == {2}
+
+    def test_once_only_then_it_fails_clearly(
+        self, digits_task: Classification, few_digits: ImageData
+    ) -> None:
+        network = self.network()
+        step = Hungry(network, digits_task, most=11)
+        message = r"out of memory at step 0 .*with 24 images at a time, and then with 12 .*accumul"
+        with pytest.raises(DeviceError, match=message) as caught:
+            fit(network, step, few_digits.train, self.CONFIG, 0)
+        assert "\n" not in str(caught.value)
+        assert step.asked == [1, 2]
+
+    def test_another_error_is_what_it_was(self, few_digits: ImageData) -> None:
+        def wrong(images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+            raise RuntimeError("the size of tensor a must match")
+
+        with pytest.raises(RuntimeError, match="must match") as caught:
+            fit(nn.Linear(2, 2), wrong, few_digits.train, self.CONFIG, 0)
+        assert type(caught.value) is RuntimeError
+
+
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(
+    digits_task: Classification, few_digits: ImageData
+) -> None:
+    images, targets = (torch.from_numpy(a) for a in few_digits.train.take(range(25)))
+    gradients = []
+    for parts in (1, 4):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        step = NetworkStep(network, digits_task, SHAPE)
+        loss, _ = step(images, targets, Moment(random.Random(0), parts=parts))
+        gradients.append((loss, network[1].weight.grad))
+    torch.testing.assert_close(*gradients)
+
+
+def test_bfloat16_is_asked_for_on_a_cpu(digits_task: Classification, few_digits: ImageData) -> None:
+    seen: list[torch.dtype] = []
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    network[1].register_forward_hook(lambda module, given, outputs: seen.append(outputs.dtype))
+    for precision in ("auto", "bf16", "fp32"):
+        config = TrainConfig(epochs=0.01, batch_size=25, workers=0, precision=precision)
+        fit(network, NetworkStep(network, digits_task, SHAPE), few_digits.train, config, 0)
+    assert seen == [torch.float32, torch.bfloat16, torch.float32]
+
+
 def test_normalisation_and_biases_do_not_decay(few_digits: ImageData) -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
 
-    def flat(images: Tensor, targets: Tensor, rng: random.Random) -> tuple[float, float]:
+    def flat(images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
         return 0.0, 0.0
@@ -258,7 +397,7 @@ class TestSteps:
     ) -> None:
         supernet = small_space.supernet()
         images, targets = (torch.from_numpy(a) for a in few_digits.train.take(range(25)))
-        first, last = SupernetStep(supernet, digits_task)(images, targets, random.Random(0))
+        first, last = SupernetStep(supernet, digits_task)(images, targets, Moment(random.Random(0)))
         assert first > 0
         assert last >= 0
         assert all(p.grad is not None for p in supernet.parameters())
@@ -274,7 +413,7 @@ class TestSteps:
             for seed in range(100)
             if 1 in [v for n, v in small_space.sample(random.Random(seed)).values if "depth" in n]
         )
-        first, last = step(images, targets, rng)
+        first, last = step(images, targets, Moment(rng))
         assert first == last
         assert any(p.grad is None for p in supernet.parameters())
 
@@ -284,7 +423,9 @@ class TestSteps:
         network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
         images, targets = few_digits.train.take(range(25))
         step = NetworkStep(network, digits_task, SHAPE)
-        loss, _ = step(torch.from_numpy(images), torch.from_numpy(targets), random.Random(0))
+        loss, _ = step(
+            torch.from_numpy(images), torch.from_numpy(targets), Moment(random.Random(0))
+        )
         outputs = network(digits_task.preprocessing(images))
         expected = digits_task.loss(outputs, torch.from_numpy(targets))
         assert loss == pytest.approx(expected.item())
@@ -303,6 +444,12 @@ class TestSteps:
         ({"epochs": 1, "batch_size": 0}, r"train\.batch_size is 0"),
         ({"epochs": 1, "workers": -1}, r"train\.workers is -1; expected at least 0"),
         ({"epochs": 1, "warmup": 1.0}, r"train\.warmup is 1\.0; expected a share in \[0, 1\)"),
+        ({"epochs": 1, "accumulate": 0}, r"train\.accumulate is 0; expected a number above 0"),
+        ({"epochs": 1, "accumulate": 40}, r"train\.accumulate is 40, .* less than 2 of 64 images"),
+        ({"epochs": 1, "ema": 1.0}, r"train\.ema is 1\.0; expected a share in \[0, 1\)"),
+        ({"epochs": 1, "precision": "fp16"}, r"unknown train\.precision 'fp16'; .*bf16"),
+        ({"epochs": 1, "distillation_loss": "alfa"}, "did you mean 'alpha'"),
+        ({"epochs": 1, "ranking_check": 3}, r"train\.ranking_check is 3; expected at least 4"),
         ({"epochs": 1, "sampling": "sandwitch"}, "did you mean 'sandwich'"),
         ({"epochs": 1, "cutout": 1.5}, r"train\.cutout is 1\.5; expected a share in \[0, 1\]"),
         ({"epochs": 1, "label_smoothing": 1.0}, r"label_smoothing is 1\.0; .* in \[0, 1\)"),

@@ -1,6 +1,7 @@
 """Training: of supernets on Ray Train, and of single networks."""
 
 from hwnas.search.training.checkpoint import load_weights, save_weights
+from hwnas.search.training.steps import Moment
 from hwnas.search.training.supernet import SupernetTraining, read_rows, train_supernet
 from hwnas.search.training.trainer import (
     NetworkStep,
@@ -11,6 +12,7 @@ from hwnas.search.training.trainer import (
 )
 
 __all__ = [
+    "Moment",
     "NetworkStep",
     "SupernetStep",
     "SupernetTraining",

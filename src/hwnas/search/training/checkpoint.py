@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,16 @@ from torch import Tensor, nn
 from hwnas.atomic import replacing
 from hwnas.deploy.weights import write_weights
 from hwnas.errors import ArtifactError, RunError
+from hwnas.search.training.averaging import MovingAverage
 
-__all__ = ["Position", "load_checkpoint", "load_weights", "save_checkpoint", "save_weights"]
+__all__ = [
+    "Position",
+    "differing_keys",
+    "load_checkpoint",
+    "load_weights",
+    "save_checkpoint",
+    "save_weights",
+]
 
 SCHEMA = 1
 
@@ -28,48 +37,101 @@ class Position:
         step: Steps that were made.
         seconds: Training time so far, over all sessions.
         run: What is trained, on what and how (a hash); a checkpoint serves only that.
+        parts: In how many parts each batch goes through; 0 for as many as the recipe says.
     """
 
     step: int
     seconds: float
     run: str
+    parts: int = 0
 
 
 def save_checkpoint(
-    path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, position: Position
+    path: Path,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    position: Position,
+    average: MovingAverage | None = None,
 ) -> None:
     """Write weights, optimiser and position; the older file stays until the new one is whole."""
     tensors = {f"network.{k}": v for k, v in network.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
+    if average is not None:
+        tensors |= {f"average.{name}": tensor for name, tensor in average.tensors.items()}
     _save(path, tensors, {"schema": SCHEMA, **vars(position)})
 
 
 def load_checkpoint(
-    path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, run: str
+    path: Path,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    run: str,
+    average: MovingAverage | None = None,
 ) -> Position:
-    """Put the saved state into a network and its optimiser.
+    """Put the saved state into a network, its optimiser and the moving average of its weights.
 
     Raises:
         ArtifactError: The file is damaged.
-        RunError: It is the checkpoint of another training.
+        RunError: It is the checkpoint of another training, or of another version of hwnas; the
+            message says which weights differ.
     """
     tensors, about = _load(path)
-    if about.get("schema") != SCHEMA or about.get("run") != run:
+    schema, weights = about.get("schema"), _under("network.", tensors)
+    different = differing_keys(weights, network.state_dict())
+    if schema not in (SCHEMA, None):
         raise RunError(
-            f"{path} is the checkpoint of another training; search in another run folder, "
+            f"{path} was written by another version of hwnas (schema {schema}, this one reads "
+            f"{SCHEMA}){different and '; ' + different}. Go on with that version, or remove the "
+            "file to train anew"
+        )
+    if schema is None or about.get("run") != run:
+        why = different or "its weights would fit, but images, settings or seed were others"
+        raise RunError(
+            f"{path} is the checkpoint of another training; {why}. Search in another run folder, "
             "or remove the file to train anew"
         )
+    if different:
+        raise _damaged(path, different)
     try:
-        network.load_state_dict(_under("network.", tensors))
+        network.load_state_dict(weights)
         states: dict[int, dict[str, Tensor]] = {}
         for name, tensor in _under("optimizer.", tensors).items():
             index, _, key = name.partition(".")
             states.setdefault(int(index), {})[key] = tensor
         optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
-        return Position(int(about["step"]), float(about["seconds"]), run)
+        if average is not None:
+            average.load(_under("average.", tensors))
+        return Position(
+            int(about["step"]), float(about["seconds"]), run, int(about.get("parts", 0))
+        )
     except (RuntimeError, KeyError, ValueError) as error:
-        raise _damaged(path, error) from error
+        raise _damaged(path, str(error).splitlines()[0]) from error
+
+
+def differing_keys(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
+    """Which weights differ in name or shape, in words; empty if none does.
+
+    Args:
+        given: What a file holds.
+        wanted: What the network has.
+    """
+    shapes = [
+        f"{name} is {tuple(given[name].shape)} there and {tuple(tensor.shape)} here"
+        for name, tensor in wanted.items()
+        if name in given and given[name].shape != tensor.shape
+    ]
+    found = (
+        ("it has no ", [name for name in wanted if name not in given]),
+        ("this network has no ", [name for name in given if name not in wanted]),
+        ("", shapes),
+    )
+    return "; ".join(start + _some(names) for start, names in found if names)
+
+
+def _some(names: list[str]) -> str:
+    further = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(names[:2]) + further
 
 
 def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
@@ -99,11 +161,10 @@ def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except FileNotFoundError as error:
         raise ArtifactError(f"{path} is missing") from error
     except (SafetensorError, OSError, ValueError) as error:
-        raise _damaged(path, error) from error
+        raise _damaged(path, str(error).splitlines()[0]) from error
 
 
-def _damaged(path: Path, error: Exception) -> ArtifactError:
-    reason = str(error).splitlines()[0]
+def _damaged(path: Path, reason: str) -> ArtifactError:
     return ArtifactError(f"{path} is damaged ({reason}); remove it to train anew")
 
 

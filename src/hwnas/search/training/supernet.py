@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import torch
 
 from hwnas.atomic import storage_errors
-from hwnas.errors import HwnasError, WorkerError
+from hwnas.errors import DeviceError, HwnasError, WorkerError
 from hwnas.search.data import ImageData
 from hwnas.search.task import Task, smoothed
 from hwnas.search.training.checkpoint import save_weights
@@ -64,6 +64,7 @@ def train_supernet(
 
     Raises:
         DivergedError: A loss is not finite.
+        DeviceError: Memory ran out, also for half as many images at a time.
         WorkerError: Workers died again and again.
         StorageError: The folder cannot be written.
     """
@@ -104,7 +105,14 @@ def _train(
     supernet = training.space.supernet().to(device)
     supernet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     task = smoothed(training.task, config.label_smoothing)
-    step = SupernetStep(supernet, task, config.sampling, config.random_subnets, config.distillation)
+    step = SupernetStep(
+        supernet,
+        task,
+        config.sampling,
+        config.random_subnets,
+        config.distillation,
+        config.distillation_loss,
+    )
     rows = training.folder / ROWS
     with storage_errors(rows), rows.open("a", encoding="utf-8") as file:
         curve = _Curve(file, on_row)
@@ -126,7 +134,7 @@ def _train(
 
 
 class _Curve:
-    """Appends points of the training curve to a file: one now and then, and the last."""
+    """Appends points of the training curve to a file: one now and then, notes, and the last."""
 
     def __init__(self, file: TextIO, on_row: Callable[[TrainingRow], None]) -> None:
         self._file, self._on_row = file, on_row
@@ -135,7 +143,7 @@ class _Curve:
 
     def add(self, row: TrainingRow) -> None:
         self._skipped = row
-        if row.seconds - self._last >= _ROW_SECONDS:
+        if row.note or row.seconds - self._last >= _ROW_SECONDS:
             self._last = row.seconds
             self.finish()
 
@@ -181,7 +189,10 @@ def _train_on_ray(training: SupernetTraining) -> None:
 
 
 def _ray_worker(config: dict[str, Any]) -> HwnasError | None:
-    """Train; an error of ours is returned, because Ray would only start the same again."""
+    """Train; an error of ours is returned, because Ray would only start the same again.
+
+    But for memory that ran out: the other workers do not know, and wait until Ray stops them.
+    """
     import ray
     import ray.train
     import ray.train.torch
@@ -193,6 +204,10 @@ def _ray_worker(config: dict[str, Any]) -> HwnasError | None:
     rank, world = context.get_world_rank(), context.get_world_size()
     try:
         _train(training, rank, world, device, lambda row: None)
+    except DeviceError as error:
+        if world > 1:
+            raise
+        return error
     except HwnasError as error:
         return error
     return None
@@ -236,5 +251,7 @@ class _following:
                 file.seek(position)
                 whole, newline, _ = file.read().rpartition(b"\n")
             position += len(whole) + len(newline)
-            for line in whole.splitlines()[-1:]:
-                self._on_row(TrainingRow(**json.loads(line)))
+            rows = [TrainingRow(**json.loads(line)) for line in whole.splitlines()]
+            for row in rows:
+                if row.note or row is rows[-1]:
+                    self._on_row(row)

@@ -9,119 +9,26 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 import torch.distributed
 from torch import Tensor, nn
 
-from hwnas.errors import ConfigError, DivergedError
-from hwnas.plugin import closest, resolve
+from hwnas.errors import ConfigError, DeviceError, DivergedError
 from hwnas.search.data import Split
-from hwnas.search.task import Task
 from hwnas.search.training.augment import augment
+from hwnas.search.training.averaging import MovingAverage
 from hwnas.search.training.checkpoint import Position, load_checkpoint, save_checkpoint
-from hwnas.search.training.sampling import SAMPLING
-from hwnas.search_spaces import Supernet
+from hwnas.search.training.config import TrainConfig
+from hwnas.search.training.memory import ran_out_of_memory
+from hwnas.search.training.steps import Moment, NetworkStep, Step, SupernetStep
 
 __all__ = ["NetworkStep", "SupernetStep", "TrainConfig", "TrainingRow", "fit"]
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How to train.
-
-    Attributes:
-        epochs: Passes over the training images; either this or ``budget_minutes``.
-        budget_minutes: Training time, without start-up.
-        sampling: ``"sandwich"``, ``"teacher"``, ``"uniform"`` or ``"package.module:function"``, a
-            `Sampling`.
-        random_subnets: Random networks in a sandwich step, beside the largest and the smallest;
-            ``"teacher"`` has one more, in place of the smallest.
-        distillation: Weight of the teacher against the labels for all networks of a step but the
-            first, in [0, 1].
-        batch_size: Images of a step, over all workers.
-        learning_rate: At its peak.
-        weight_decay: Of AdamW; normalisation and biases are spared.
-        warmup: Share of the training in which the learning rate rises, in [0, 1).
-        shift_pixels: Images are shifted by up to this much.
-        flip: Whether images are mirrored left and right at random.
-        cutout: Side of a square that is erased from each image, as a share of the image's, in
-            [0, 1].
-        label_smoothing: Share of the target probability that is spread over all classes, in [0, 1),
-            in place of the task's own; the task's if None.
-        workers: Processes that train together; 0 trains in this process, without Ray.
-        checkpoint_seconds: Time between checkpoints.
-    """
-
-    epochs: float | None = None
-    budget_minutes: float | None = None
-    sampling: str = "sandwich"
-    random_subnets: int = 1
-    distillation: float = 0.5
-    batch_size: int = 64
-    learning_rate: float = 5e-3
-    weight_decay: float = 0.02
-    warmup: float = 0.05
-    shift_pixels: int = 1
-    flip: bool = False
-    cutout: float = 0.0
-    label_smoothing: float | None = None
-    workers: int = 1
-    checkpoint_seconds: float = 60.0
-
-    def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.budget_minutes is None):
-            raise ConfigError(
-                "[train] needs one of epochs and budget_minutes, not "
-                + ("both" if self.epochs is not None else "none")
-            )
-        for name in (
-            "epochs",
-            "budget_minutes",
-            "learning_rate",
-            "batch_size",
-            "checkpoint_seconds",
-        ):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"train.{name} is {value}; expected a number above 0")
-        for name in ("weight_decay", "shift_pixels", "workers", "random_subnets"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"train.{name} is {getattr(self, name)}; expected at least 0")
-        if not 0 <= self.distillation <= 1:
-            raise ConfigError(f"train.distillation is {self.distillation}; expected 0 to 1")
-        if not 0 <= self.warmup < 1:
-            raise ConfigError(f"train.warmup is {self.warmup}; expected a share in [0, 1)")
-        if not 0 <= self.cutout <= 1:
-            raise ConfigError(f"train.cutout is {self.cutout}; expected a share in [0, 1]")
-        if self.label_smoothing is not None and not 0 <= self.label_smoothing < 1:
-            raise ConfigError(
-                f"train.label_smoothing is {self.label_smoothing}; expected a share in [0, 1)"
-            )
-        if ":" not in self.sampling:
-            resolve("train.sampling", self.sampling, SAMPLING)
-
-    def adjusted(self, settings: Mapping[str, Any]) -> TrainConfig:
-        """The same training with some other settings; ``epochs`` takes the place of a budget.
-
-        Raises:
-            ConfigError: A setting is unknown or out of range.
-        """
-        unknown = set(settings) - {each.name for each in fields(self)}
-        if unknown:
-            known = [each.name for each in fields(self)]
-            name = min(unknown)
-            raise ConfigError(f"[train] has no key {name!r}; {closest(name, known)}")
-        changed: dict[str, Any] = dict(settings)
-        if "epochs" in settings:
-            changed["budget_minutes"] = None
-        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -136,6 +43,7 @@ class TrainingRow:
         loss_smallest: Of the smallest or last one of the step, on labels or on its teacher.
         learning_rate: Of the step.
         share: Of the whole training that is done, in [0, 1].
+        note: What the user should know of this step; empty for nearly all.
     """
 
     step: int
@@ -145,80 +53,7 @@ class TrainingRow:
     loss_smallest: float
     learning_rate: float
     share: float
-
-
-class Step(Protocol):
-    """What one step does with its images: forward and backward passes that leave gradients."""
-
-    def __call__(self, images: Tensor, targets: Tensor, rng: random.Random) -> tuple[float, float]:
-        """Losses of the first and of the last network of the step.
-
-        Args:
-            images: (N, H, W, C) uint8.
-            targets: As the task has them, first dimension N.
-            rng: For what the step draws at random.
-        """
-
-
-@dataclass(frozen=True)
-class SupernetStep:
-    """Trains several networks of a supernet on the same images.
-
-    The first learns from the labels, the others from its outputs too (in-place distillation, Yu and
-    Huang, ICCV 2019). There the teacher is all that they learn from, which is ``distillation`` 1; a
-    training of minutes has no good teacher for most of its time, so labels count by half here.
-    """
-
-    supernet: Supernet
-    task: Task
-    sampling: str = "sandwich"
-    random_subnets: int = 1
-    distillation: float = 0.5
-
-    def __call__(self, images: Tensor, targets: Tensor, rng: random.Random) -> tuple[float, float]:
-        """Forward and backward through each network of the step."""
-        space = self.supernet.space
-        sampling = resolve("train.sampling", self.sampling, SAMPLING)
-        networks = sampling(space, rng, self.random_subnets)
-        teacher: Tensor | None = None
-        values = []
-        for network in networks:
-            self.supernet.activate(network)
-            shape = space.input_shape(network)
-            with _autocast(images):
-                outputs = self.supernet(self.task.preprocessing.at(*shape[1:])(images)).float()
-            loss = self.task.loss(outputs, targets)
-            if teacher is None:
-                teacher = outputs.detach()
-            else:
-                taught = self.task.distillation_loss(outputs, teacher)
-                loss = self.distillation * taught + (1 - self.distillation) * loss
-            loss.backward()  # type: ignore[no-untyped-call]
-            values.append(loss.item())
-        return values[0], values[-1]
-
-
-@dataclass(frozen=True)
-class NetworkStep:
-    """Trains one network on labels."""
-
-    network: nn.Module
-    task: Task
-    input_shape: tuple[int, int, int]
-
-    def __call__(self, images: Tensor, targets: Tensor, rng: random.Random) -> tuple[float, float]:
-        """Forward and backward."""
-        with _autocast(images):
-            inputs = self.task.preprocessing.at(*self.input_shape[1:])(images)
-            outputs = self.network(inputs).float()
-        loss = self.task.loss(outputs, targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.item(), loss.item()
-
-
-def _autocast(images: Tensor) -> AbstractContextManager[None]:
-    """Bfloat16 on CUDA; needs no scaling of the loss."""
-    return torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda)
+    note: str = ""
 
 
 @dataclass
@@ -248,8 +83,12 @@ def fit(
 ) -> Position:
     """Train until the budget is used up.
 
+    If memory runs out in a step, that step and all that follow send each batch through in twice as
+    many parts, which a row's note says; if that is not enough, the training stops.
+
     Args:
-        network: Whose parameters are trained; on its device.
+        network: Whose parameters are trained; on its device. Ends with the moving average of its
+            weights where ``config.ema`` asks for that.
         step: Leaves gradients of a batch in these parameters.
         split: The training images.
         config: How to train.
@@ -264,10 +103,62 @@ def fit(
         Where the training ended.
 
     Raises:
-        DivergedError: A loss is not finite. The last checkpoint is kept.
+        DivergedError: A loss is not finite. The last checkpoint with finite weights is kept.
+        DeviceError: Memory ran out, also for half as many images at a time.
         RunError: The checkpoint is of another training.
         ArtifactError: The checkpoint is damaged.
     """
+    _check_batch(split, config, world)
+    optimizer = _optimizer(network, config)
+    average = MovingAverage(network, config.ema) if config.ema else None
+    position = Position(0, 0.0, run)
+    if checkpoint is not None and checkpoint.exists():
+        position = load_checkpoint(checkpoint, network, optimizer, run, average)
+    device = next(network.parameters()).device
+    autocast = _autocast(config, device)
+    network.train()
+    clock = _Clock(position.seconds)
+    last_saved, index, rate = clock.seconds, position.step, 0.0
+    parts = position.parts or config.accumulate
+    steps_per_epoch = len(split) // config.batch_size
+    while (share := _share(config, index, clock.seconds, steps_per_epoch, world)) < 1:
+        rate = _learning_rate(config, share)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        images, targets = (
+            each.to(device) for each in _batch(split, config, seed, index, rank, world)
+        )
+        moment = Moment(random.Random(), index, share, seed, parts, autocast)
+        losses, parts, note = _within_memory(
+            step, images, targets, moment, rank, optimizer, config.accumulate
+        )
+        if world > 1:
+            losses = _average_gradients(network, losses)
+        if not all(map(math.isfinite, losses)):
+            raise DivergedError(index, rate)
+        with _memory_of(index):
+            optimizer.step()
+        if average is not None:
+            average.update(index)
+        seconds = clock.seconds
+        on_row(TrainingRow(index, index / steps_per_epoch, seconds, *losses, rate, share, note))
+        index += 1
+        due = rank == 0 and seconds - last_saved > config.checkpoint_seconds
+        if checkpoint is not None and due and _is_finite(network):
+            position = Position(index, clock.seconds, run, parts)
+            save_checkpoint(checkpoint, network, optimizer, position, average)
+            last_saved = seconds
+    end = Position(index, clock.seconds, run, parts)
+    if not _is_finite(network):
+        raise DivergedError(index - 1, rate)
+    if checkpoint is not None and rank == 0 and end.step > position.step:
+        save_checkpoint(checkpoint, network, optimizer, end, average)
+    if average is not None:
+        average.give()
+    return end
+
+
+def _check_batch(split: Split, config: TrainConfig, world: int) -> None:
     if len(split) < config.batch_size:
         raise ConfigError(
             f"train.batch_size is {config.batch_size}, but there are only {len(split)} training "
@@ -278,43 +169,84 @@ def fit(
             f"train.batch_size is {config.batch_size}; expected at least 2 images for each of "
             f"{world} workers, because normalisation needs two"
         )
-    optimizer = _optimizer(network, config)
-    position = Position(0, 0.0, run)
-    if checkpoint is not None and checkpoint.exists():
-        position = load_checkpoint(checkpoint, network, optimizer, run)
-    device = next(network.parameters()).device
-    network.train()
-    clock = _Clock(position.seconds)
-    last_saved, index = clock.seconds, position.step
-    steps_per_epoch = len(split) // config.batch_size
-    while (share := _share(config, index, clock.seconds, steps_per_epoch, world)) < 1:
-        rate = _learning_rate(config, share)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        images, targets = _batch(split, config, seed, index, rank, world)
-        optimizer.zero_grad(set_to_none=True)
-        rng = random.Random(f"{seed}-{index}")
-        torch.manual_seed(rng.getrandbits(32) + rank)  # of dropout
-        losses = step(images.to(device), targets.to(device), rng)
-        if world > 1:
-            losses = _average_gradients(network, losses)
-        if not all(map(math.isfinite, losses)):
-            raise DivergedError(index, rate)
-        optimizer.step()
-        seconds = clock.seconds
-        on_row(TrainingRow(index, index / steps_per_epoch, seconds, *losses, rate, share))
-        index += 1
-        if (
-            checkpoint is not None
-            and rank == 0
-            and seconds - last_saved > config.checkpoint_seconds
-        ):
-            save_checkpoint(checkpoint, network, optimizer, Position(index, clock.seconds, run))
-            last_saved = seconds
-    end = Position(index, clock.seconds, run)
-    if checkpoint is not None and rank == 0 and end.step > position.step:
-        save_checkpoint(checkpoint, network, optimizer, end)
-    return end
+
+
+def _autocast(config: TrainConfig, device: torch.device) -> bool:
+    """Whether forward passes compute in bfloat16."""
+    if config.precision != "auto":
+        return config.precision == "bf16"
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def _within_memory(
+    step: Step,
+    images: Tensor,
+    targets: Tensor,
+    moment: Moment,
+    rank: int,
+    optimizer: torch.optim.Optimizer,
+    accumulate: int,
+) -> tuple[tuple[float, float], int, str]:
+    """Make a step, in twice as many parts if memory runs out for the first time.
+
+    Returns:
+        Its losses, the number of parts from now on, and what there is to say.
+
+    Raises:
+        DeviceError: It ran out again, or there is nothing to halve.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    try:
+        return step(images, targets, _begun(moment, rank)), moment.parts, ""
+    except Exception as error:
+        if not ran_out_of_memory(error):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    # Out of the handler, whose traceback held the tensors of the failed passes.
+    at_once = math.ceil(len(images) / moment.parts)
+    if moment.parts > accumulate or len(images) < 4 * moment.parts:
+        raise _no_memory(moment.step, f"with {at_once} images at a time", reason)
+    optimizer.zero_grad(set_to_none=True)
+    if images.is_cuda:
+        torch.cuda.empty_cache()
+    fewer = math.ceil(at_once / 2)
+    moment = replace(moment, parts=2 * moment.parts)
+    with _memory_of(moment.step, f"with {at_once} images at a time, and then with {fewer}"):
+        losses = step(images, targets, _begun(moment, rank))
+    note = (
+        f"out of memory at step {moment.step} with {at_once} images at a time; from here on "
+        f"{fewer} at a time, so train.accumulate = {moment.parts} is what this machine takes"
+    )
+    return losses, moment.parts, note
+
+
+def _begun(moment: Moment, rank: int) -> Moment:
+    """With its random numbers at their beginning, so that a second attempt draws the same."""
+    rng = random.Random(f"{moment.seed}-{moment.step}")
+    torch.manual_seed(rng.getrandbits(32) + rank)  # of dropout
+    return replace(moment, rng=rng)
+
+
+@contextmanager
+def _memory_of(step: int, tried: str = "when weights were updated") -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise _no_memory(step, tried, str(error).splitlines()[0]) from error
+
+
+def _no_memory(step: int, tried: str, reason: str) -> DeviceError:
+    return DeviceError(
+        f"out of memory at step {step} of the training, {tried} ({reason}); lower "
+        "train.batch_size, raise train.accumulate, or search a smaller space"
+    )
+
+
+def _is_finite(network: nn.Module) -> bool:
+    """Whether a training could go on from these weights."""
+    return all(bool(parameter.isfinite().all()) for parameter in network.parameters())
 
 
 def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.AdamW:

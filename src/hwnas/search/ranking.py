@@ -1,0 +1,211 @@
+"""Whether a supernet ranks networks as they come out when each is trained alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import kendalltau
+from torch import Tensor
+
+from hwnas.atomic import storage_errors, write_json
+from hwnas.errors import ConfigError
+from hwnas.search.data import ImageData
+from hwnas.search.evaluate import Evaluator, Fidelity, SupernetEvaluator, TrainEvaluator
+from hwnas.search.task import Task
+from hwnas.search.training import SupernetTraining, TrainConfig
+from hwnas.search_spaces import Architecture, Candidate, SearchSpace
+
+__all__ = ["Ranking", "RankingCheck", "compare_rankings", "spread_over_macs"]
+
+_POOL = 300
+_TOP = 3
+_ALONE, _RESULT = "ranking.jsonl", "ranking.json"
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How well scores by shared weights agree with those of networks that were trained alone.
+
+    Attributes:
+        tau: Kendall's tau-b between both, in [-1, 1]; 0 where either scores all networks alike.
+        regret: Best score of the networks trained alone, less the best among the three that the
+            supernet likes most; at least 0, in the metric's unit.
+        networks: How many were compared.
+        metric: Whose scores.
+    """
+
+    tau: float
+    regret: float
+    networks: int
+    metric: str
+
+    @property
+    def summary(self) -> str:
+        """One line for a log."""
+        return (
+            f"the supernet ranks {self.networks} networks with Kendall's tau {self.tau:.2f} to "
+            f"training each alone; trusting its top {_TOP} costs {self.regret:.4f} in {self.metric}"
+        )
+
+
+def compare_rankings(
+    shared: Scores, alone: Scores, metric: str = "score", maximize: bool = True
+) -> Ranking:
+    """Compare scores of the same networks.
+
+    Args:
+        shared: With a supernet's weights, (N,).
+        alone: After training each of them, (N,).
+        metric: What the scores are.
+        maximize: Whether more is better.
+    """
+    sign = 1.0 if maximize else -1.0
+    favourites = np.argsort(-sign * shared, kind="stable")[:_TOP]
+    regret = (sign * alone).max() - (sign * alone)[favourites].max()
+    tau = float(kendalltau(shared, alone).statistic)
+    return Ranking(0.0 if math.isnan(tau) else tau, float(regret), len(alone), metric)
+
+
+@dataclass(frozen=True)
+class RankingCheck:
+    """Trains some networks alone and compares; a function of a supernet's weights.
+
+    The networks are spread evenly over MACs, and each is trained for the same number of epochs: in
+    equal time the small ones would be trained for more. What was trained is kept in the folder, so
+    a check that was cut short goes on.
+
+    Attributes:
+        space: Of the networks.
+        task: Its first metric is the one that is compared.
+        data: Trained on the training images, scored on the validation images.
+        train: How each network is trained alone.
+        networks: How many.
+        seed: Of everything random.
+        folder: Where ``ranking.jsonl`` (each network) and ``ranking.json`` (the result) go; nothing
+            is written if None.
+    """
+
+    space: SearchSpace
+    task: Task
+    data: ImageData
+    train: TrainConfig
+    networks: int
+    seed: int = 0
+    folder: Path | None = None
+
+    @classmethod
+    def of(cls, training: SupernetTraining) -> RankingCheck:
+        """The check that ``[train] ranking_check`` asks for."""
+        config = training.config
+        alone = replace(config, epochs=config.ranking_epochs, budget_minutes=None)
+        return cls(
+            training.space,
+            training.task,
+            training.data,
+            alone,
+            config.ranking_check,
+            training.seed,
+            training.folder,
+        )
+
+    def __call__(self, weights: Mapping[str, Tensor]) -> Ranking:
+        """Score all networks with these weights and alone.
+
+        Args:
+            weights: The state of ``Supernet.shared``.
+
+        Raises:
+            ConfigError: The space is too small, or the weights are of another one.
+        """
+        metric = self.task.metrics[0]
+        chosen = spread_over_macs(self.space, self.networks, max(_POOL, self.networks))
+        arrays = {name: tensor.numpy() for name, tensor in weights.items()}
+        supernet = SupernetEvaluator(self.space, self.task, self.data, arrays)
+        shared = [self._scored(supernet, network) for network in chosen]
+        alone = [self._alone(network) for network in chosen]
+        found = compare_rankings(
+            np.array(shared), np.array(alone), metric.name, metric.direction == "maximize"
+        )
+        if self.folder is not None:
+            write_json(self.folder / _RESULT, asdict(found))
+        return found
+
+    @cached_property
+    def _trainer(self) -> TrainEvaluator:
+        return TrainEvaluator(self.space, self.task, self.data, self.train, self.seed)
+
+    def _alone(self, network: Architecture) -> float:
+        known = self._recorded.get(network.id)
+        if known is not None:
+            return known
+        score = self._scored(self._trainer, network)
+        if self.folder is not None:
+            line = {"network": network.id, "training": self._trainer.key, "score": score}
+            path = self.folder / _ALONE
+            with storage_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            with storage_errors(path), path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        return score
+
+    @cached_property
+    def _recorded(self) -> dict[str, float]:
+        """Scores of networks that an earlier session trained in just this way."""
+        path = None if self.folder is None else self.folder / _ALONE
+        scores: dict[str, float] = {}
+        if path is None or not path.exists():
+            return scores
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+                if row["training"] == self._trainer.key:
+                    scores[row["network"]] = float(row["score"])
+            except (ValueError, KeyError, TypeError):
+                continue  # cut off by a kill
+        return scores
+
+    def _scored(self, evaluator: Evaluator, network: Architecture) -> float:
+        found = evaluator.evaluate(Candidate.of(network), Fidelity())
+        return found.values[self.task.metrics[0].name]
+
+
+def spread_over_macs(space: SearchSpace, count: int, drawn: int) -> list[Architecture]:
+    """Networks of a random pool that are nearest to evenly spaced MACs, smallest first.
+
+    Args:
+        space: Of the networks.
+        count: How many.
+        drawn: How many random ones to choose them from; always the same ones.
+
+    Raises:
+        ConfigError: The pool holds too few different networks.
+    """
+    rng = random.Random(0)
+    pool = {space.sample(rng) for _ in range(drawn)}
+    if len(pool) < count:
+        raise ConfigError(
+            f"{drawn} random networks of space {space.name} are {len(pool)} different ones, fewer "
+            f"than the {count} to compare; compare fewer, or draw more"
+        )
+    macs = _macs(space, sorted(pool))
+    chosen: list[Architecture] = []
+    for wanted in np.linspace(min(macs.values()), max(macs.values()), count):
+        chosen.append(min(macs, key=lambda network: (abs(macs[network] - wanted), network)))
+        del macs[chosen[-1]]
+    return chosen
+
+
+def _macs(space: SearchSpace, networks: list[Architecture]) -> dict[Architecture, int]:
+    counted = space.counted(np.stack([space.encode(network) for network in networks]))
+    if counted:
+        return dict(zip(networks, counted["macs"].tolist(), strict=True))
+    return {network: space.workload(network).macs for network in networks}

@@ -1,0 +1,80 @@
+"""Among networks of equal MACs, those that matter most for the front."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces import Architecture, SearchSpace
+
+__all__ = ["attentive_best", "attentive_worst", "knows_macs"]
+
+_POOL = 64
+_CANDIDATES = 3
+
+_Losses = Callable[[Sequence[Architecture]], list[float]]
+
+
+def attentive_best(
+    space: SearchSpace, rng: random.Random, random_subnets: int, losses: _Losses
+) -> list[Architecture]:
+    """A sandwich whose random networks are the best of three (AttentiveNAS's BestUp).
+
+    AttentiveNAS (Wang et al., CVPR 2021, section 3): draw MACs, then candidates of about these
+    MACs, and train the one that is expected to be the most accurate. Here MACs are those of a
+    random network, the candidates are it and the two nearest to it in MACs of 63 other random ones,
+    and the loss on the images of the step tells what is expected. (The paper tries that too, and
+    prefers a predictor that was trained beforehand.) So each network that is drawn costs three more
+    forward passes.
+    """
+    return _sandwich(space, rng, random_subnets, losses, min)
+
+
+def attentive_worst(
+    space: SearchSpace, rng: random.Random, random_subnets: int, losses: _Losses
+) -> list[Architecture]:
+    """The same with the worst of three, which need training most (WorstUp)."""
+    return _sandwich(space, rng, random_subnets, losses, max)
+
+
+def knows_macs(space: SearchSpace) -> None:
+    """Refuse a space whose networks have to be traced one by one for their MACs.
+
+    Raises:
+        ConfigError: It is such a space.
+    """
+    if not space.counted(np.zeros((1, len(space.choices)), dtype=np.int64)):
+        raise ConfigError(
+            f"attentive sampling compares networks of equal MACs, and space {space.name} does not "
+            "know them without tracing each network; use train.sampling = 'sandwich', or give the "
+            "space its parts (SearchSpace.parts)"
+        )
+
+
+def _sandwich(
+    space: SearchSpace,
+    rng: random.Random,
+    random_subnets: int,
+    losses: _Losses,
+    pick: Callable[..., int],
+) -> list[Architecture]:
+    chosen = []
+    for _ in range(random_subnets):
+        candidates = _of_equal_macs(space, rng)
+        found = losses(candidates)
+        chosen.append(candidates[pick(range(len(candidates)), key=found.__getitem__)])
+    return [space.largest(), *chosen, space.smallest()]
+
+
+def _of_equal_macs(space: SearchSpace, rng: random.Random) -> list[Architecture]:
+    generator = np.random.default_rng(rng.getrandbits(64))
+    options = [len(choice.options) for choice in space.choices]
+    drawn = generator.integers(options, size=(_POOL, len(options)))
+    codes: npt.NDArray[np.int64] = space.canonical(drawn)
+    macs = space.counted(codes)["macs"]
+    nearest = np.argsort(np.abs(macs - macs[0]), kind="stable")[:_CANDIDATES]
+    return [space.decode(codes[row]) for row in nearest]

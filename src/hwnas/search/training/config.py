@@ -1,0 +1,147 @@
+"""How to train: the ``[train]`` table of a recipe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from hwnas.errors import ConfigError
+from hwnas.plugin import closest, resolve
+from hwnas.search.training.sampling import SAMPLING
+
+__all__ = ["TrainConfig"]
+
+_ABOVE_ZERO = (
+    "epochs",
+    "budget_minutes",
+    "learning_rate",
+    "batch_size",
+    "accumulate",
+    "checkpoint_seconds",
+    "ranking_epochs",
+)
+_FEWEST_RANKED = 4
+_NAMES = {"distillation_loss": ("kl", "alpha"), "precision": ("auto", "bf16", "fp32")}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train.
+
+    Attributes:
+        epochs: Passes over the training images; either this or ``budget_minutes``.
+        budget_minutes: Training time, without start-up.
+        sampling: A name of `SAMPLING`, such as ``"sandwich"``, or ``"package.module:function"``, a
+            `Sampling`.
+        random_subnets: Random networks in a sandwich step, beside the largest and the smallest;
+            ``"teacher"``, ``"progressive"`` and ``"fair"`` have one more, in place of the smallest.
+        distillation: Weight of the teacher against the labels for all networks of a step but the
+            first, in [0, 1].
+        distillation_loss: How far a network is from its teacher: ``"kl"``, the task's own, or
+            ``"alpha"``, AlphaNet's adaptive and clipped alpha-divergence (tasks of classes).
+        batch_size: Images of a step, over all workers.
+        accumulate: In how many parts each worker's share of a batch goes through, one after the
+            other, so that less memory is needed; normalisation sees one part at a time.
+        learning_rate: At its peak.
+        weight_decay: Of AdamW; normalisation and biases are spared.
+        warmup: Share of the training in which the learning rate rises, in [0, 1).
+        ema: Decay of the moving average of the weights that the training ends with, in [0, 1); 0
+            ends with the weights themselves.
+        precision: Of forward passes: ``"bf16"`` (autocast), ``"fp32"``, or ``"auto"``, which is the
+            first on a GPU that computes in it and the second elsewhere.
+        shift_pixels: Images are shifted by up to this much.
+        flip: Whether images are mirrored left and right at random.
+        cutout: Side of a square that is erased from each image, as a share of the image's, in
+            [0, 1].
+        label_smoothing: Share of the target probability that is spread over all classes, in [0, 1),
+            in place of the task's own; the task's if None.
+        workers: Processes that train together; 0 trains in this process, without Ray.
+        checkpoint_seconds: Time between checkpoints.
+        ranking_check: How many networks are trained alone after the supernet, to see whether it
+            ranks them as they come out; 0 for no such check.
+        ranking_epochs: Training of each of these.
+    """
+
+    epochs: float | None = None
+    budget_minutes: float | None = None
+    sampling: str = "sandwich"
+    random_subnets: int = 1
+    distillation: float = 0.5
+    distillation_loss: Literal["kl", "alpha"] = "kl"
+    batch_size: int = 64
+    accumulate: int = 1
+    learning_rate: float = 5e-3
+    weight_decay: float = 0.02
+    warmup: float = 0.05
+    ema: float = 0.0
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    shift_pixels: int = 1
+    flip: bool = False
+    cutout: float = 0.0
+    label_smoothing: float | None = None
+    workers: int = 1
+    checkpoint_seconds: float = 60.0
+    ranking_check: int = 0
+    ranking_epochs: float = 5.0
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.budget_minutes is None):
+            raise ConfigError(
+                "[train] needs one of epochs and budget_minutes, not "
+                + ("both" if self.epochs is not None else "none")
+            )
+        for name in _ABOVE_ZERO:
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"train.{name} is {value}; expected a number above 0")
+        for name in ("weight_decay", "shift_pixels", "workers", "random_subnets"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"train.{name} is {getattr(self, name)}; expected at least 0")
+        if not 0 <= self.distillation <= 1:
+            raise ConfigError(f"train.distillation is {self.distillation}; expected 0 to 1")
+        if not 0 <= self.cutout <= 1:
+            raise ConfigError(f"train.cutout is {self.cutout}; expected a share in [0, 1]")
+        for name in ("warmup", "label_smoothing", "ema"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise ConfigError(f"train.{name} is {value}; expected a share in [0, 1)")
+        for name, known in _NAMES.items():
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"unknown train.{name} {getattr(self, name)!r}; "
+                    f"{closest(str(getattr(self, name)), known)}"
+                )
+        if self.ranking_check and self.ranking_check < _FEWEST_RANKED:
+            raise ConfigError(
+                f"train.ranking_check is {self.ranking_check}; expected at least {_FEWEST_RANKED} "
+                "networks, or 0 for no check: fewer have no ranking to speak of"
+            )
+        self._check_parts()
+        if ":" not in self.sampling:
+            resolve("train.sampling", self.sampling, SAMPLING)
+
+    def _check_parts(self) -> None:
+        if self.accumulate > 1 and self.batch_size < 2 * self.accumulate * max(1, self.workers):
+            raise ConfigError(
+                f"train.accumulate is {self.accumulate}, which leaves less than 2 of "
+                f"{self.batch_size} images for each part of each worker's share; normalisation "
+                "needs two, so lower it"
+            )
+
+    def adjusted(self, settings: Mapping[str, Any]) -> TrainConfig:
+        """The same training with some other settings; ``epochs`` takes the place of a budget.
+
+        Raises:
+            ConfigError: A setting is unknown or out of range.
+        """
+        unknown = set(settings) - {each.name for each in fields(self)}
+        if unknown:
+            known = [each.name for each in fields(self)]
+            name = min(unknown)
+            raise ConfigError(f"[train] has no key {name!r}; {closest(name, known)}")
+        changed: dict[str, Any] = dict(settings)
+        if "epochs" in settings:
+            changed["budget_minutes"] = None
+        return replace(self, **changed)

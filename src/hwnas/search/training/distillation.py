@@ -1,0 +1,84 @@
+"""How far a network is from its teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hwnas.errors import ConfigError
+from hwnas.search.task import Task
+
+__all__ = ["alpha_divergence", "distillation_loss"]
+
+_ALPHAS = (-1.0, 1.0)
+_CLIP = 5.0
+
+
+def distillation_loss(task: Task, name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of that name: ``"kl"``, the task's own, or ``"alpha"``.
+
+    Raises:
+        ConfigError: The task's outputs are no class scores, so they have no probabilities.
+    """
+    if name == "kl":
+        return task.distillation_loss
+    if task.meaning.kind == "values":
+        raise ConfigError(
+            f"train.distillation_loss is {name!r}, which compares probabilities of classes; task "
+            f"{task.name} has none, so use 'kl', which stands for the task's own"
+        )
+    return alpha_divergence
+
+
+def alpha_divergence(
+    outputs: Tensor,
+    teacher_outputs: Tensor,
+    alphas: tuple[float, float] = _ALPHAS,
+    clip: float = _CLIP,
+) -> Tensor:
+    """The larger of two alpha-divergences of each image, in the mean over images.
+
+    AlphaNet (Wang et al., ICML 2021). With p the teacher's probabilities and q the network's,
+
+        D_a(p || q) = 1 / (a (a - 1)) * sum_i q_i [(p_i / q_i)^a - 1]
+
+    (a = 1 is KL(p || q), a = 0 KL(q || p)). A negative alpha punishes a network that is less sure
+    than its teacher, a positive one that is surer, so each image takes the larger of the two. The
+    gradient is
+
+        -1 / a * E_q[(p / q)^a * grad log q]
+
+    whose weights (p / q)^a are clipped at 5, since they have no bound. The value is that of the
+    clipped divergence too, so it is not what the gradient is of: an optimiser that needs values
+    would be misled.
+
+    Args:
+        outputs: Logits (N, K) or (N, K, ...) of the network, classes second.
+        teacher_outputs: Of its teacher; gets no gradient.
+        alphas: One below and one above 0.
+        clip: Of the weights.
+
+    Returns:
+        A scalar.
+    """
+    log_q = outputs.float().log_softmax(dim=1)
+    log_p = teacher_outputs.detach().float().log_softmax(dim=1)
+    low, high = (_one(log_p, log_q, alpha, clip) for alpha in alphas)
+    larger = low[0] > high[0]
+    value = torch.where(larger, low[0], high[0])
+    surrogate = torch.where(larger, low[1], high[1])
+    return (value + surrogate - surrogate.detach()).mean()
+
+
+def _one(log_p: Tensor, log_q: Tensor, alpha: float, clip: float) -> tuple[Tensor, Tensor]:
+    """Value without gradient, and a term whose gradient is that of the divergence."""
+    q = log_q.detach().exp()
+    log_ratio = log_p - log_q.detach()
+    weights = (alpha * log_ratio).exp().clamp(max=clip)
+    if alpha == 1:
+        value = (q * weights * log_ratio).sum(1)
+    else:
+        value = (q * (weights - 1)).sum(1) / (alpha * (alpha - 1))
+    return value, -(q * weights * log_q).sum(1) / alpha

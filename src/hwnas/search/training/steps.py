@@ -1,0 +1,176 @@
+"""One step of a training: forward and backward passes of a supernet's networks, or of one."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Protocol
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+
+from hwnas.search.task import Task
+from hwnas.search.training.distillation import distillation_loss
+from hwnas.search.training.sampling import Sampling, sampling_rule
+from hwnas.search_spaces import Architecture, Supernet
+
+__all__ = ["Moment", "NetworkStep", "Step", "SupernetStep"]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a step has to know of the training that it is part of.
+
+    Attributes:
+        rng: For what the step draws at random; a function of seed and step.
+        step: Counted from 0.
+        share: Of the training that is done, in [0, 1).
+        seed: Of the training.
+        parts: In how many parts the images go through, one after the other.
+        autocast: Whether forward passes compute in bfloat16; its range needs no scaled loss.
+    """
+
+    rng: random.Random
+    step: int = 0
+    share: float = 0.0
+    seed: int = 0
+    parts: int = 1
+    autocast: bool = False
+
+    def forward_passes(self, images: Tensor) -> AbstractContextManager[None]:
+        """In which they are made."""
+        return torch.autocast(images.device.type, torch.bfloat16, enabled=self.autocast)
+
+    def micro_batches(self, images: Tensor, targets: Tensor) -> Iterator[_MicroBatch]:
+        """The parts, each with its share of all images."""
+        pairs = zip(images.tensor_split(self.parts), targets.tensor_split(self.parts), strict=True)
+        return (_MicroBatch(*pair, len(pair[0]) / len(images)) for pair in pairs)
+
+
+@dataclass(frozen=True)
+class _MicroBatch:
+    images: Tensor
+    targets: Tensor
+    weight: float
+
+
+class Step(Protocol):
+    """What one step does with its images: forward and backward passes that leave gradients."""
+
+    def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+        """Losses of the first and of the last network of the step, means over its images.
+
+        Args:
+            images: (N, H, W, C) uint8.
+            targets: As the task has them, first dimension N.
+            moment: Of the training.
+        """
+
+
+@dataclass(frozen=True)
+class SupernetStep:
+    """Trains some networks of a supernet on one batch.
+
+    If the first is the largest of the space, it learns from labels; the others learn from it, too
+    (in-place distillation, Yu and Huang, ICCV 2019). Gradients of all add up.
+    """
+
+    supernet: Supernet
+    task: Task
+    sampling: str = "sandwich"
+    random_subnets: int = 1
+    distillation: float = 0.5
+    distillation_loss: str = "kl"
+
+    def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+        """Forward and backward for every network; a loss that is not finite goes first."""
+        parts = list(moment.micro_batches(images, targets))
+        networks = self._rule(
+            self.supernet.space,
+            moment.rng,
+            self.random_subnets,
+            step=moment.step,
+            share=moment.share,
+            seed=moment.seed,
+            losses=partial(self._losses, parts[0], moment),
+        )
+        total = torch.zeros(len(networks), device=images.device)
+        for part in parts:
+            total += part.weight * self._train(part, moment, networks)
+        values: list[float] = total.tolist()  # waits for the device only here
+        broken = next((value for value in values if not math.isfinite(value)), values[-1])
+        return values[0], broken
+
+    @cached_property
+    def _rule(self) -> Sampling:
+        return sampling_rule(self.sampling)
+
+    @cached_property
+    def _largest(self) -> Architecture:
+        return self.supernet.space.largest()
+
+    @cached_property
+    def _distance(self) -> Callable[[Tensor, Tensor], Tensor]:
+        return distillation_loss(self.task, self.distillation_loss)
+
+    def _train(self, part: _MicroBatch, moment: Moment, networks: Sequence[Architecture]) -> Tensor:
+        teacher: Tensor | None = None
+        losses = []
+        for place, network in enumerate(networks):
+            outputs = self._outputs(part, moment, network)
+            loss = self.task.loss(outputs, part.targets)
+            if teacher is not None:
+                taught = self._distance(outputs, teacher)
+                loss = self.distillation * taught + (1 - self.distillation) * loss
+            elif place == 0 and network == self._largest:
+                teacher = outputs.detach()
+            (part.weight * loss).backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
+        return torch.stack(losses)
+
+    def _outputs(self, part: _MicroBatch, moment: Moment, network: Architecture) -> Tensor:
+        self.supernet.activate(network)
+        shape = self.supernet.space.input_shape(network)
+        with moment.forward_passes(part.images):
+            inputs = self.task.preprocessing.at(*shape[1:])(part.images)
+            outputs: Tensor = self.supernet(inputs)
+        return outputs.float()
+
+    def _losses(
+        self, part: _MicroBatch, moment: Moment, networks: Sequence[Architecture]
+    ) -> list[float]:
+        """On labels; the same on all workers, which would train different networks otherwise."""
+        with torch.no_grad():
+            outputs = (self._outputs(part, moment, network) for network in networks)
+            losses = torch.stack([self.task.loss(each, part.targets) for each in outputs])
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(losses)
+            losses /= torch.distributed.get_world_size()
+        found: list[float] = losses.tolist()
+        return found
+
+
+@dataclass(frozen=True)
+class NetworkStep:
+    """Trains one network on labels."""
+
+    network: nn.Module
+    task: Task
+    input_shape: tuple[int, int, int]
+
+    def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+        """Forward and backward."""
+        total = torch.zeros((), device=images.device)
+        for part in moment.micro_batches(images, targets):
+            with moment.forward_passes(images):
+                inputs = self.task.preprocessing.at(*self.input_shape[1:])(part.images)
+                outputs = self.network(inputs)
+            loss = part.weight * self.task.loss(outputs.float(), part.targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total.item(), total.item()

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwnas.errors import ConfigError
+from hwnas.search import RankingCheck, SupernetTraining, TrainConfig, TrainEvaluator
+from hwnas.search.data import ImageData
+from hwnas.search.ranking import compare_rankings, spread_over_macs
+from hwnas.search.task import Classification
+from hwnas.search_spaces import Candidate, MobileNetSpace, mobilenet
+
+SCORES = st.lists(st.floats(0, 1), min_size=4, max_size=20, unique=True).map(np.array)
+
+
+@given(SCORES)
+def test_a_true_ranking_has_tau_one_and_no_regret(scores: np.ndarray) -> None:
+    found = compare_rankings(scores, scores)
+    assert found.tau == pytest.approx(1)
+    assert found.regret == 0
+    assert compare_rankings(-scores, scores).tau == pytest.approx(-1)
+
+
+def test_regret_is_what_the_top_three_miss() -> None:
+    shared = np.array([0.9, 0.8, 0.7, 0.6, 0.5])
+    alone = np.array([0.1, 0.3, 0.2, 0.8, 0.4])
+    assert compare_rankings(shared, alone).regret == pytest.approx(0.5)
+    # Where less is better, the favourites are the last three, and 0.1 is missed by 0.1.
+    assert compare_rankings(shared, alone, maximize=False).regret == pytest.approx(0.1)
+
+
+def test_scores_that_are_all_alike_rank_nothing() -> None:
+    assert compare_rankings(np.ones(5), np.arange(5.0)).tau == 0
+
+
+def test_networks_are_spread_over_macs() -> None:
+    space = mobilenet((8, 8, 1), 10)
+    networks = spread_over_macs(space, 8, 100)
+    macs = [space.workload(network).macs for network in networks]
+    assert macs == sorted(set(macs))
+    steps = np.diff(macs)
+    assert steps.max() < 3 * np.median(steps)
+
+
+@pytest.fixture
+def check(
+    small_space: MobileNetSpace,
+    digits_task: Classification,
+    few_digits: ImageData,
+    tmp_path: Path,
+) -> RankingCheck:
+    config = TrainConfig(
+        epochs=9, batch_size=50, workers=0, ranking_check=4, ranking_epochs=0.5, sampling="fair"
+    )
+    training = SupernetTraining(
+        small_space, digits_task, few_digits, config, 0, "run", tmp_path / "supernet"
+    )
+    return RankingCheck.of(training)
+
+
+def test_a_check_keeps_what_it_trained_and_goes_on(
+    check: RankingCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = check.space.supernet().shared.state_dict()
+    trained: list[Candidate] = []
+    evaluate = TrainEvaluator.evaluate
+
+    def counted(self: TrainEvaluator, candidate: Candidate, *given: object) -> object:
+        trained.append(candidate)
+        return evaluate(self, candidate, *given)
+
+    monkeypatch.setattr(TrainEvaluator, "evaluate", counted)
+    found = check(weights)
+    assert (found.networks, found.metric) == (4, "accuracy")
+    assert -1 <= found.tau <= 1
+    assert found.regret >= 0
+    assert "4 networks with Kendall's tau" in found.summary
+    assert len(set(trained)) == 4
+    assert check.folder is not None
+    file = check.folder / "ranking.jsonl"
+    lines = file.read_text().splitlines()
+    assert len(lines) == 4
+    assert json.loads((check.folder / "ranking.json").read_text())["tau"] == found.tau
+    file.write_text("\n".join([*lines[:3], lines[3][:20]]) + "\n")
+    trained.clear()
+    assert replace(check)(weights) == found
+    assert len(trained) == 1, "only the one whose line was cut off"
+
+
+def test_weights_of_another_space_are_named(check: RankingCheck) -> None:
+    other = mobilenet((8, 8, 1), 10).supernet().shared.state_dict()
+    with pytest.raises(ConfigError, match=r"another supernet than of space mobilenet-.*: .* more"):
+        check(other)
+
+
+def test_a_space_without_so_many_networks_says_so(check: RankingCheck) -> None:
+    with pytest.raises(ConfigError, match=r"300 random networks .* fewer than the 290 to compare"):
+        spread_over_macs(check.space, 290, 300)
