@@ -2,7 +2,7 @@
 
 from hwnas.search_spaces import SPACES
 from hwnas.search_spaces.catalogue import spaces
-from hwnas.search_spaces.mobilenet_config import PRESETS
+from hwnas.search_spaces.mobilenet_presets import PRESETS
 
 
 def test_every_preset_is_listed_with_its_size() -> None:

@@ -19,6 +19,9 @@ _EXAMPLES = {
     "small": (32, 32, 3),
     "large": (224, 224, 3),
     "mobilenet-v3-large": (224, 224, 3),
+    "ofa-w1.0": (224, 224, 3),
+    "fbnet": (224, 224, 3),
+    "proxyless": (224, 224, 3),
 }
 
 
