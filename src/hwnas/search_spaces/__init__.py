@@ -10,6 +10,8 @@ from hwnas.search_spaces.mobilenet import MobileNetSpace, mobilenet
 from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
 from hwnas.search_spaces.product import ProductSpace
 from hwnas.search_spaces.recipe import RecipeSpace, recipe_space
+from hwnas.search_spaces.resnet import ResNetSpace, resnet
+from hwnas.search_spaces.resnet_config import ResNetConfig, ResNetStage
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import Assembly, PartTable, Step, StepTable
 from hwnas.search_spaces.supernet import Supernet, batch_norms
@@ -32,6 +34,9 @@ __all__ = [
     "PartTable",
     "ProductSpace",
     "RecipeSpace",
+    "ResNetConfig",
+    "ResNetSpace",
+    "ResNetStage",
     "SearchSpace",
     "Stage",
     "Step",
@@ -44,12 +49,14 @@ __all__ = [
     "mobilenet",
     "nasbench201",
     "recipe_space",
+    "resnet",
     "trace",
 ]
 
 SPACES: Mapping[str, Callable[..., SearchSpace]] = {
     "mobilenet": mobilenet,
     "nasbench201": nasbench201,
+    "resnet": resnet,
 }
 
 # What a search may have beside networks; the name is the role.

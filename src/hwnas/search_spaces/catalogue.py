@@ -11,18 +11,21 @@ from hwnas.plugin import build, resolve
 from hwnas.search_spaces import ROLES, SPACES, ChoiceSpace, ProductSpace, SearchSpace
 from hwnas.search_spaces.cells import CellSpace
 from hwnas.search_spaces.mobilenet import MobileNetSpace
+from hwnas.search_spaces.resnet import resnet
 
 __all__ = ["SpaceEntry", "joint_space", "named_space", "spaces"]
 
-_EXAMPLES = {
+_LARGE = (224, 224, 3)
+_MOBILENETS = {
     "tiny": (8, 8, 1),
     "small": (32, 32, 3),
-    "large": (224, 224, 3),
-    "mobilenet-v3-large": (224, 224, 3),
-    "ofa-w1.0": (224, 224, 3),
-    "fbnet": (224, 224, 3),
-    "proxyless": (224, 224, 3),
+    "large": _LARGE,
+    "mobilenet-v3-large": _LARGE,
+    "ofa-w1.0": _LARGE,
+    "fbnet": _LARGE,
+    "proxyless": _LARGE,
 }
+_RESNETS = {"tiny": (8, 8, 1), "small": (32, 32, 3), "resnet-50": _LARGE}
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,11 @@ def spaces() -> list[SpaceEntry]:
     """Every shipped space, once for each of its presets."""
     found: list[tuple[SearchSpace, str, tuple[int, int, int]]] = [
         (MobileNetSpace.from_preset(preset, image_shape, outputs=10), preset, image_shape)
-        for preset, image_shape in _EXAMPLES.items()
+        for preset, image_shape in _MOBILENETS.items()
+    ]
+    found += [
+        (resnet(image_shape, 10, preset), preset, image_shape)
+        for preset, image_shape in _RESNETS.items()
     ]
     cells = CellSpace()
     found.append((cells, "", cells.image_shape))
