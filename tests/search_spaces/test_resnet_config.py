@@ -59,3 +59,5 @@ def test_images_that_are_too_small_are_refused(preset: str, least: int) -> None:
     resnet((least, least, 1), 10, preset)
     with pytest.raises(ConfigError, match="pixels are smaller than the space can take"):
         resnet((least - 1, least - 1, 1), 10, preset)
+    resnet((least - 1, least - 1, 1), 10, preset, resolution=(32,))
+    resnet((least - 1, least - 1, 1), 10, preset, stages=(STAGE,), stem_stride=1, stem_pool=False)

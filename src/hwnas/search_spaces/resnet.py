@@ -62,7 +62,7 @@ class ResNetSpace(SearchSpace):
     name = "resnet"
 
     def __init__(self, config: ResNetConfig | None = None) -> None:
-        self.config = PRESETS["resnet-50"]((224, 224, 3)) if config is None else config
+        self.config = resnet((224, 224, 3), 1000).config if config is None else config
 
     @cached_property
     def _all_choices(self) -> dict[str, Choice]:
@@ -197,10 +197,10 @@ def resnet(
     """
     side = max(image_shape[:2])
     automatic = "tiny" if side <= 16 else "small" if side <= 96 else "resnet-50"
-    config = resolve("preset of space resnet", preset or automatic, PRESETS)(image_shape)
+    found = resolve("preset of space resnet", preset or automatic, PRESETS)
     overrides = {
         "stages": stages,
-        "resolution": resolution,
+        "resolution": found.resolution(side) if resolution is None else resolution,
         "width": width,
         "stem_channels": stem_channels,
         "stem_kernel_size": stem_kernel_size,
@@ -210,5 +210,5 @@ def resnet(
     }
     given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
     return ResNetSpace(
-        dataclasses.replace(config, in_channels=image_shape[2], outputs=outputs, **given)
+        dataclasses.replace(found.config, in_channels=image_shape[2], outputs=outputs, **given)
     )
