@@ -62,7 +62,7 @@ class ResNetSpace(SearchSpace):
     name = "resnet"
 
     def __init__(self, config: ResNetConfig | None = None) -> None:
-        self.config = resnet((224, 224, 3), 1000).config if config is None else config
+        self.config: ResNetConfig = resnet((224, 224, 3), 1000).config if config is None else config
 
     @cached_property
     def _all_choices(self) -> dict[str, Choice]:
