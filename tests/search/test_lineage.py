@@ -18,7 +18,7 @@ from hwnas.search import (
     run_search,
 )
 from hwnas.search.evaluate import score
-from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, nasbench201
+from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, mobilenet, nasbench201
 from hwnas.search_spaces.growth import moves
 
 CONFIG = TrainConfig(epochs=10, batch_size=32, learning_rate=0.01, workers=0)
@@ -120,6 +120,9 @@ def test_spaces_that_cannot_grow_are_refused(
     space = nasbench201((8, 8, 1), 10)
     with pytest.raises(ConfigError, match="networks of space 'nasbench201' cannot grow"):
         GrowEvaluator(space, digits_task, few_digits, CONFIG, tmp_path)
+    blocks = mobilenet((8, 8, 1), 10, "fbnet")
+    with pytest.raises(ConfigError, match="stages have operators exchanges whole blocks"):
+        GrowEvaluator(blocks, digits_task, few_digits, CONFIG, tmp_path)
 
 
 def test_a_damaged_file_is_named(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:

@@ -156,3 +156,15 @@ def test_growing_is_the_same_for_the_same_seed_and_leaves_the_global_one_alone()
     assert all(torch.equal(first[name], second[name]) for name in first)
     torch.manual_seed(7)
     assert torch.equal(torch.rand(1), drawn)
+
+
+def test_whole_blocks_that_are_exchanged_do_not_grow() -> None:
+    stage = Stage(8, operators=("skip", "k3_e1", "k5_e3"), depth=(2,))
+    space = MobileNetSpace(MobileNetConfig((stage,), resolution=(8,), stem_channels=8, outputs=3))
+    parent = space.smallest()
+    assert moves(space, parent) == {}
+    assert not can_grow(space, parent, space.largest())
+    network = space.build(parent).eval()
+    same = grow(space, parent, network.state_dict(), parent, seed=0).eval()
+    batch = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(same(batch), network(batch))

@@ -22,7 +22,7 @@ STAGE = Stage(16)
         ({"kernel_size": (5, 3)}, r"Stage\.kernel_size is \[5, 3\]; expected positive options"),
         ({"expand_ratio": (3, 3)}, r"Stage\.expand_ratio is \[3, 3\]; expected positive options"),
         ({"expand_ratio": (float("nan"),)}, r"Stage\.expand_ratio is \[nan\]"),
-        ({"activation": "swish"}, r"Stage\.activation is 'swish'; expected relu, hard_swish"),
+        ({"activation": "swish"}, r"Stage\.activation is 'swish'; expected relu, relu6, hard"),
     ],
 )
 def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
@@ -44,6 +44,12 @@ def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: st
         (
             {"stages": (Stage(16, expand_ratio=(2, 2.1)),)},
             r"stages\[0\]\.expand_ratio \[2, 2\.1\] gives \[32, 32\] hidden channels of 16",
+        ),
+        ({"activation": "gelu"}, "activation is 'gelu'; expected relu, relu6, hard_swish"),
+        ({"feature_channels": -1}, "feature_channels is -1; expected at least 0"),
+        (
+            {"stages": (Stage(40, operators=("skip", "k3_e2")),)},
+            r"stages\[0\]\.operators may skip a block that takes 16 channels and gives 40",
         ),
         ({"width": (0.999, 0.9999)}, "two of them round to the same channels"),
     ],

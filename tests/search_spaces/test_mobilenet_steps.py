@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage, StepTable, mobilenet
-from hwnas.search_spaces.mobilenet_config import PRESETS
+from hwnas.search_spaces.mobilenet_presets import PRESETS
 
 stages = st.builds(
     Stage,
@@ -22,7 +22,8 @@ stages = st.builds(
     kernel_size=st.sampled_from([(3,), (1, 5), (3, 5, 7)]),
     expand_ratio=st.sampled_from([(1,), (1, 4), (3, 6)]),
     squeeze_excite=st.booleans(),
-    activation=st.sampled_from(["relu", "hard_swish"]),
+    activation=st.sampled_from(["relu", "relu6", "hard_swish"]),
+    operators=st.sampled_from([(), (), ("skip", "k3_e1_g2", "k3_e1", "k5_e3"), ("k3_e1", "k7_e6")]),
 )
 
 
@@ -33,14 +34,20 @@ stages = st.builds(
     width=st.sampled_from([(1.0,), (0.5, 1.0, 1.4)]),
     stem_stride=st.sampled_from([1, 2]),
     in_channels=st.sampled_from([1, 3, 8]),
+    features=st.sampled_from([(20, True), (20, False), (0, True)]),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_any_configuration_is_drafted_as_it_is_traced(
-    stages: list[Stage], seed: int, **others: object
+    stages: list[Stage], seed: int, features: tuple[int, bool], **others: object
 ) -> None:
     try:
         config = MobileNetConfig(
-            tuple(stages), outputs=7, head_channels=32, feature_channels=20, **others
+            tuple(stages),
+            outputs=7,
+            head_channels=32,
+            feature_channels=features[0],
+            feature_bias=features[1],
+            **others,
         )
     except ConfigError:
         assume(False)  # widths that round to the same channels, or too small an image

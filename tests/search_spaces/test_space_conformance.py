@@ -25,6 +25,9 @@ from hwnas.search_spaces import (
     Choice,
     MobileNetConfig,
     MobileNetSpace,
+    ResNetConfig,
+    ResNetSpace,
+    ResNetStage,
     SearchSpace,
     Stage,
     Step,
@@ -37,6 +40,7 @@ from hwnas.search_spaces import (
     mobilenet,
     nasbench201,
     simplenet,
+    resnet,
     trace,
 )
 
@@ -139,12 +143,42 @@ COUNTABLE = MobileNetSpace(
     )
 )
 
+LAYERWISE = MobileNetSpace(
+    MobileNetConfig(
+        stages=(
+            Stage(8, 1, (1,), operators=("skip", "k3_e1_g2", "k3_e1", "k5_e3"), activation="relu6"),
+            Stage(16, 2, (1, 2), operators=("skip", "k3_e1_g2", "k5_e3")),
+        ),
+        resolution=(7,),
+        head_channels=16,
+        feature_channels=0,
+        stem_channels=8,
+        outputs=3,
+        activation="relu",
+    )
+)
+
+RESNET = ResNetSpace(
+    ResNetConfig(
+        stages=(ResNetStage(32, 1, (1, 2), (0.5, 1)), ResNetStage(48, 2, (1, 2))),
+        resolution=(7, 8),
+        width=(0.5, 1.0),
+        stem_channels=16,
+        stem_kernel_size=3,
+        stem_stride=1,
+        outputs=3,
+    )
+)
+
 SPACES: dict[str, SearchSpace] = {
     "mobilenet-countable": COUNTABLE,
+    "mobilenet-layerwise": LAYERWISE,
     "mobilenet-tiny": mobilenet((8, 8, 1), 10),
     "mobilenet-small": mobilenet((28, 28, 1), 10),
     "gated": GatedSpace(),
     "nasbench201": nasbench201((8, 8, 3), 4, channels=4, cells=1),
+    "resnet-countable": RESNET,
+    "resnet-tiny": resnet((8, 8, 1), 10),
     "simplenet-tiny": simplenet((8, 8, 1), 10),
     "simplenet-slim": simplenet((20, 20, 3), 4, preset="slim"),
     "channels-resnet": channels((8, 8, 3), 4, model="resnet20", ratios=(0.5, 1)),
@@ -154,6 +188,10 @@ if find_spec("torch_pruning") is not None:
 LARGE: dict[str, SearchSpace] = {
     "mobilenet-large": mobilenet((224, 224, 3), 1000),
     "simplenet-full": simplenet((32, 32, 3), 10),
+    "ofa-w1.0": mobilenet((224, 224, 3), 1000, "ofa-w1.0"),
+    "fbnet": mobilenet((224, 224, 3), 1000, "fbnet"),
+    "proxyless": mobilenet((224, 224, 3), 1000, "proxyless"),
+    "resnet-50": resnet((224, 224, 3), 1000),
 }
 COUNTED = [name for name, space in SPACES.items() if space.size() < 2000]
 RECOMPUTED = "import runpy, sys; print(runpy.run_path(sys.argv[1])['samples_of_all_spaces']())"

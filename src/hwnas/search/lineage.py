@@ -96,6 +96,11 @@ def check_growable(space: SearchSpace) -> None:
             f'evaluator "grow": networks of space {space.name!r} cannot grow; use space '
             '"mobilenet", or evaluator "train"'
         )
+    if any(stage.operators for stage in space.config.stages):
+        raise ConfigError(
+            'evaluator "grow": a space mobilenet whose stages have operators exchanges whole '
+            'blocks, which grow into no others; use evaluator "train"'
+        )
 
 
 @dataclass(frozen=True)

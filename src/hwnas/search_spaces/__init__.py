@@ -16,6 +16,8 @@ from hwnas.search_spaces.product import ProductSpace
 from hwnas.search_spaces.recipe import RecipeSpace, recipe_space
 from hwnas.search_spaces.simplenet import SimpleNetSpace, simplenet
 from hwnas.search_spaces.simplenet_config import Group, SimpleNetConfig
+from hwnas.search_spaces.resnet import ResNetSpace, resnet
+from hwnas.search_spaces.resnet_config import ResNetConfig, ResNetStage
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import Assembly, PartTable, Step, StepTable
 from hwnas.search_spaces.supernet import Supernet, batch_norms
@@ -43,6 +45,9 @@ __all__ = [
     "PartTable",
     "ProductSpace",
     "RecipeSpace",
+    "ResNetConfig",
+    "ResNetSpace",
+    "ResNetStage",
     "SearchSpace",
     "SimpleNetConfig",
     "SimpleNetSpace",
@@ -61,6 +66,7 @@ __all__ = [
     "nasbench201",
     "recipe_space",
     "simplenet",
+    "resnet",
     "trace",
 ]
 
@@ -70,6 +76,7 @@ SPACES: Mapping[str, Callable[..., SearchSpace]] = {
     "mobilenet": mobilenet,
     "nasbench201": nasbench201,
     "simplenet": simplenet,
+    "resnet": resnet,
 }
 
 # What a search may have beside networks; the name is the role.

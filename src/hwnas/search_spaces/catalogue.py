@@ -18,10 +18,19 @@ from hwnas.search_spaces.simplenet import SimpleNetSpace
 __all__ = ["SpaceEntry", "joint_space", "named_space", "spaces"]
 
 _MOBILENET = {
+from hwnas.search_spaces.resnet import resnet
+
+__all__ = ["SpaceEntry", "joint_space", "named_space", "spaces"]
+
+_LARGE = (224, 224, 3)
+_MOBILENETS = {
     "tiny": (8, 8, 1),
     "small": (32, 32, 3),
-    "large": (224, 224, 3),
-    "mobilenet-v3-large": (224, 224, 3),
+    "large": _LARGE,
+    "mobilenet-v3-large": _LARGE,
+    "ofa-w1.0": _LARGE,
+    "fbnet": _LARGE,
+    "proxyless": _LARGE,
 }
 _SIMPLENET = {
     "tiny": (8, 8, 1),
@@ -30,6 +39,7 @@ _SIMPLENET = {
     "simplenet-310k": (32, 32, 3),
     "simplenet-5m": (32, 32, 3),
 }
+_RESNETS = {"tiny": (8, 8, 1), "small": (32, 32, 3), "resnet-50": _LARGE}
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,11 @@ def spaces() -> list[SpaceEntry]:
     found: list[tuple[SearchSpace, str, tuple[int, int, int]]] = [
         (MobileNetSpace.from_preset(preset, image_shape, outputs=10), preset, image_shape)
         for preset, image_shape in _MOBILENET.items()
+        for preset, image_shape in _MOBILENETS.items()
+    ]
+    found += [
+        (resnet(image_shape, 10, preset), preset, image_shape)
+        for preset, image_shape in _RESNETS.items()
     ]
     cells = CellSpace()
     found.append((cells, "", cells.image_shape))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
 
-__all__ = ["Choice", "Option", "When"]
+__all__ = ["Choice", "Option", "When", "checked_options"]
 
 Option = int | float | str
 
@@ -51,3 +53,17 @@ class Choice:
             raise ConfigError(
                 f"{self.name} is {option!r}; this space allows {', '.join(map(str, self.options))}"
             ) from None
+
+
+def checked_options(name: str, options: Sequence[float]) -> tuple[float, ...]:
+    """The options, whole numbers as integers, so that equal configurations have equal hashes.
+
+    Raises:
+        ConfigError: There are none, or they are not positive and increasing.
+    """
+    sensible = all(0 < option < math.inf for option in options)
+    if not options or not sensible or list(options) != sorted(set(options)):
+        raise ConfigError(
+            f"{name} is {list(options)}; expected positive options, increasing, none twice"
+        )
+    return tuple(int(option) if option == int(option) else option for option in options)

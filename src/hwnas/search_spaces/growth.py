@@ -18,8 +18,9 @@ from torch.nn import functional
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.layers import InvertedBottleneck
-from hwnas.search_spaces.mobilenet import MobileNet, MobileNetSpace
+from hwnas.search_spaces.mobilenet import MobileNetSpace
 from hwnas.search_spaces.mobilenet_config import hidden_channels, scaled_channels
+from hwnas.search_spaces.mobilenet_network import MobileNet
 
 __all__ = ["can_grow", "grow", "moves"]
 
@@ -46,6 +47,8 @@ def moves(space: MobileNetSpace, parent: Architecture) -> Mapping[str, Architect
 
 def can_grow(space: MobileNetSpace, parent: Architecture, child: Architecture) -> bool:
     """Whether the child is the parent or can compute what it does; see `grow`."""
+    if any(stage.operators for stage in space.config.stages):
+        return child == parent  # whole blocks that are exchanged compute something else
     if space.input_shape(parent) != space.input_shape(child):
         return False
     if _width(space, parent) != _width(space, child):
@@ -100,6 +103,9 @@ def grow(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = space.build(child)
+        if child == parent:
+            network.load_state_dict(weights)
+            return network
         state = dict(network.state_dict())
         for name, value in weights.items():
             if not name.startswith("stages."):

@@ -7,56 +7,28 @@ once-for-all (Cai et al., ICLR 2020) and, for width, of BigNAS (Yu et al., ECCV 
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor, nn
 
 from hwnas.plugin import resolve
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choices import Choice, Option, When
-from hwnas.search_spaces.layers import ConvNormAct, InvertedBottleneck
-from hwnas.search_spaces.mobilenet_config import (
-    PRESETS,
-    MobileNetConfig,
-    Stage,
-    hidden_channels,
-    scaled_channels,
-)
+from hwnas.search_spaces.layers import Activation
+from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage, scaled_channels
+from hwnas.search_spaces.mobilenet_network import MobileNet, build_network
+from hwnas.search_spaces.mobilenet_operators import block_shape
+from hwnas.search_spaces.mobilenet_presets import PRESETS
+from hwnas.search_spaces.mobilenet_published import indices_of, rows_of, table_of
 from hwnas.search_spaces.mobilenet_steps import chosen_parts, depth_of, part_table
 from hwnas.search_spaces.space import SearchSpace, StageOutline
 from hwnas.search_spaces.steps import PartTable
+from hwnas.search_spaces.tabular import TabularSpace
 
 __all__ = ["MobileNetSpace", "mobilenet"]
-
-
-class MobileNet(nn.Module):
-    """One network of a `MobileNetSpace`: (N, C, H, W) -> (N, outputs)."""
-
-    def __init__(
-        self,
-        stem: nn.Module,
-        stages: list[nn.Sequential],
-        head: nn.Module,
-        classifier: nn.Module,
-    ) -> None:
-        super().__init__()
-        self.stem = stem
-        self.stages = nn.ModuleList(stages)
-        self.head = head
-        self.classifier = classifier
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Outputs (N, outputs) of images (N, C, H, W)."""
-        x = self.stem(images)
-        for stage in self.stages:
-            x = stage(x)
-        outputs: Tensor = self.classifier(self.head(x).mean((2, 3)))
-        return outputs
 
 
 class MobileNetSpace(SearchSpace):
@@ -89,8 +61,14 @@ class MobileNetSpace(SearchSpace):
             for b in range(max(stage.depth)):
                 deep_enough = tuple(d for d in stage.depth if d > b)
                 when = None if b < min(stage.depth) else When(f"stage{s}.depth", deep_enough)
-                found.append(Choice(f"stage{s}.block{b}.kernel_size", stage.kernel_size, when))
-                found.append(Choice(f"stage{s}.block{b}.expand_ratio", stage.expand_ratio, when))
+                decisions: dict[str, tuple[Option, ...]] = {
+                    "kernel_size": stage.kernel_size,
+                    "expand_ratio": stage.expand_ratio,
+                }
+                if stage.operators:
+                    decisions = {"operator": stage.operators}
+                for name, options in decisions.items():
+                    found.append(Choice(f"stage{s}.block{b}.{name}", options, when))
         return {choice.name: choice for choice in found}
 
     @cached_property
@@ -100,8 +78,15 @@ class MobileNetSpace(SearchSpace):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The whole configuration."""
-        return dataclasses.asdict(self.config)
+        """The whole configuration; later additions only where they are made use of."""
+        found = dataclasses.asdict(self.config)
+        for stage in found["stages"]:
+            if not stage["operators"]:
+                del stage["operators"]
+        for name in ("activation", "feature_bias"):
+            if found[name] == getattr(MobileNetConfig, name):
+                del found[name]
+        return found
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
         """Channels, height and width of one input image."""
@@ -116,55 +101,25 @@ class MobileNetSpace(SearchSpace):
             StageOutline(
                 scaled_channels(stage.channels, width),
                 stage.stride,
-                tuple(
-                    (
-                        int(self._option(values, f"stage{s}.block{b}.kernel_size")),
-                        self._option(values, f"stage{s}.block{b}.expand_ratio"),
-                    )
-                    for b in range(int(self._option(values, f"stage{s}.depth")))
-                ),
+                tuple(self._blocks(s, values)),
             )
             for s, stage in enumerate(self.config.stages)
         )
 
+    def _blocks(self, s: int, values: Mapping[str, Option]) -> Iterator[tuple[int, float]]:
+        """Kernel sizes and expansion ratios of a stage's blocks that are there."""
+        for b in range(int(self._option(values, f"stage{s}.depth"))):
+            place = f"stage{s}.block{b}"
+            if not self.config.stages[s].operators:
+                kernel_size = int(self._option(values, f"{place}.kernel_size"))
+                yield kernel_size, self._option(values, f"{place}.expand_ratio")
+            elif (shape := block_shape(str(self._value(values, f"{place}.operator")))) is not None:
+                yield shape.kernel_size, shape.expand_ratio
+
     def build(self, architecture: Architecture) -> MobileNet:
         """A plain module: (N, C, H, W) float32 -> (N, outputs) float32."""
-        config, values = self.config, self.check(architecture).as_dict()
-        width = float(self._option(values, "width"))
-        stem_channels = scaled_channels(config.stem_channels, width)
-        stem = ConvNormAct(
-            config.in_channels, stem_channels, 3, config.stem_stride, activation="hard_swish"
-        )
-        stages, channels = [], stem_channels
-        for s, stage in enumerate(config.stages):
-            blocks, out_channels = [], scaled_channels(stage.channels, width)
-            for b in range(int(self._option(values, f"stage{s}.depth"))):
-                ratio = float(self._option(values, f"stage{s}.block{b}.expand_ratio"))
-                blocks.append(
-                    InvertedBottleneck(
-                        channels,
-                        hidden_channels(channels, ratio),
-                        out_channels,
-                        int(self._option(values, f"stage{s}.block{b}.kernel_size")),
-                        stage.stride if b == 0 else 1,
-                        stage.squeeze_excite,
-                        stage.activation,
-                    )
-                )
-                channels = out_channels
-            stages.append(nn.Sequential(*blocks))
-        head_channels = scaled_channels(config.head_channels, width)
-        features = scaled_channels(config.feature_channels, width)
-        classifier = nn.Sequential(
-            OrderedDict(
-                features=nn.Linear(head_channels, features),
-                activation=nn.Hardswish(inplace=True),
-                dropout=nn.Dropout(config.dropout),
-                outputs=nn.Linear(features, config.outputs),
-            )
-        )
-        head = ConvNormAct(channels, head_channels, activation="hard_swish")
-        return MobileNet(stem, stages, head, classifier)
+        values = self.check(architecture).as_dict()
+        return build_network(self.config, {n: self._value(values, n) for n in self._all_choices})
 
     def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]]:
         """See `SearchSpace.parts`: blocks, and the rest as one part."""
@@ -173,6 +128,26 @@ class MobileNetSpace(SearchSpace):
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Blocks that are there."""
         return depth_of(self.config, self._indices(codes))
+
+    def published(
+        self, codes: npt.NDArray[np.int64]
+    ) -> tuple[TabularSpace, npt.NDArray[np.int64]] | None:
+        """The same networks as rows of a table, for ``ofa-w1.0`` and ``fbnet`` at its size."""
+        table = table_of(self.config)
+        return None if table is None else (table, rows_of(self.config, self._indices(codes)))
+
+    def architecture_of(self, row: npt.ArrayLike) -> Architecture:
+        """The architecture that a published table means by its integers.
+
+        Args:
+            row: As the table's space encodes it, see `published`, of shape (positions,).
+
+        Raises:
+            ConfigError: The space is in no published table, or the table has no such network.
+        """
+        indices = indices_of(self.config, np.asarray(row))
+        elastic = (choice for choice in self.choices if choice.name in indices)
+        return self.architecture({c.name: c.options[indices[c.name]] for c in elastic})
 
     @cached_property
     def _part_table(self) -> PartTable:
@@ -183,8 +158,11 @@ class MobileNetSpace(SearchSpace):
         elastic = {choice.name: codes[:, i] for i, choice in enumerate(self.choices)}
         return {name: elastic.get(name, only) for name in self._all_choices}
 
+    def _value(self, values: Mapping[str, Option], name: str) -> Option:
+        return values.get(name, self._all_choices[name].options[0])
+
     def _option(self, values: Mapping[str, Option], name: str) -> float:
-        value = values.get(name, self._all_choices[name].options[0])
+        value = self._value(values, name)
         assert not isinstance(value, str)
         return value
 
@@ -201,6 +179,8 @@ def mobilenet(
     head_channels: int | None = None,
     feature_channels: int | None = None,
     dropout: float | None = None,
+    activation: Activation | None = None,
+    feature_bias: bool | None = None,
 ) -> MobileNetSpace:
     """The space of a recipe's ``[space] name = "mobilenet"``.
 
@@ -208,16 +188,19 @@ def mobilenet(
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, e.g. the number of classes.
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96), ``"large"``
-            (once-for-all's space) or ``"mobilenet-v3-large"`` (that one network); chosen by the
-            size of the images if None.
+            (once-for-all's space), ``"mobilenet-v3-large"`` (that one network), or a published
+            space: ``"ofa-w1.0"``, ``"fbnet"``, ``"proxyless"``; chosen by the size of the images
+            if None.
         stages: As in `MobileNetConfig`, in place of the preset's; so are all that follow.
         resolution: Options for the input's height and width, in pixels.
         width: Options for the width multiplier.
         stem_channels: Channels of the first convolution.
         stem_stride: Stride of the first convolution.
         head_channels: Channels of the last convolution.
-        feature_channels: Length of the vector before the last linear layer.
+        feature_channels: Length of the vector before the last linear layer, 0 for none.
         dropout: Probability before the last linear layer.
+        activation: After the first convolution and the last one.
+        feature_bias: Whether the layer of ``feature_channels`` has a bias.
 
     Raises:
         ConfigError: The preset is unknown, an option is out of range, or the images are too small.
@@ -234,6 +217,8 @@ def mobilenet(
         "head_channels": head_channels,
         "feature_channels": feature_channels,
         "dropout": dropout,
+        "activation": activation,
+        "feature_bias": feature_bias,
     }
     given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
     return MobileNetSpace(

@@ -1,15 +1,16 @@
-"""What is elastic and what is fixed in a MobileNet space, and presets by size of images."""
+"""What is elastic and what is fixed in a MobileNet space."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
+from hwnas.search_spaces.choices import checked_options
 from hwnas.search_spaces.layers import Activation, make_divisible
+from hwnas.search_spaces.mobilenet_operators import check_fit, checked_operators
 
-__all__ = ["PRESETS", "MobileNetConfig", "Stage", "hidden_channels", "scaled_channels"]
+__all__ = ["MobileNetConfig", "Stage", "hidden_channels", "scaled_channels"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,11 @@ class Stage:
         kernel_size: Options for each block's depthwise kernel; odd.
         expand_ratio: Options for each block's hidden channels, as a multiple of its input channels.
         squeeze_excite: Whether the blocks have a channel gate.
-        activation: ``"relu"`` or ``"hard_swish"``.
+        activation: ``"relu"``, ``"relu6"`` or ``"hard_swish"``.
+        operators: Names of whole blocks, one of which stands at each place, in place of
+            ``kernel_size`` and ``expand_ratio``: ``"k5_e6"`` is a kernel of 5 and an expansion of
+            6, ``"k3_e1_g2"`` has pointwise convolutions in two groups, ``"skip"`` is no block.
+            The last has to be the largest.
     """
 
     channels: int
@@ -33,19 +38,20 @@ class Stage:
     expand_ratio: tuple[float, ...] = (6,)
     squeeze_excite: bool = False
     activation: Activation = "hard_swish"
+    operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("depth", "kernel_size", "expand_ratio"):
-            options = _checked_options(f"Stage.{name}", getattr(self, name))
+            options = checked_options(f"Stage.{name}", getattr(self, name))
             object.__setattr__(self, name, options)
-        if self.activation not in ("relu", "hard_swish"):
-            raise ConfigError(f"Stage.activation is {self.activation!r}; expected relu, hard_swish")
+        _check_activation("Stage.activation", self.activation)
         if any(size % 2 == 0 for size in self.kernel_size):
             raise ConfigError(f"Stage.kernel_size is {self.kernel_size}; kernels must be odd")
         if self.stride not in (1, 2):
             raise ConfigError(f"Stage.stride is {self.stride}; expected 1 or 2")
         if self.channels < 1:
             raise ConfigError(f"Stage.channels is {self.channels}; expected at least 1")
+        object.__setattr__(self, "operators", checked_operators(self.operators))
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,11 @@ class MobileNetConfig:
         stem_channels: Channels of the first convolution.
         stem_stride: Stride of the first convolution; 1 or 2.
         head_channels: Channels of the last convolution.
-        feature_channels: Length of the vector before the last linear layer.
+        feature_channels: Length of the vector before the last linear layer; 0 where that layer
+            comes right after the last convolution.
         dropout: Probability, in [0, 1), before the last linear layer.
+        activation: After the first convolution and after the last one.
+        feature_bias: Whether the layer of ``feature_channels`` has a bias.
     """
 
     stages: tuple[Stage, ...]
@@ -75,23 +84,22 @@ class MobileNetConfig:
     head_channels: int = 960
     feature_channels: int = 1280
     dropout: float = 0.0
+    activation: Activation = "hard_swish"
+    feature_bias: bool = True
 
     def __post_init__(self) -> None:
         for name in ("resolution", "width"):
-            object.__setattr__(self, name, _checked_options(name, getattr(self, name)))
+            object.__setattr__(self, name, checked_options(name, getattr(self, name)))
         if not self.stages:
             raise ConfigError("stages is empty; a network needs at least one Stage")
         if self.stem_stride not in (1, 2):
             raise ConfigError(f"stem_stride is {self.stem_stride}; expected 1 or 2")
-        for name in (
-            "in_channels",
-            "outputs",
-            "stem_channels",
-            "head_channels",
-            "feature_channels",
-        ):
+        for name in ("in_channels", "outputs", "stem_channels", "head_channels"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.feature_channels < 0:
+            raise ConfigError(f"feature_channels is {self.feature_channels}; expected at least 0")
+        _check_activation("activation", self.activation)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
         total = self.stem_stride * math.prod(stage.stride for stage in self.stages)
@@ -102,16 +110,12 @@ class MobileNetConfig:
                 f"stages, or set space.resolution to at least {total}"
             )
         _check_distinct(self)
+        _check_operators(self)
 
 
-def _checked_options(name: str, options: Sequence[float]) -> tuple[float, ...]:
-    """The options, whole numbers as integers, so that equal configurations have equal hashes."""
-    sensible = all(0 < option < math.inf for option in options)
-    if not options or not sensible or list(options) != sorted(set(options)):
-        raise ConfigError(
-            f"{name} is {list(options)}; expected positive options, increasing, none twice"
-        )
-    return tuple(int(option) if option == int(option) else option for option in options)
+def _check_activation(name: str, activation: str) -> None:
+    if activation not in ("relu", "relu6", "hard_swish"):
+        raise ConfigError(f"{name} is {activation!r}; expected relu, relu6, hard_swish")
 
 
 def scaled_channels(channels: int, width: float) -> int:
@@ -149,87 +153,13 @@ def _check_distinct(config: MobileNetConfig) -> None:
         )
 
 
-def _resolutions(image_shape: tuple[int, int, int], *sevenths: int) -> tuple[int, ...]:
-    side = max(image_shape[:2])
-    return tuple(sorted({max(1, side * part // 7) for part in sevenths}))
-
-
-def _tiny(image_shape: tuple[int, int, int]) -> MobileNetConfig:
-    side = max(image_shape[:2])
-    kernels, ratios = (3, 5), (3, 4, 6)
-    return MobileNetConfig(
-        stages=(
-            Stage(16, 1, (1, 2), kernels, ratios, activation="relu"),
-            Stage(24, 2, (1, 2, 3), kernels, ratios),
-            Stage(40, 2, (1, 2, 3), kernels, ratios, squeeze_excite=True),
-        ),
-        resolution=tuple(sorted({side, side * 3 // 2, side * 2})),
-        width=(0.5, 1.0),
-        stem_channels=16,
-        stem_stride=1,
-        head_channels=120,
-        feature_channels=160,
-    )
-
-
-def _small(image_shape: tuple[int, int, int]) -> MobileNetConfig:
-    kernels, ratios = (3, 5, 7), (3, 4, 6)
-    return MobileNetConfig(
-        stages=(
-            Stage(16, 1, (1, 2), kernels, ratios, activation="relu"),
-            Stage(24, 2, (1, 2, 3, 4), kernels, ratios, activation="relu"),
-            Stage(40, 2, (1, 2, 3, 4), kernels, ratios, squeeze_excite=True),
-            Stage(80, 1, (1, 2, 3, 4), kernels, ratios, squeeze_excite=True),
-        ),
-        resolution=_resolutions(image_shape, 5, 6, 7),
-        width=(0.5, 0.75, 1.0),
-        stem_channels=16,
-        stem_stride=1,
-        head_channels=240,
-        feature_channels=320,
-    )
-
-
-def _large(image_shape: tuple[int, int, int]) -> MobileNetConfig:
-    depths, kernels, ratios = (2, 3, 4), (3, 5, 7), (3, 4, 6)
-    return MobileNetConfig(
-        stages=(
-            Stage(16, 1, (1,), (3,), (1,), activation="relu"),
-            Stage(24, 2, depths, kernels, ratios, activation="relu"),
-            Stage(40, 2, depths, kernels, ratios, squeeze_excite=True, activation="relu"),
-            Stage(80, 2, depths, kernels, ratios),
-            Stage(112, 1, depths, kernels, ratios, squeeze_excite=True),
-            Stage(160, 2, depths, kernels, ratios, squeeze_excite=True),
-        ),
-        resolution=_resolutions(image_shape, 4, 5, 6, 7),
-        width=(1.0,),
-        dropout=0.1,
-    )
-
-
-def _mobilenet_v3_large(image_shape: tuple[int, int, int]) -> MobileNetConfig:
-    """Table 1 of the paper; expansions 200 and 184 of 80 channels are the ratios 2.5 and 2.3."""
-    return MobileNetConfig(
-        stages=(
-            Stage(16, 1, expand_ratio=(1,), activation="relu"),
-            Stage(24, 2, expand_ratio=(4,), activation="relu"),
-            Stage(24, 1, expand_ratio=(3,), activation="relu"),
-            Stage(40, 2, (1,), (5,), (3,), squeeze_excite=True, activation="relu"),
-            Stage(40, 1, (2,), (5,), (3,), squeeze_excite=True, activation="relu"),
-            Stage(80, 2),
-            Stage(80, 1, expand_ratio=(2.5,)),
-            Stage(80, 1, (2,), expand_ratio=(2.3,)),
-            Stage(112, 1, (2,), squeeze_excite=True),
-            Stage(160, 2, (3,), (5,), (6,), squeeze_excite=True),
-        ),
-        resolution=_resolutions(image_shape, 7),
-        dropout=0.2,
-    )
-
-
-PRESETS: Mapping[str, Callable[[tuple[int, int, int]], MobileNetConfig]] = {
-    "tiny": _tiny,
-    "small": _small,
-    "large": _large,
-    "mobilenet-v3-large": _mobilenet_v3_large,
-}
+def _check_operators(config: MobileNetConfig) -> None:
+    """Raise where the blocks of a stage do not fit its channels at some width."""
+    for width in config.width:
+        channels = scaled_channels(config.stem_channels, width)
+        for s, stage in enumerate(config.stages):
+            out_channels = scaled_channels(stage.channels, width)
+            check_fit(f"stages[{s}]", stage.operators, channels, out_channels, stage.stride)
+            if max(stage.depth) > 1:
+                check_fit(f"stages[{s}]", stage.operators, out_channels, out_channels, 1)
+            channels = out_channels

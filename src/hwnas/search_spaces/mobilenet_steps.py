@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from hwnas.search_spaces.choices import Option
 from hwnas.search_spaces.layers import make_divisible
 from hwnas.search_spaces.mobilenet_config import (
     MobileNetConfig,
@@ -16,6 +17,7 @@ from hwnas.search_spaces.mobilenet_config import (
     hidden_channels,
     scaled_channels,
 )
+from hwnas.search_spaces.mobilenet_operators import SKIP, BlockShape, block_shape
 from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.steps import PartTable, Step
 
@@ -30,7 +32,8 @@ Indices = Mapping[str, npt.NDArray[np.int64]]
 def part_table(config: MobileNetConfig) -> PartTable:
     """For each place of a block, none and every block that may stand there; then all the rest.
 
-    Blocks are in the order of width, resolution, kernel size and expansion ratio.
+    Blocks are in the order of width, resolution, kernel size and expansion ratio; or, where whole
+    blocks are chosen, of width, resolution and operator.
     """
     sizes = [
         (width, _sides(config, resolution))
@@ -57,19 +60,31 @@ def chosen_parts(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.in
     for s, stage in enumerate(config.stages):
         depth = np.array(stage.depth)[indices[f"stage{s}.depth"]]
         for b in range(max(stage.depth)):
-            kernel = size * len(stage.kernel_size) + indices[f"stage{s}.block{b}.kernel_size"]
-            ratio = indices[f"stage{s}.block{b}.expand_ratio"]
-            block = 1 + kernel * len(stage.expand_ratio) + ratio
-            columns.append(np.where(b < depth, block, _ABSENT))
+            block = size
+            for name, options in _decisions(stage).items():
+                block = block * len(options) + indices[f"stage{s}.block{b}.{name}"]
+            columns.append(np.where(b < depth, 1 + block, _ABSENT))
     return np.column_stack([*columns, size])
 
 
 def depth_of(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
-    """How many blocks there are, (N,)."""
-    depths = [
-        np.array(stage.depth)[indices[f"stage{s}.depth"]] for s, stage in enumerate(config.stages)
-    ]
-    return np.asarray(np.sum(depths, axis=0, dtype=np.int64))
+    """How many blocks there are, (N,); those that are skipped are not."""
+    blocks = np.zeros(len(indices["width"]), dtype=np.int64)
+    for s, stage in enumerate(config.stages):
+        depth = np.array(stage.depth)[indices[f"stage{s}.depth"]]
+        blocks += depth
+        if SKIP in stage.operators:
+            skip = stage.operators.index(SKIP)
+            for b in range(max(stage.depth)):
+                blocks -= (indices[f"stage{s}.block{b}.operator"] == skip) & (b < depth)
+    return blocks
+
+
+def _decisions(stage: Stage) -> Mapping[str, Sequence[Option]]:
+    """What is chosen for a block, from the slowest to the fastest in the order of parts."""
+    if stage.operators:
+        return {"operator": stage.operators}
+    return {"kernel_size": stage.kernel_size, "expand_ratio": stage.expand_ratio}
 
 
 def _sides(config: MobileNetConfig, resolution: int) -> list[int]:
@@ -85,6 +100,9 @@ def _channels(config: MobileNetConfig, stage: int, width: float) -> tuple[int, i
 
 
 def _blocks(stage: Stage, inputs: int, outputs: int, side: int, stride: int) -> list[Counter[Step]]:
+    if stage.operators:
+        sizes = (inputs, outputs, side, stride)
+        return [_operator(stage, *sizes, block_shape(name)) for name in stage.operators]
     return [
         _block(stage, inputs, hidden_channels(inputs, ratio), outputs, side, kernel_size, stride)
         for kernel_size in stage.kernel_size
@@ -100,18 +118,34 @@ def _block(
     side: int,
     kernel_size: int,
     stride: int,
+    groups: int = 1,
+    always_expand: bool = False,
 ) -> Counter[Step]:
     """As `hwnas.search_spaces.layers.InvertedBottleneck` runs."""
     block = Sketch(inputs, side)
-    if hidden != inputs:
-        block.conv(hidden)
+    if always_expand or hidden != inputs:
+        block.conv(hidden, groups=groups)
+    if groups > 1:
+        block.shuffle()
     block.conv(hidden, kernel_size, stride, groups=hidden)
     if stage.squeeze_excite:
         block.gate(make_divisible(hidden / 4), biased=True)
-    block.conv(outputs, activation=False)
+    block.conv(outputs, groups=groups, activation=False)
     if stride == 1 and inputs == outputs:
         block.simple("elementwise", inputs=2)
     return block.steps
+
+
+def _operator(
+    stage: Stage, inputs: int, outputs: int, side: int, stride: int, shape: BlockShape | None
+) -> Counter[Step]:
+    """A block by its name, or what stands in its place where it is skipped."""
+    if shape is not None:
+        hidden, kernel_size = inputs * shape.expand_ratio, shape.kernel_size
+        return _block(stage, inputs, hidden, outputs, side, kernel_size, stride, shape.groups, True)
+    if stride == 1 and inputs == outputs:
+        return Counter()
+    return Sketch(inputs, side).conv(outputs, 1, stride).steps
 
 
 def _rest(config: MobileNetConfig, width: float, side: int, head_side: int) -> Counter[Step]:
@@ -121,5 +155,7 @@ def _rest(config: MobileNetConfig, width: float, side: int, head_side: int) -> C
     channels = scaled_channels(config.stages[-1].channels, width)
     head = Sketch(channels, head_side, steps=stem.steps)
     head.conv(scaled_channels(config.head_channels, width)).pool()
-    head.linear(scaled_channels(config.feature_channels, width)).simple("activation")
+    if config.feature_channels:
+        head.linear(scaled_channels(config.feature_channels, width), biased=config.feature_bias)
+        head.simple("activation")
     return head.linear(config.outputs).steps

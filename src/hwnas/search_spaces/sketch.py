@@ -94,12 +94,16 @@ class Sketch:
         self._add(Step("elementwise", scaled, self._bytes + vector, self._bytes, dead=self.dead))
         return self
 
-    def linear(self, outputs: int) -> Sketch:
+    def shuffle(self) -> Sketch:
+        """Channels in another order."""
+        return self.view().view().simple("elementwise").view()
+
+    def linear(self, outputs: int, biased: bool = True) -> Sketch:
         """A linear layer on a feature map of one pixel."""
         macs = self.channels * self.pixels * outputs
         read = self._bytes
         self.channels, self.side, self.width = outputs, 1, 0
-        self._add(Step("linear", macs, read, self._bytes, _BYTES * (macs + outputs)))
+        self._add(Step("linear", macs, read, self._bytes, _BYTES * (macs + biased * outputs)))
         return self
 
     def pool(self) -> Sketch:
@@ -107,6 +111,16 @@ class Sketch:
         read = self._bytes
         self.side, self.width = 1, 0
         self._add(Step("pool", 0, read, self._bytes, dead=self.dead))
+        return self
+
+    def max_pool(self, stride: int) -> Sketch:
+        """The largest of each window, with "same" padding.
+
+        PyTorch also writes where it was, as integers of twice the size; so does a trace.
+        """
+        read = self._bytes
+        self._shrink(stride)
+        self._add(Step("pool", 0, read, 3 * self._bytes, dead=self.dead))
         return self
 
     def view(self) -> Sketch:

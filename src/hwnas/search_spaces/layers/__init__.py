@@ -1,7 +1,9 @@
 """Building blocks of the networks."""
 
+from hwnas.search_spaces.layers.bottleneck import Bottleneck
 from hwnas.search_spaces.layers.conv import (
     Activation,
+    ChannelShuffle,
     ConvNormAct,
     InvertedBottleneck,
     SqueezeExcite,
@@ -11,6 +13,8 @@ from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
 
 __all__ = [
     "Activation",
+    "Bottleneck",
+    "ChannelShuffle",
     "ConvNormAct",
     "DepthwiseConv2d",
     "InvertedBottleneck",

@@ -9,9 +9,16 @@ from torch import Tensor, nn
 
 from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
 
-__all__ = ["Activation", "ConvNormAct", "InvertedBottleneck", "SqueezeExcite", "make_divisible"]
+__all__ = [
+    "Activation",
+    "ChannelShuffle",
+    "ConvNormAct",
+    "InvertedBottleneck",
+    "SqueezeExcite",
+    "make_divisible",
+]
 
-Activation = Literal["relu", "hard_swish", "none"]
+Activation = Literal["relu", "relu6", "hard_swish", "none"]
 
 
 def make_divisible(channels: float, divisor: int = 8) -> int:
@@ -23,6 +30,8 @@ def make_divisible(channels: float, divisor: int = 8) -> int:
 def _activation(name: Activation) -> nn.Module:
     if name == "relu":
         return nn.ReLU(inplace=True)
+    if name == "relu6":
+        return nn.ReLU6(inplace=True)
     return nn.Hardswish(inplace=True) if name == "hard_swish" else nn.Identity()
 
 
@@ -78,6 +87,23 @@ class SqueezeExcite(nn.Module):
         return gated
 
 
+class ChannelShuffle(nn.Module):
+    """Channels of all groups in turn, on (N, C, H, W) (ShuffleNet, Zhang et al., CVPR 2018).
+
+    Four dimensions are enough for it, and five are more than some mobile converters take.
+    """
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The first channel of each group, then the second of each, and so on."""
+        _, channels, height, width = x.shape
+        grouped = x.reshape(-1, self.groups, channels // self.groups, height * width)
+        return grouped.transpose(1, 2).reshape(-1, channels, height, width)
+
+
 class InvertedBottleneck(nn.Module):
     """Expand, depthwise convolution, squeeze-excite, project, with a residual where shapes allow.
 
@@ -90,6 +116,9 @@ class InvertedBottleneck(nn.Module):
         stride: 1 or 2.
         squeeze_excite: Whether there is a channel gate of a quarter of ``hidden_channels``.
         activation: After expansion and depthwise convolution.
+        groups: Of the pointwise convolutions; with several, channels are shuffled between groups
+            after the expansion.
+        always_expand: Whether there is an expansion layer even to ``in_channels``.
     """
 
     def __init__(
@@ -101,13 +130,16 @@ class InvertedBottleneck(nn.Module):
         stride: int,
         squeeze_excite: bool,
         activation: Activation,
+        groups: int = 1,
+        always_expand: bool = False,
     ) -> None:
         super().__init__()
         parts: list[tuple[str, nn.Module]] = []
-        if hidden_channels != in_channels:
-            parts.append(
-                ("expand", ConvNormAct(in_channels, hidden_channels, activation=activation))
-            )
+        if always_expand or hidden_channels != in_channels:
+            expand = ConvNormAct(in_channels, hidden_channels, groups=groups, activation=activation)
+            parts.append(("expand", expand))
+        if groups > 1:
+            parts.append(("shuffle", ChannelShuffle(groups)))
         depthwise = ConvNormAct(
             hidden_channels, hidden_channels, kernel_size, stride, hidden_channels, activation
         )
@@ -115,7 +147,7 @@ class InvertedBottleneck(nn.Module):
         if squeeze_excite:
             gate = SqueezeExcite(hidden_channels, make_divisible(hidden_channels / 4))
             parts.append(("squeeze_excite", gate))
-        parts.append(("project", ConvNormAct(hidden_channels, out_channels)))
+        parts.append(("project", ConvNormAct(hidden_channels, out_channels, groups=groups)))
         self.layers = nn.Sequential(OrderedDict(parts))
         self.residual = stride == 1 and in_channels == out_channels
 

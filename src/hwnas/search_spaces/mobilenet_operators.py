@@ -1,0 +1,90 @@
+"""Whole blocks by name, for spaces that choose one of them at each layer (FBNet)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hwnas.errors import ConfigError
+
+__all__ = ["SKIP", "BlockShape", "block_shape", "check_fit", "checked_operators"]
+
+SKIP = "skip"
+_NAME = re.compile(r"k([1-9]\d?)_e([1-9]\d?)(?:_g([2-9]))?")
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """An inverted bottleneck that always has an expansion layer.
+
+    Attributes:
+        kernel_size: Of the depthwise convolution; odd.
+        expand_ratio: Hidden channels as a multiple of the input's.
+        groups: Of the pointwise convolutions.
+    """
+
+    kernel_size: int
+    expand_ratio: int
+    groups: int = 1
+
+
+def block_shape(name: str) -> BlockShape | None:
+    """The block of this name; None for `SKIP`.
+
+    Raises:
+        ConfigError: The name is none of a block.
+    """
+    if name == SKIP:
+        return None
+    found = _NAME.fullmatch(name)
+    if found is None or int(found[1]) % 2 == 0:
+        raise ConfigError(
+            f"Stage.operators has {name!r}; expected {SKIP!r} or an odd kernel size and an "
+            "expansion like 'k5_e6', with groups like 'k3_e1_g2'"
+        )
+    return BlockShape(int(found[1]), int(found[2]), int(found[3] or 1))
+
+
+def checked_operators(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, if weights of all their blocks are parts of those of the last one.
+
+    Raises:
+        ConfigError: A name is wrong or there twice, or the last block is not the largest.
+    """
+    shapes = [block_shape(name) for name in names]
+    if len(set(shapes)) < len(shapes):
+        raise ConfigError(f"Stage.operators is {list(names)}; it has a block twice")
+    if not shapes:
+        return ()
+    largest, blocks = shapes[-1], [shape for shape in shapes if shape is not None]
+    if largest is None or largest.groups > 1 or any(_exceeds(each, largest) for each in blocks):
+        raise ConfigError(
+            f"Stage.operators is {list(names)}; the last has to be the largest in kernel and "
+            "expansion, without groups, since it lends its weights to all others"
+        )
+    return tuple(names)
+
+
+def check_fit(place: str, names: Sequence[str], inputs: int, outputs: int, stride: int) -> None:
+    """Raise where a block cannot take ``inputs`` channels and give ``outputs``."""
+    shapes = [block_shape(name) for name in names]
+    for shape in shapes:
+        if shape is not None and (inputs % shape.groups or outputs % shape.groups):
+            raise ConfigError(
+                f"{place}.operators has {shape.groups} groups, which do not divide the channels "
+                f"{inputs} and {outputs}; choose other channels or leave that block out"
+            )
+    changes = stride != 1 or inputs != outputs
+    if names and shapes[-1] is not None and None in shapes and changes:
+        hidden = inputs * shapes[-1].expand_ratio
+        if outputs > hidden:
+            raise ConfigError(
+                f"{place}.operators may skip a block that takes {inputs} channels and gives "
+                f"{outputs}; the pointwise convolution in its place is part of an expansion to "
+                f"{hidden}. Choose a larger expansion or leave {SKIP!r} out"
+            )
+
+
+def _exceeds(block: BlockShape, largest: BlockShape) -> bool:
+    return block.kernel_size > largest.kernel_size or block.expand_ratio > largest.expand_ratio

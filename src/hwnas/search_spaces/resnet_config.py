@@ -1,0 +1,194 @@
+"""What is elastic and what is fixed in a ResNet space, and presets by size of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces.choices import checked_options
+from hwnas.search_spaces.layers import make_divisible
+
+__all__ = ["PRESETS", "Preset", "ResNetConfig", "ResNetStage"]
+
+_POOL_STRIDE = 2
+
+
+@dataclass(frozen=True)
+class ResNetStage:
+    """A row of bottleneck blocks of one width. The first always projects its shortcut.
+
+    Attributes:
+        channels: Output channels at width multiplier 1.
+        stride: Of the first block; 1 or 2.
+        depth: Options for the number of blocks.
+        expand_ratio: Options for each block's 3x3 convolution, as a multiple of the stage's output
+            channels.
+    """
+
+    channels: int
+    stride: int = 1
+    depth: tuple[int, ...] = (1,)
+    expand_ratio: tuple[float, ...] = (0.25,)
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "expand_ratio"):
+            options = checked_options(f"ResNetStage.{name}", getattr(self, name))
+            object.__setattr__(self, name, options)
+        if self.stride not in (1, 2):
+            raise ConfigError(f"ResNetStage.stride is {self.stride}; expected 1 or 2")
+        if self.channels < 1:
+            raise ConfigError(f"ResNetStage.channels is {self.channels}; expected at least 1")
+
+    def channels_at(self, width: float) -> int:
+        """Output channels at a width multiplier."""
+        return make_divisible(self.channels * width)
+
+    def hidden_at(self, width: float, ratio: float) -> int:
+        """Channels of a block's 3x3 convolution."""
+        return make_divisible(self.channels_at(width) * ratio)
+
+
+@dataclass(frozen=True)
+class ResNetConfig:
+    """All that defines a `ResNetSpace`. Lists of options go from small to large.
+
+    Attributes:
+        stages: From the stem to the classifier.
+        resolution: Options for height and width of the input, in pixels.
+        width: Options for the width multipliers of the stem and of each stage, chosen one by one.
+        in_channels: Channels of the images.
+        outputs: Length of the output vector, e.g. the number of classes.
+        stem_channels: Channels of the first convolution.
+        stem_kernel_size: Of the first convolution; odd.
+        stem_stride: Of the first convolution; 1 or 2.
+        stem_pool: Whether a 3x3 maximum of stride 2 follows.
+        dropout: Probability, in [0, 1), before the linear layer.
+    """
+
+    stages: tuple[ResNetStage, ...]
+    resolution: tuple[int, ...] = (224,)
+    width: tuple[float, ...] = (1.0,)
+    in_channels: int = 3
+    outputs: int = 1000
+    stem_channels: int = 64
+    stem_kernel_size: int = 7
+    stem_stride: int = 2
+    stem_pool: bool = True
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("resolution", "width"):
+            object.__setattr__(self, name, checked_options(name, getattr(self, name)))
+        if not self.stages:
+            raise ConfigError("stages is empty; a network needs at least one ResNetStage")
+        for name in ("in_channels", "outputs", "stem_channels"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.stem_stride not in (1, 2):
+            raise ConfigError(f"stem_stride is {self.stem_stride}; expected 1 or 2")
+        if self.stem_kernel_size < 1 or self.stem_kernel_size % 2 == 0:
+            raise ConfigError(f"stem_kernel_size is {self.stem_kernel_size}; expected an odd size")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
+        total = math.prod(self.strides)
+        if min(self.resolution) < total:
+            raise ConfigError(
+                f"images of {min(self.resolution)} pixels are smaller than the space can take: its "
+                f"strides multiply to {total}. Lower space.stem_stride or the strides of the "
+                f"stages, leave out space.stem_pool, or set space.resolution to at least {total}"
+            )
+        _check_distinct(self)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Of the first convolution, of the maximum after it (1 for none), and of each stage."""
+        pool = _POOL_STRIDE if self.stem_pool else 1
+        return self.stem_stride, pool, *(stage.stride for stage in self.stages)
+
+    def stem_at(self, width: float) -> int:
+        """Channels of the first convolution at a width multiplier."""
+        return make_divisible(self.stem_channels * width)
+
+
+def _check_distinct(config: ResNetConfig) -> None:
+    """Raise where rounding makes two options one network, which would then have two ids."""
+    stem = [config.stem_at(width) for width in config.width]
+    rows = [("the stem", stem)]
+    for s, stage in enumerate(config.stages):
+        rows.append((f"stages[{s}]", [stage.channels_at(width) for width in config.width]))
+        for width in config.width:
+            hidden = [stage.hidden_at(width, ratio) for ratio in stage.expand_ratio]
+            if len(set(hidden)) < len(hidden):
+                raise ConfigError(
+                    f"stages[{s}].expand_ratio {list(stage.expand_ratio)} gives {hidden} channels "
+                    f"at width {width}; choose ratios further apart"
+                )
+    for place, channels in rows:
+        if len(set(channels)) < len(channels):
+            raise ConfigError(
+                f"width {list(config.width)} gives {place} {channels} channels; choose widths "
+                "further apart"
+            )
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A configuration for images of any size.
+
+    Attributes:
+        config: All but the images.
+        fourteenths: Options for the resolution, as parts of the longer side of the images.
+    """
+
+    config: ResNetConfig
+    fourteenths: tuple[int, ...]
+
+    def resolution(self, side: int) -> tuple[int, ...]:
+        """Options for images with a longer side of so many pixels."""
+        return tuple(sorted({max(1, side * part // 14) for part in self.fourteenths}))
+
+
+_TINY = ResNetConfig(
+    stages=(
+        ResNetStage(64, 1, (1, 2), (0.25, 0.5)),
+        ResNetStage(96, 2, (1, 2), (0.25, 0.5)),
+        ResNetStage(128, 2, (1, 2), (0.25, 0.5)),
+    ),
+    width=(0.5, 1.0),
+    stem_channels=16,
+    stem_kernel_size=3,
+    stem_stride=1,
+    stem_pool=False,
+)
+_SMALL = ResNetConfig(
+    stages=(
+        ResNetStage(128, 1, (1, 2, 3), (0.125, 0.25)),
+        ResNetStage(256, 2, (1, 2, 3, 4), (0.125, 0.25)),
+        ResNetStage(512, 2, (1, 2, 3), (0.125, 0.25)),
+    ),
+    width=(0.5, 0.75, 1.0),
+    stem_channels=32,
+    stem_kernel_size=3,
+    stem_stride=1,
+    stem_pool=False,
+)
+# Up to ResNet-50 (He et al., CVPR 2016, table 1), which is the largest network. Depths, widths and
+# expansions have as many options as in once-for-all's ResNet-50 (and so in Intel's DyNAS-T), which
+# goes beyond the published network in depth and expansion.
+_RESNET_50 = ResNetConfig(
+    stages=(
+        ResNetStage(256, 1, (1, 2, 3), (0.15, 0.2, 0.25)),
+        ResNetStage(512, 2, (2, 3, 4), (0.15, 0.2, 0.25)),
+        ResNetStage(1024, 2, (4, 5, 6), (0.15, 0.2, 0.25)),
+        ResNetStage(2048, 2, (1, 2, 3), (0.15, 0.2, 0.25)),
+    ),
+    width=(0.65, 0.8, 1.0),
+)
+
+PRESETS: Mapping[str, Preset] = {
+    "tiny": Preset(_TINY, (14, 21, 28)),
+    "small": Preset(_SMALL, (10, 12, 14)),
+    "resnet-50": Preset(_RESNET_50, (8, 10, 12, 14)),
+}

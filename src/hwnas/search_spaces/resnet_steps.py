@@ -1,0 +1,114 @@
+"""What ResNets ask of hardware, drafted block by block instead of traced."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.search_spaces.resnet_config import ResNetConfig, ResNetStage
+from hwnas.search_spaces.sketch import Sketch
+from hwnas.search_spaces.steps import PartTable, Step
+
+__all__ = ["chosen_parts", "depth_of", "part_table"]
+
+_ABSENT = 0
+
+Indices = Mapping[str, npt.NDArray[np.int64]]
+"""For every choice, with one option or several, the index of N networks' options, (N,)."""
+
+
+def part_table(config: ResNetConfig) -> PartTable:
+    """The stem, every block that may stand at each place, the classifier.
+
+    First blocks of stages are in the order of resolution, width before, own width and expansion;
+    later ones in that of resolution, width and expansion, after none.
+    """
+    sides = [_sides(config, resolution) for resolution in config.resolution]
+    places = [[_stem(config, side[0], width) for side in sides for width in config.width]]
+    before = [config.stem_at(width) for width in config.width]
+    for s, stage in enumerate(config.stages):
+        first, later = [], [Counter[Step]()]
+        for side in sides:
+            for inputs in before:
+                first += _blocks(stage, config.width, side[2 + s], inputs)
+            later += _blocks(stage, config.width, side[3 + s])
+        places += [first, *[later] * (max(stage.depth) - 1)]
+        before = [stage.channels_at(width) for width in config.width]
+    places.append(
+        [_classifier(config, side[-1], channels) for side in sides for channels in before]
+    )
+    return PartTable.of(places)
+
+
+def chosen_parts(config: ResNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
+    """Which part of a `part_table` stands at each place, (N, places)."""
+    widths, resolution = len(config.width), indices["resolution"]
+    before = indices["stem.width"]
+    columns = [resolution * widths + before]
+    for s, stage in enumerate(config.stages):
+        ratios, depth = len(stage.expand_ratio), np.array(stage.depth)[indices[f"stage{s}.depth"]]
+        width = indices[f"stage{s}.width"]
+        for b in range(max(stage.depth)):
+            ratio = indices[f"stage{s}.block{b}.expand_ratio"]
+            if b == 0:
+                columns.append(((resolution * widths + before) * widths + width) * ratios + ratio)
+                continue
+            block = 1 + (resolution * widths + width) * ratios + ratio
+            columns.append(np.where(b < depth, block, _ABSENT))
+        before = width
+    return np.column_stack([*columns, resolution * widths + before])
+
+
+def depth_of(config: ResNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
+    """How many blocks there are, (N,)."""
+    depths = [
+        np.array(stage.depth)[indices[f"stage{s}.depth"]] for s, stage in enumerate(config.stages)
+    ]
+    return np.asarray(np.sum(depths, axis=0, dtype=np.int64))
+
+
+def _sides(config: ResNetConfig, resolution: int) -> list[int]:
+    """Of the images, of what the maximum takes, of what each stage takes, of what comes last."""
+    return list(
+        itertools.accumulate(
+            config.strides, lambda side, stride: -(-side // stride), initial=resolution
+        )
+    )
+
+
+def _stem(config: ResNetConfig, side: int, width: float) -> Counter[Step]:
+    stem = Sketch(config.in_channels, side)
+    stem.conv(config.stem_at(width), config.stem_kernel_size, config.stem_stride)
+    return (stem.max_pool(config.strides[1]) if config.stem_pool else stem).steps
+
+
+def _blocks(
+    stage: ResNetStage, widths: tuple[float, ...], side: int, inputs: int | None = None
+) -> list[Counter[Step]]:
+    """All first blocks of a stage that take ``inputs`` channels; all later ones if None."""
+    return [
+        _block(side, inputs, stage.hidden_at(width, ratio), stage.channels_at(width), stage.stride)
+        for width in widths
+        for ratio in stage.expand_ratio
+    ]
+
+
+def _block(
+    side: int, inputs: int | None, hidden: int, outputs: int, first_stride: int
+) -> Counter[Step]:
+    """As `hwnas.search_spaces.layers.Bottleneck` runs."""
+    stride = 1 if inputs is None else first_stride
+    block = Sketch(inputs or outputs, side)
+    block.conv(hidden).conv(hidden, 3, stride).conv(outputs, activation=False)
+    if inputs is not None:
+        shortcut = Sketch(inputs, side, steps=block.steps)
+        shortcut.conv(outputs, 1, stride, activation=False)
+    return block.simple("elementwise", inputs=2).simple("activation").steps
+
+
+def _classifier(config: ResNetConfig, side: int, channels: int) -> Counter[Step]:
+    return Sketch(channels, side).pool().linear(config.outputs).steps

@@ -1,0 +1,72 @@
+"""ResNets that are drafted, beyond what every space keeps to (test_space_conformance.py)."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces import (
+    ResNetConfig,
+    ResNetSpace,
+    ResNetStage,
+    Step,
+    StepTable,
+    resnet,
+)
+
+stages = st.builds(
+    ResNetStage,
+    channels=st.sampled_from([16, 32, 40, 64]),
+    stride=st.sampled_from([1, 2]),
+    depth=st.sampled_from([(1,), (2,), (1, 2), (1, 3)]),
+    expand_ratio=st.sampled_from([(0.5,), (0.25, 0.5), (1,), (0.5, 1.5)]),
+)
+
+
+def steps_of(table: StepTable) -> list[dict[Step, int]]:
+    """How often each network takes each step."""
+    return [
+        {step: int(n) for step, n in zip(table.steps, row, strict=True) if n}
+        for row in table.counts.toarray()
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    stages=st.lists(stages, min_size=1, max_size=3),
+    resolution=st.sampled_from([(33,), (32, 47)]),
+    width=st.sampled_from([(1.0,), (0.5, 1.0, 1.5)]),
+    stem_kernel_size=st.sampled_from([1, 3, 7]),
+    stem_stride=st.sampled_from([1, 2]),
+    stem_pool=st.booleans(),
+    in_channels=st.sampled_from([1, 3]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_configuration_is_drafted_as_it_is_traced(
+    stages: list[ResNetStage], seed: int, **others: object
+) -> None:
+    try:
+        config = ResNetConfig(tuple(stages), outputs=7, stem_channels=16, **others)
+    except ConfigError:
+        assume(False)  # options that round to the same channels
+    space, rng = ResNetSpace(config), random.Random(seed)
+    networks = [space.sample(rng) for _ in range(3)]
+    codes = np.array([space.encode(network) for network in networks], dtype=np.int64)
+    traced = StepTable.of_workloads([space.workload(network) for network in networks])
+    assert steps_of(space.steps(codes)) == steps_of(traced)
+
+
+def test_a_hundred_thousand_networks_take_a_moment() -> None:
+    space = resnet((224, 224, 3), 1000)
+    rng = np.random.default_rng(0)
+    sizes = [len(choice.options) for choice in space.choices]
+    codes = rng.integers(0, sizes, (100_000, len(sizes)))
+    start = time.process_time()
+    counted = space.counted(codes)
+    assert time.process_time() - start < 3  # tracing them would take an hour
+    assert len(np.unique(counted["macs"])) > 50_000
