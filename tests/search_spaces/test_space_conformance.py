@@ -29,11 +29,14 @@ from hwnas.search_spaces import (
     Step,
     StepTable,
     Supernet,
+    VitConfig,
+    VitSpace,
     When,
     batch_norms,
     mobilenet,
     nasbench201,
     trace,
+    vit,
 )
 
 
@@ -110,14 +113,33 @@ COUNTABLE = MobileNetSpace(
     )
 )
 
+COUNTABLE_VIT = VitSpace(
+    VitConfig(
+        depth=(1, 2),
+        width=(16, 24),
+        heads=(1, 2),
+        mlp_ratio=(2,),
+        rank=(0.5, 1),
+        patch_size=(4, 2),
+        resolution=(8,),
+        head_width=8,
+        outputs=3,
+    )
+)
+
 SPACES: dict[str, SearchSpace] = {
     "mobilenet-countable": COUNTABLE,
     "mobilenet-tiny": mobilenet((8, 8, 1), 10),
     "mobilenet-small": mobilenet((28, 28, 1), 10),
     "gated": GatedSpace(),
     "nasbench201": nasbench201((8, 8, 3), 4, channels=4, cells=1),
+    "vit-countable": COUNTABLE_VIT,
+    "vit-tiny": vit((8, 8, 1), 10),
 }
-LARGE: dict[str, SearchSpace] = {"mobilenet-large": mobilenet((224, 224, 3), 1000)}
+LARGE: dict[str, SearchSpace] = {
+    "mobilenet-large": mobilenet((224, 224, 3), 1000),
+    "vit-large": vit((224, 224, 3), 1000),
+}
 COUNTED = [name for name, space in SPACES.items() if space.size() < 2000]
 RECOMPUTED = "import runpy, sys; print(runpy.run_path(sys.argv[1])['samples_of_all_spaces']())"
 

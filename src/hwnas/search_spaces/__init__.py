@@ -13,6 +13,8 @@ from hwnas.search_spaces.recipe import RecipeSpace, recipe_space
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import Assembly, PartTable, Step, StepTable
 from hwnas.search_spaces.supernet import Supernet, batch_norms
+from hwnas.search_spaces.vit import VitSpace, vit
+from hwnas.search_spaces.vit_config import VitConfig
 from hwnas.search_spaces.workload import Operator, OperatorKind, TensorSpec, Workload, trace
 
 __all__ = [
@@ -38,6 +40,8 @@ __all__ = [
     "StepTable",
     "Supernet",
     "TensorSpec",
+    "VitConfig",
+    "VitSpace",
     "When",
     "Workload",
     "batch_norms",
@@ -45,11 +49,13 @@ __all__ = [
     "nasbench201",
     "recipe_space",
     "trace",
+    "vit",
 ]
 
 SPACES: Mapping[str, Callable[..., SearchSpace]] = {
     "mobilenet": mobilenet,
     "nasbench201": nasbench201,
+    "vit": vit,
 }
 
 # What a search may have beside networks; the name is the role.

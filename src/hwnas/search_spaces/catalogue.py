@@ -10,15 +10,24 @@ from hwnas.errors import ConfigError
 from hwnas.plugin import build, resolve
 from hwnas.search_spaces import ROLES, SPACES, ChoiceSpace, ProductSpace, SearchSpace
 from hwnas.search_spaces.cells import CellSpace
-from hwnas.search_spaces.mobilenet import MobileNetSpace
 
 __all__ = ["SpaceEntry", "joint_space", "named_space", "spaces"]
 
-_EXAMPLES = {
-    "tiny": (8, 8, 1),
-    "small": (32, 32, 3),
-    "large": (224, 224, 3),
-    "mobilenet-v3-large": (224, 224, 3),
+_DIGITS, _SMALL, _LARGE = (8, 8, 1), (32, 32, 3), (224, 224, 3)
+_EXAMPLES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
+    "mobilenet": {
+        "tiny": _DIGITS,
+        "small": _SMALL,
+        "large": _LARGE,
+        "mobilenet-v3-large": _LARGE,
+    },
+    "vit": {
+        "tiny": _DIGITS,
+        "small": _SMALL,
+        "low-rank": _SMALL,
+        "large": _LARGE,
+        "deit-tiny": _LARGE,
+    },
 }
 
 
@@ -44,8 +53,9 @@ class SpaceEntry:
 def spaces() -> list[SpaceEntry]:
     """Every shipped space, once for each of its presets."""
     found: list[tuple[SearchSpace, str, tuple[int, int, int]]] = [
-        (MobileNetSpace.from_preset(preset, image_shape, outputs=10), preset, image_shape)
-        for preset, image_shape in _EXAMPLES.items()
+        (SPACES[name](image_shape, outputs=10, preset=preset), preset, image_shape)
+        for name, presets in _EXAMPLES.items()
+        for preset, image_shape in presets.items()
     ]
     cells = CellSpace()
     found.append((cells, "", cells.image_shape))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.layers import Activation, make_divisible
+from hwnas.search_spaces.options import increasing_options
 
 __all__ = ["PRESETS", "MobileNetConfig", "Stage", "hidden_channels", "scaled_channels"]
 
@@ -36,7 +37,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         for name in ("depth", "kernel_size", "expand_ratio"):
-            options = _checked_options(f"Stage.{name}", getattr(self, name))
+            options = increasing_options(f"Stage.{name}", getattr(self, name))
             object.__setattr__(self, name, options)
         if self.activation not in ("relu", "hard_swish"):
             raise ConfigError(f"Stage.activation is {self.activation!r}; expected relu, hard_swish")
@@ -78,7 +79,7 @@ class MobileNetConfig:
 
     def __post_init__(self) -> None:
         for name in ("resolution", "width"):
-            object.__setattr__(self, name, _checked_options(name, getattr(self, name)))
+            object.__setattr__(self, name, increasing_options(name, getattr(self, name)))
         if not self.stages:
             raise ConfigError("stages is empty; a network needs at least one Stage")
         if self.stem_stride not in (1, 2):
@@ -102,16 +103,6 @@ class MobileNetConfig:
                 f"stages, or set space.resolution to at least {total}"
             )
         _check_distinct(self)
-
-
-def _checked_options(name: str, options: Sequence[float]) -> tuple[float, ...]:
-    """The options, whole numbers as integers, so that equal configurations have equal hashes."""
-    sensible = all(0 < option < math.inf for option in options)
-    if not options or not sensible or list(options) != sorted(set(options)):
-        raise ConfigError(
-            f"{name} is {list(options)}; expected positive options, increasing, none twice"
-        )
-    return tuple(int(option) if option == int(option) else option for option in options)
 
 
 def scaled_channels(channels: int, width: float) -> int:

@@ -1,5 +1,6 @@
 """Building blocks of the networks."""
 
+from hwnas.search_spaces.layers.attention import Attention, FeedForward, PreNorm
 from hwnas.search_spaces.layers.conv import (
     Activation,
     ConvNormAct,
@@ -8,12 +9,22 @@ from hwnas.search_spaces.layers.conv import (
     make_divisible,
 )
 from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
+from hwnas.search_spaces.layers.low_rank import LowRankLinear, projection, rank_of
+from hwnas.search_spaces.layers.patches import PatchEmbedding, PositionTable
 
 __all__ = [
     "Activation",
+    "Attention",
     "ConvNormAct",
     "DepthwiseConv2d",
+    "FeedForward",
     "InvertedBottleneck",
+    "LowRankLinear",
+    "PatchEmbedding",
+    "PositionTable",
+    "PreNorm",
     "SqueezeExcite",
     "make_divisible",
+    "projection",
+    "rank_of",
 ]
