@@ -22,6 +22,9 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces import (
     Architecture,
     Choice,
+    HybridConfig,
+    HybridSpace,
+    HybridStage,
     MobileNetConfig,
     MobileNetSpace,
     SearchSpace,
@@ -33,6 +36,7 @@ from hwnas.search_spaces import (
     VitSpace,
     When,
     batch_norms,
+    hybrid,
     mobilenet,
     nasbench201,
     trace,
@@ -127,17 +131,46 @@ COUNTABLE_VIT = VitSpace(
     )
 )
 
+COUNTABLE_HYBRID = HybridSpace(
+    HybridConfig(
+        stages=(
+            HybridStage(8, 1, (1, 2), expand_ratio=(2, 4), fused="all"),
+            HybridStage(
+                16,
+                2,
+                (1, 3),
+                ("convolution", "attention", "both"),
+                (3,),
+                (1, 2),
+                "first",
+                2,
+            ),
+        ),
+        resolution=(6,),
+        width=(0.5, 1),
+        head_width=4,
+        head_channels=16,
+        feature_channels=16,
+        stem_channels=8,
+        stem_stride=1,
+        outputs=3,
+    )
+)
+
 SPACES: dict[str, SearchSpace] = {
     "mobilenet-countable": COUNTABLE,
     "mobilenet-tiny": mobilenet((8, 8, 1), 10),
     "mobilenet-small": mobilenet((28, 28, 1), 10),
     "gated": GatedSpace(),
     "nasbench201": nasbench201((8, 8, 3), 4, channels=4, cells=1),
+    "hybrid-countable": COUNTABLE_HYBRID,
+    "hybrid-tiny": hybrid((8, 8, 1), 10),
     "vit-countable": COUNTABLE_VIT,
     "vit-tiny": vit((8, 8, 1), 10),
 }
 LARGE: dict[str, SearchSpace] = {
     "mobilenet-large": mobilenet((224, 224, 3), 1000),
+    "hybrid-large": hybrid((224, 224, 3), 1000),
     "vit-large": vit((224, 224, 3), 1000),
 }
 COUNTED = [name for name, space in SPACES.items() if space.size() < 2000]

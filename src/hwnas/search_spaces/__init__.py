@@ -6,6 +6,8 @@ from hwnas.search_spaces.architecture import Architecture, Candidate
 from hwnas.search_spaces.cells import CellSpace, nasbench201
 from hwnas.search_spaces.choice_space import ChoiceSpace
 from hwnas.search_spaces.choices import Choice, Option, When
+from hwnas.search_spaces.hybrid import HybridSpace, hybrid
+from hwnas.search_spaces.hybrid_config import HybridConfig, HybridStage
 from hwnas.search_spaces.mobilenet import MobileNetSpace, mobilenet
 from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
 from hwnas.search_spaces.product import ProductSpace
@@ -26,6 +28,9 @@ __all__ = [
     "CellSpace",
     "Choice",
     "ChoiceSpace",
+    "HybridConfig",
+    "HybridSpace",
+    "HybridStage",
     "MobileNetConfig",
     "MobileNetSpace",
     "Operator",
@@ -45,6 +50,7 @@ __all__ = [
     "When",
     "Workload",
     "batch_norms",
+    "hybrid",
     "mobilenet",
     "nasbench201",
     "recipe_space",
@@ -53,6 +59,7 @@ __all__ = [
 ]
 
 SPACES: Mapping[str, Callable[..., SearchSpace]] = {
+    "hybrid": hybrid,
     "mobilenet": mobilenet,
     "nasbench201": nasbench201,
     "vit": vit,

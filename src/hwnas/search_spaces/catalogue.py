@@ -21,6 +21,12 @@ _EXAMPLES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
         "large": _LARGE,
         "mobilenet-v3-large": _LARGE,
     },
+    "hybrid": {
+        "tiny": _DIGITS,
+        "small": _SMALL,
+        "large": _LARGE,
+        "lowformer-b0": _LARGE,
+    },
     "vit": {
         "tiny": _DIGITS,
         "small": _SMALL,

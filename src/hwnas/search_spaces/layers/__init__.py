@@ -8,6 +8,7 @@ from hwnas.search_spaces.layers.conv import (
     SqueezeExcite,
     make_divisible,
 )
+from hwnas.search_spaces.layers.conv_attention import Context, ConvAttention, FusedBottleneck
 from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
 from hwnas.search_spaces.layers.low_rank import LowRankLinear, projection, rank_of
 from hwnas.search_spaces.layers.patches import PatchEmbedding, PositionTable
@@ -15,9 +16,12 @@ from hwnas.search_spaces.layers.patches import PatchEmbedding, PositionTable
 __all__ = [
     "Activation",
     "Attention",
+    "Context",
+    "ConvAttention",
     "ConvNormAct",
     "DepthwiseConv2d",
     "FeedForward",
+    "FusedBottleneck",
     "InvertedBottleneck",
     "LowRankLinear",
     "PatchEmbedding",
