@@ -7,7 +7,7 @@ import torch
 
 from hwnas.deploy import export_onnx
 from hwnas.errors import ConfigError
-from hwnas.search_spaces import HybridSpace, hybrid
+from hwnas.search_spaces import HybridSpace, HybridStage, hybrid
 from hwnas.search_spaces.catalogue import named_space
 from hwnas.search_spaces.layers import ConvAttention
 
@@ -82,12 +82,10 @@ def test_no_tensor_has_more_than_four_dimensions() -> None:
 
 
 def test_an_exported_network_computes_the_same_for_any_batch(tmp_path: Path) -> None:
-    space = hybrid((14, 14, 1), 10, preset="tiny", resolution=(14,))
+    stage = HybridStage(32, 2, (2,), ("both",), fused="first", attention_stride=2)
+    space = hybrid((14, 14, 1), 10, preset="tiny", resolution=(14,), stages=(stage,))
     torch.manual_seed(0)
-    values = {c.name: c.options[0] for c in space.choices}
-    values |= {f"stage{s}.depth": 2 for s in (1, 2)}
-    values |= {f"stage{s}.block1.kind": "both" for s in (1, 2)}
-    network = space.build(space.architecture(values))
+    network = space.build(space.largest())
     exported = export_onnx(network, (1, 14, 14), tmp_path / "h.onnx", torch.randn(5, 1, 14, 14))
     assert exported.max_relative_error < 1e-5
 
