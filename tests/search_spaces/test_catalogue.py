@@ -1,23 +1,39 @@
 """The list of shipped spaces."""
 
-from hwnas.search_spaces import SPACES, resnet_config
-from hwnas.search_spaces.catalogue import spaces
-from hwnas.search_spaces.mobilenet_config import PRESETS
-from hwnas.search_spaces.simplenet_config import PRESETS as SIMPLENET
-from hwnas.search_spaces.mobilenet_presets import PRESETS
+import pytest
+
+from hwnas.search_spaces import (
+    SPACES,
+    hybrid_config,
+    mobilenet_presets,
+    resnet_config,
+    simplenet_config,
+    vit_config,
+)
+from hwnas.search_spaces.catalogue import SpaceEntry, spaces
+
+PRESETS = {
+    "hybrid": hybrid_config.PRESETS,
+    "mobilenet": mobilenet_presets.PRESETS,
+    "resnet": resnet_config.PRESETS,
+    "simplenet": simplenet_config.PRESETS,
+    "vit": vit_config.PRESETS,
+}
 
 
-def test_every_preset_is_listed_with_its_size() -> None:
-    entries = spaces()
-    assert {entry.preset for entry in entries if entry.name == "mobilenet"} == set(PRESETS)
+@pytest.fixture(scope="module")
+def entries() -> list[SpaceEntry]:
+    return spaces()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_listed(entries: list[SpaceEntry], name: str) -> None:
+    assert {entry.preset for entry in entries if entry.name == name} == set(PRESETS[name])
+
+
+def test_every_space_is_listed_with_its_size(entries: list[SpaceEntry]) -> None:
     # How large the space of a model is depends on the model.
     assert {entry.name for entry in entries} == set(SPACES) - {"elastic"}
-    cells = next(entry for entry in entries if entry.name == "nasbench201")
-    assert (cells.choices, cells.size) == (6, 15_625)
-    assert {entry.preset for entry in entries if entry.name == "simplenet"} == set(SIMPLENET)
-    resnets = {entry.preset for entry in entries if entry.name == "resnet"}
-    assert resnets == set(resnet_config.PRESETS)
-    assert {entry.name for entry in entries} == set(SPACES)
     cells = next(entry for entry in entries if entry.name == "nasbench201")
     assert (cells.choices, cells.size) == (6, 15_625)
     by_preset = {entry.preset: entry for entry in entries if entry.name == "mobilenet"}

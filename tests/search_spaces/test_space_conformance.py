@@ -23,6 +23,9 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces import (
     Architecture,
     Choice,
+    HybridConfig,
+    HybridSpace,
+    HybridStage,
     MobileNetConfig,
     MobileNetSpace,
     ResNetConfig,
@@ -33,15 +36,19 @@ from hwnas.search_spaces import (
     Step,
     StepTable,
     Supernet,
+    VitConfig,
+    VitSpace,
     When,
     batch_norms,
     channels,
     elastic,
+    hybrid,
     mobilenet,
     nasbench201,
-    simplenet,
     resnet,
+    simplenet,
     trace,
+    vit,
 )
 
 
@@ -170,6 +177,46 @@ RESNET = ResNetSpace(
     )
 )
 
+COUNTABLE_VIT = VitSpace(
+    VitConfig(
+        depth=(1, 2),
+        width=(16, 24),
+        heads=(1, 2),
+        mlp_ratio=(2,),
+        rank=(0.5, 1),
+        patch_size=(4, 2),
+        resolution=(8,),
+        head_width=8,
+        outputs=3,
+    )
+)
+
+COUNTABLE_HYBRID = HybridSpace(
+    HybridConfig(
+        stages=(
+            HybridStage(8, 1, (1, 2), expand_ratio=(2, 4), fused="all"),
+            HybridStage(
+                16,
+                2,
+                (1, 3),
+                ("convolution", "attention", "both"),
+                (3,),
+                (1, 2),
+                "first",
+                2,
+            ),
+        ),
+        resolution=(6,),
+        width=(0.5, 1),
+        head_width=4,
+        head_channels=16,
+        feature_channels=16,
+        stem_channels=8,
+        stem_stride=1,
+        outputs=3,
+    )
+)
+
 SPACES: dict[str, SearchSpace] = {
     "mobilenet-countable": COUNTABLE,
     "mobilenet-layerwise": LAYERWISE,
@@ -182,16 +229,22 @@ SPACES: dict[str, SearchSpace] = {
     "simplenet-tiny": simplenet((8, 8, 1), 10),
     "simplenet-slim": simplenet((20, 20, 3), 4, preset="slim"),
     "channels-resnet": channels((8, 8, 3), 4, model="resnet20", ratios=(0.5, 1)),
+    "hybrid-countable": COUNTABLE_HYBRID,
+    "hybrid-tiny": hybrid((8, 8, 1), 10),
+    "vit-countable": COUNTABLE_VIT,
+    "vit-tiny": vit((8, 8, 1), 10),
 }
 if find_spec("torch_pruning") is not None:
     SPACES["elastic"] = elastic_space()
 LARGE: dict[str, SearchSpace] = {
     "mobilenet-large": mobilenet((224, 224, 3), 1000),
-    "simplenet-full": simplenet((32, 32, 3), 10),
     "ofa-w1.0": mobilenet((224, 224, 3), 1000, "ofa-w1.0"),
     "fbnet": mobilenet((224, 224, 3), 1000, "fbnet"),
     "proxyless": mobilenet((224, 224, 3), 1000, "proxyless"),
     "resnet-50": resnet((224, 224, 3), 1000),
+    "simplenet-full": simplenet((32, 32, 3), 10),
+    "hybrid-large": hybrid((224, 224, 3), 1000),
+    "vit-large": vit((224, 224, 3), 1000),
 }
 COUNTED = [name for name, space in SPACES.items() if space.size() < 2000]
 RECOMPUTED = "import runpy, sys; print(runpy.run_path(sys.argv[1])['samples_of_all_spaces']())"

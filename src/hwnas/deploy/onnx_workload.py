@@ -19,10 +19,11 @@ __all__ = ["OnnxWorkload", "read_workload"]
 _KINDS: dict[str, OperatorKind] = {
     **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "Einsum", "Attention"), "matmul"),
     "Gemm": "linear",
+    "BatchNormalization": "norm",
     **dict.fromkeys(
-        ("BatchNormalization", "LayerNormalization", "GroupNormalization", "InstanceNormalization",
-         "RMSNormalization", "LRN"),
-        "norm",
+        ("LayerNormalization", "GroupNormalization", "InstanceNormalization", "RMSNormalization",
+         "LRN"),
+        "layer_norm",
     ),
     **dict.fromkeys(
         ("Relu", "HardSwish", "HardSigmoid", "Sigmoid", "Clip", "Gelu", "Tanh", "Softmax", "Elu",

@@ -215,7 +215,7 @@ def _buffers(workload: Workload, operators: Sequence[Operator]) -> dict[int, int
     buffer = {t.id: t.id for t in workload.tensors if t.role != "weight"}
     for operator in operators:
         read = [i for i in operator.inputs if i in buffer]
-        if read and operator.kind in ("norm", "activation", "view", "elementwise"):
+        if read and operator.kind in ("norm", "layer_norm", "activation", "view", "elementwise"):
             largest = max(read, key=lambda i: workload.tensors[i].bytes)
             if operator.name not in ("cat", "clone", "copy"):
                 buffer[operator.outputs[0]] = buffer[largest]

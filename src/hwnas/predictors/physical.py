@@ -14,7 +14,9 @@ from hwnas.search_spaces import OperatorKind, Step, StepTable
 __all__ = ["FEATURES", "MACHINES", "Machine", "amounts", "physical_features", "quantities"]
 
 _HEAVY: tuple[OperatorKind, ...] = ("conv", "pointwise", "depthwise", "linear", "matmul")
-_LIGHT: tuple[OperatorKind, ...] = ("activation", "elementwise", "pool", "norm", "other")
+_LIGHT: tuple[OperatorKind, ...] = (
+    "activation", "elementwise", "pool", "norm", "other", "layer_norm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,21 @@ from hwnas.search_spaces.channel_groups import ChannelGroup, channel_groups
 from hwnas.search_spaces.channels import ChannelSpace, channels
 from hwnas.search_spaces.choice_space import ChoiceSpace
 from hwnas.search_spaces.choices import Choice, Option, When
+from hwnas.search_spaces.hybrid import HybridSpace, hybrid
+from hwnas.search_spaces.hybrid_config import HybridConfig, HybridStage
 from hwnas.search_spaces.mobilenet import MobileNetSpace, mobilenet
 from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
 from hwnas.search_spaces.product import ProductSpace
 from hwnas.search_spaces.recipe import RecipeSpace, recipe_space
-from hwnas.search_spaces.simplenet import SimpleNetSpace, simplenet
-from hwnas.search_spaces.simplenet_config import Group, SimpleNetConfig
 from hwnas.search_spaces.resnet import ResNetSpace, resnet
 from hwnas.search_spaces.resnet_config import ResNetConfig, ResNetStage
+from hwnas.search_spaces.simplenet import SimpleNetSpace, simplenet
+from hwnas.search_spaces.simplenet_config import Group, SimpleNetConfig
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import Assembly, PartTable, Step, StepTable
 from hwnas.search_spaces.supernet import Supernet, batch_norms
+from hwnas.search_spaces.vit import VitSpace, vit
+from hwnas.search_spaces.vit_config import VitConfig
 from hwnas.search_spaces.workload import Operator, OperatorKind, TensorSpec, Workload, trace
 
 __all__ = [
@@ -37,6 +41,9 @@ __all__ = [
     "ChoiceSpace",
     "ElasticSpace",
     "Group",
+    "HybridConfig",
+    "HybridSpace",
+    "HybridStage",
     "MobileNetConfig",
     "MobileNetSpace",
     "Operator",
@@ -56,27 +63,33 @@ __all__ = [
     "StepTable",
     "Supernet",
     "TensorSpec",
+    "VitConfig",
+    "VitSpace",
     "When",
     "Workload",
     "batch_norms",
     "channel_groups",
     "channels",
     "elastic",
+    "hybrid",
     "mobilenet",
     "nasbench201",
     "recipe_space",
-    "simplenet",
     "resnet",
+    "simplenet",
     "trace",
+    "vit",
 ]
 
 SPACES: Mapping[str, Callable[..., SearchSpace]] = {
     "channels": channels,
     "elastic": named_elastic,
+    "hybrid": hybrid,
     "mobilenet": mobilenet,
     "nasbench201": nasbench201,
-    "simplenet": simplenet,
     "resnet": resnet,
+    "simplenet": simplenet,
+    "vit": vit,
 }
 
 # What a search may have beside networks; the name is the role.

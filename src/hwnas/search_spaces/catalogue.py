@@ -10,36 +10,45 @@ from typing import Any
 from hwnas.errors import ConfigError
 from hwnas.plugin import build, resolve
 from hwnas.search_spaces import ROLES, SPACES, ChoiceSpace, ProductSpace, SearchSpace
-from hwnas.search_spaces.cells import CellSpace
-from hwnas.search_spaces.channels import channels
-from hwnas.search_spaces.mobilenet import MobileNetSpace
-from hwnas.search_spaces.simplenet import SimpleNetSpace
 
 __all__ = ["SpaceEntry", "joint_space", "named_space", "spaces"]
 
-_MOBILENET = {
-from hwnas.search_spaces.resnet import resnet
-
-__all__ = ["SpaceEntry", "joint_space", "named_space", "spaces"]
-
-_LARGE = (224, 224, 3)
-_MOBILENETS = {
-    "tiny": (8, 8, 1),
-    "small": (32, 32, 3),
-    "large": _LARGE,
-    "mobilenet-v3-large": _LARGE,
-    "ofa-w1.0": _LARGE,
-    "fbnet": _LARGE,
-    "proxyless": _LARGE,
+_DIGITS, _SMALL, _LARGE = (8, 8, 1), (32, 32, 3), (224, 224, 3)
+_EXAMPLES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
+    "mobilenet": {
+        "tiny": _DIGITS,
+        "small": _SMALL,
+        "large": _LARGE,
+        "mobilenet-v3-large": _LARGE,
+        "ofa-w1.0": _LARGE,
+        "fbnet": _LARGE,
+        "proxyless": _LARGE,
+    },
+    "resnet": {"tiny": _DIGITS, "small": _SMALL, "resnet-50": _LARGE},
+    "simplenet": {
+        "tiny": _DIGITS,
+        "slim": (28, 28, 1),
+        "full": _SMALL,
+        "simplenet-310k": _SMALL,
+        "simplenet-5m": _SMALL,
+    },
+    "hybrid": {
+        "tiny": _DIGITS,
+        "small": _SMALL,
+        "large": _LARGE,
+        "lowformer-b0": _LARGE,
+    },
+    "vit": {
+        "tiny": _DIGITS,
+        "small": _SMALL,
+        "low-rank": _SMALL,
+        "large": _LARGE,
+        "deit-tiny": _LARGE,
+    },
+    "nasbench201": {"": _SMALL},
+    "channels": {"": _SMALL},
 }
-_SIMPLENET = {
-    "tiny": (8, 8, 1),
-    "slim": (28, 28, 1),
-    "full": (32, 32, 3),
-    "simplenet-310k": (32, 32, 3),
-    "simplenet-5m": (32, 32, 3),
-}
-_RESNETS = {"tiny": (8, 8, 1), "small": (32, 32, 3), "resnet-50": _LARGE}
+"""Sizes of images by space and preset; how large a space of one's own model is depends on that."""
 
 
 @dataclass(frozen=True)
@@ -63,26 +72,20 @@ class SpaceEntry:
 
 def spaces() -> list[SpaceEntry]:
     """Every shipped space, once for each of its presets."""
-    found: list[tuple[SearchSpace, str, tuple[int, int, int]]] = [
-        (MobileNetSpace.from_preset(preset, image_shape, outputs=10), preset, image_shape)
-        for preset, image_shape in _MOBILENET.items()
-        for preset, image_shape in _MOBILENETS.items()
-    ]
-    found += [
-        (resnet(image_shape, 10, preset), preset, image_shape)
-        for preset, image_shape in _RESNETS.items()
-    ]
-    cells = CellSpace()
-    found.append((cells, "", cells.image_shape))
-    found.append((channels((32, 32, 3), outputs=10), "", (32, 32, 3)))
-    found += [
-        (SimpleNetSpace.from_preset(preset, image_shape), preset, image_shape)
-        for preset, image_shape in _SIMPLENET.items()
+    found = [
+        (_example(name, preset, image_shape), preset, image_shape)
+        for name, presets in _EXAMPLES.items()
+        for preset, image_shape in presets.items()
     ]
     return [
         SpaceEntry(space.name, preset, image_shape, len(space.choices), space.size())
         for space, preset, image_shape in found
     ]
+
+
+def _example(name: str, preset: str, image_shape: tuple[int, int, int]) -> SearchSpace:
+    options = {"preset": preset} if preset else {}
+    return SPACES[name](image_shape, outputs=10, **options)
 
 
 def named_space(

@@ -58,8 +58,12 @@ class Choice:
 def checked_options(name: str, options: Sequence[float]) -> tuple[float, ...]:
     """The options, whole numbers as integers, so that equal configurations have equal hashes.
 
+    Args:
+        name: Of the field, for the message.
+        options: From small to large.
+
     Raises:
-        ConfigError: There are none, or they are not positive and increasing.
+        ConfigError: There are none, one is not positive and finite, or they do not increase.
     """
     sensible = all(0 < option < math.inf for option in options)
     if not options or not sensible or list(options) != sorted(set(options)):

@@ -24,7 +24,7 @@ __all__ = ["Operator", "OperatorKind", "TensorSpec", "Workload", "flag_dead", "t
 
 OperatorKind = Literal[
     "conv", "pointwise", "depthwise", "linear", "matmul", "norm", "activation", "elementwise",
-    "pool", "view", "other",
+    "pool", "view", "other", "layer_norm",
 ]  # fmt: skip
 
 
@@ -57,7 +57,8 @@ class Operator:
     """One step of a network.
 
     Attributes:
-        kind: What sort of work it is.
+        kind: What sort of work it is. A ``"norm"`` has known statistics, as a batch normalisation
+            has, so an export folds it; a ``"layer_norm"`` computes them, and stays.
         name: PyTorch's name of it, e.g. ``"convolution"``.
         inputs: Ids of the tensors that it reads, weights included.
         outputs: Ids of the tensors that it writes.
@@ -162,7 +163,7 @@ _KINDS: dict[str, OperatorKind] = {
     "addmm": "linear", "mm": "linear", "bmm": "matmul", "baddbmm": "matmul",
     "native_batch_norm": "norm", "_native_batch_norm_legit": "norm",
     "_native_batch_norm_legit_no_training": "norm", "_batch_norm_with_update": "norm",
-    "native_layer_norm": "norm", "native_group_norm": "norm",
+    "native_layer_norm": "layer_norm", "native_group_norm": "layer_norm",
     "relu": "activation", "hardswish": "activation", "hardsigmoid": "activation",
     "silu": "activation", "sigmoid": "activation", "gelu": "activation",
     "hardtanh": "activation", "tanh": "activation", "_softmax": "activation",
@@ -310,12 +311,12 @@ def _describe(
     return Operator(kind, name, inputs, outputs, macs)
 
 
-def trace(network: nn.Module, input_shape: tuple[int, int, int], batch: int = 1) -> Workload:
+def trace(network: nn.Module, input_shape: tuple[int, ...], batch: int = 1) -> Workload:
     """The workload of a module in evaluation mode, without computing anything.
 
     Args:
         network: Takes images of shape (batch, *input_shape). It is left as it was.
-        input_shape: Channels, height and width.
+        input_shape: Channels, height and width; for a part of a network whatever it takes.
         batch: At least 1.
 
     Raises:

@@ -1,5 +1,6 @@
 """Building blocks of the networks."""
 
+from hwnas.search_spaces.layers.attention import Attention, FeedForward, PreNorm
 from hwnas.search_spaces.layers.bottleneck import Bottleneck
 from hwnas.search_spaces.layers.conv import (
     Activation,
@@ -9,15 +10,29 @@ from hwnas.search_spaces.layers.conv import (
     SqueezeExcite,
     make_divisible,
 )
+from hwnas.search_spaces.layers.conv_attention import Context, ConvAttention, FusedBottleneck
 from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
+from hwnas.search_spaces.layers.low_rank import LowRankLinear, projection, rank_of
+from hwnas.search_spaces.layers.patches import PatchEmbedding, PositionTable
 
 __all__ = [
     "Activation",
+    "Attention",
     "Bottleneck",
     "ChannelShuffle",
+    "Context",
+    "ConvAttention",
     "ConvNormAct",
     "DepthwiseConv2d",
+    "FeedForward",
+    "FusedBottleneck",
     "InvertedBottleneck",
+    "LowRankLinear",
+    "PatchEmbedding",
+    "PositionTable",
+    "PreNorm",
     "SqueezeExcite",
     "make_divisible",
+    "projection",
+    "rank_of",
 ]

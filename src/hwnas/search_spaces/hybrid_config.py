@@ -1,0 +1,245 @@
+"""What is elastic and what is fixed in a space of convolution and attention, and presets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces.choices import checked_options
+from hwnas.search_spaces.layers import make_divisible
+from hwnas.search_spaces.mobilenet_config import hidden_channels, scaled_channels
+
+__all__ = ["PRESETS", "BlockKind", "Fused", "HybridConfig", "HybridStage", "heads_of"]
+
+BlockKind = Literal["convolution", "attention", "both"]
+Fused = Literal["none", "first", "all"]
+
+
+@dataclass(frozen=True)
+class HybridStage:
+    """A row of blocks of one width; the first changes the size, and is a convolution.
+
+    Attributes:
+        channels: Output channels at width multiplier 1.
+        stride: Of the first block; 1 or 2.
+        depth: Options for the number of blocks, with the first.
+        blocks: What each block after the first may be, from small to large. A network of
+            ``"both"`` holds the weights of either, so that is last where there are several.
+        expand_ratio: Options for hidden channels of convolutions, as a multiple of their input's.
+        mlp_ratio: Options for hidden channels of the perceptron behind an attention.
+        fused: Which blocks' convolutions are a full 3x3 and a pointwise one, in place of a
+            pointwise, a depthwise 3x3 and a pointwise one: ``"none"``, ``"first"`` or ``"all"``.
+        attention_stride: 1 or 2; at 2 attention works on a quarter of the pixels.
+    """
+
+    channels: int
+    stride: int = 2
+    depth: tuple[int, ...] = (1,)
+    blocks: tuple[BlockKind, ...] = ("convolution",)
+    expand_ratio: tuple[float, ...] = (4,)
+    mlp_ratio: tuple[float, ...] = (4,)
+    fused: Fused = "none"
+    attention_stride: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "expand_ratio", "mlp_ratio"):
+            options = checked_options(f"HybridStage.{name}", getattr(self, name))
+            object.__setattr__(self, name, options)
+        object.__setattr__(self, "blocks", tuple(self.blocks))
+        if self.channels < 1:
+            raise ConfigError(f"HybridStage.channels is {self.channels}; expected at least 1")
+        for name in ("stride", "attention_stride"):
+            if getattr(self, name) not in (1, 2):
+                raise ConfigError(f"HybridStage.{name} is {getattr(self, name)}; expected 1 or 2")
+        if self.fused not in get_args(Fused):
+            raise ConfigError(f"HybridStage.fused is {self.fused!r}; expected none, first, all")
+        kinds = get_args(BlockKind)
+        if not self.blocks or len(set(self.blocks)) < len(self.blocks):
+            raise ConfigError(
+                f"HybridStage.blocks is {list(self.blocks)}; expected some of {', '.join(kinds)}"
+            )
+        if set(self.blocks) - set(kinds):
+            raise ConfigError(
+                f"HybridStage.blocks is {list(self.blocks)}; expected only {', '.join(kinds)}"
+            )
+        if len(self.blocks) > 1 and self.blocks[-1] != "both":
+            raise ConfigError(
+                f"HybridStage.blocks is {list(self.blocks)}; where there are several, the last has "
+                'to be "both", which holds the weights of all'
+            )
+
+    def kinds_with(self, part: BlockKind) -> tuple[BlockKind, ...]:
+        """The options for blocks that have a convolution, or an attention."""
+        return tuple(kind for kind in self.blocks if kind in (part, "both"))
+
+
+@dataclass(frozen=True)
+class HybridConfig:
+    """All that defines a `HybridSpace`. Lists of options go from small to large.
+
+    Attributes:
+        stages: From the stem to the head.
+        resolution: Options for height and width of the input, in pixels.
+        width: Options for the width multiplier of all channels.
+        head_width: Channels of an attention head. Attention works on half the channels of a stage.
+        in_channels: Channels of the images.
+        outputs: Length of the output vector, e.g. the number of classes.
+        stem_channels: Channels of the first convolution.
+        stem_stride: Stride of the first convolution; 1 or 2.
+        head_channels: Channels of the last convolution.
+        feature_channels: Length of the vector before the last linear layer.
+        dropout: Probability, in [0, 1), before the last linear layer.
+    """
+
+    stages: tuple[HybridStage, ...]
+    resolution: tuple[int, ...] = (224,)
+    width: tuple[float, ...] = (1.0,)
+    head_width: int = 16
+    in_channels: int = 3
+    outputs: int = 1000
+    stem_channels: int = 16
+    stem_stride: int = 2
+    head_channels: int = 1536
+    feature_channels: int = 1600
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("resolution", "width"):
+            object.__setattr__(self, name, checked_options(name, getattr(self, name)))
+        if not self.stages:
+            raise ConfigError("stages is empty; a network needs at least one HybridStage")
+        if self.stem_stride not in (1, 2):
+            raise ConfigError(f"stem_stride is {self.stem_stride}; expected 1 or 2")
+        for name in (
+            "head_width", "in_channels", "outputs", "stem_channels", "head_channels",
+            "feature_channels",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
+        total = self.stem_stride * math.prod(stage.stride for stage in self.stages)
+        if min(self.resolution) < total:
+            raise ConfigError(
+                f"images of {min(self.resolution)} pixels are smaller than the space can take: its "
+                f"strides multiply to {total}. Lower space.stem_stride or the strides of the "
+                f"stages, or set space.resolution to at least {total}"
+            )
+        _check_heads(self)
+        _check_distinct(self)
+
+
+def heads_of(channels: int, head_width: int) -> int:
+    """Heads of an attention on half the channels of a stage; what is no whole head is left out."""
+    return max(1, channels // 2 // head_width)
+
+
+def _check_heads(config: HybridConfig) -> None:
+    for s, stage in enumerate(config.stages):
+        if stage.kinds_with("attention") and stage.channels % (2 * config.head_width):
+            raise ConfigError(
+                f"heads of {config.head_width} channels do not divide half the {stage.channels} "
+                f"channels of stages[{s}]; choose multiples of {2 * config.head_width}, or another "
+                "head_width"
+            )
+
+
+def _check_distinct(config: HybridConfig) -> None:
+    """Raise where rounding makes two options one network, which would then have two ids."""
+    for width in config.width:
+        channels = scaled_channels(config.stem_channels, width)
+        for s, stage in enumerate(config.stages):
+            outputs = scaled_channels(stage.channels, width)
+            inputs = {channels, outputs} if max(stage.depth) > 1 else {channels}
+            found = [[hidden_channels(c, r) for r in stage.expand_ratio] for c in inputs]
+            found.append([make_divisible(outputs * r) for r in stage.mlp_ratio])
+            if any(len(set(hidden)) < len(hidden) for hidden in found):
+                raise ConfigError(
+                    f"stages[{s}]: at width {width} two ratios give the same of the hidden "
+                    f"channels {found}; choose expand_ratio and mlp_ratio further apart"
+                )
+            channels = outputs
+    every = [config.stem_channels, *(stage.channels for stage in config.stages)]
+    scaled = {tuple(scaled_channels(c, width) for c in every) for width in config.width}
+    if len(scaled) < len(config.width):
+        raise ConfigError(
+            f"width {list(config.width)}: two of them round to the same channels; choose widths "
+            "further apart"
+        )
+
+
+_ANY: tuple[BlockKind, ...] = ("convolution", "attention", "both")
+
+
+def _sides(image_shape: tuple[int, int, int], *sevenths: int) -> tuple[int, ...]:
+    side = max(image_shape[:2])
+    return tuple(sorted({max(1, side * part // 7) for part in sevenths}))
+
+
+def _tiny(image_shape: tuple[int, int, int]) -> HybridConfig:
+    return HybridConfig(
+        stages=(
+            HybridStage(16, 1, (1, 2), expand_ratio=(2, 4), fused="all"),
+            HybridStage(32, 2, (1, 2, 3), _ANY, (2, 4), (1, 2)),
+            HybridStage(64, 2, (1, 2, 3), _ANY, (2, 4), (1, 2)),
+        ),
+        resolution=_sides(image_shape, 7, 14),
+        stem_stride=1,
+        head_channels=128,
+        feature_channels=128,
+    )
+
+
+def _small(image_shape: tuple[int, int, int]) -> HybridConfig:
+    return HybridConfig(
+        stages=(
+            HybridStage(24, 1, (1, 2), expand_ratio=(2, 4), fused="all"),
+            HybridStage(32, 2, (1, 2, 3), ("convolution", "both"), (2, 4), (2, 4), "first", 2),
+            HybridStage(64, 2, (1, 2, 3, 4), _ANY, (2, 4), (2, 4), "first", 1),
+            HybridStage(96, 2, (1, 2, 3), _ANY, (2, 4), (2, 4), "first", 1),
+        ),
+        resolution=_sides(image_shape, 6, 7),
+        width=(0.5, 1.0),
+        stem_stride=1,
+        head_channels=256,
+        feature_channels=256,
+    )
+
+
+def _large(image_shape: tuple[int, int, int]) -> HybridConfig:
+    """Around LowFormer-B0, with attention wherever a search wants it."""
+    return HybridConfig(
+        stages=(
+            HybridStage(32, 2, (1, 2), expand_ratio=(2, 4), fused="all"),
+            HybridStage(64, 2, (1, 2, 3), ("convolution", "both"), (2, 4), (2, 4), "first", 2),
+            HybridStage(128, 2, (2, 3, 4, 5), _ANY, (2, 4), (2, 4), "first", 2),
+            HybridStage(256, 2, (2, 3, 4, 5), _ANY, (2, 4), (2, 4), "first", 1),
+        ),
+        resolution=_sides(image_shape, 5, 6, 7),
+        width=(0.75, 1.0),
+        dropout=0.1,
+    )
+
+
+def _lowformer_b0(image_shape: tuple[int, int, int]) -> HybridConfig:
+    """The authors' network, except that all its convolutions have normalisations, not biases."""
+    return HybridConfig(
+        stages=(
+            HybridStage(32, fused="all"),
+            HybridStage(64, fused="all"),
+            HybridStage(128, 2, (4,), ("both",), fused="all", attention_stride=2),
+            HybridStage(256, 2, (5,), ("both",), fused="first"),
+        ),
+        resolution=_sides(image_shape, 7),
+    )
+
+
+PRESETS: Mapping[str, Callable[[tuple[int, int, int]], HybridConfig]] = {
+    "tiny": _tiny,
+    "small": _small,
+    "large": _large,
+    "lowformer-b0": _lowformer_b0,
+}

@@ -1,0 +1,93 @@
+"""One network of convolution and attention blocks: stem, stages, head."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+
+from hwnas.search_spaces.hybrid_config import HybridConfig, HybridStage, heads_of
+from hwnas.search_spaces.layers import (
+    Context,
+    ConvNormAct,
+    FusedBottleneck,
+    InvertedBottleneck,
+)
+from hwnas.search_spaces.mobilenet_config import hidden_channels, scaled_channels
+
+__all__ = ["Hybrid", "attention", "convolution", "head", "stem"]
+
+
+class Hybrid(nn.Module):
+    """One network of a `HybridSpace`: (N, C, H, W) -> (N, outputs)."""
+
+    def __init__(self, stem: nn.Module, stages: list[nn.Sequential], head: nn.Module) -> None:
+        super().__init__()
+        self.stem = stem
+        self.stages = nn.ModuleList(stages)
+        self.head = head
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Outputs (N, outputs) of images (N, C, H, W)."""
+        x = self.stem(images)
+        for stage in self.stages:
+            x = stage(x)
+        outputs: Tensor = self.head(x)
+        return outputs
+
+
+class PooledHead(nn.Module):
+    """Convolution, mean, two linear layers: (N, C, H, W) -> (N, outputs)."""
+
+    def __init__(self, conv: nn.Module, classifier: nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+        self.classifier = classifier
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs of a map x."""
+        outputs: Tensor = self.classifier(self.conv(x).mean((2, 3)))
+        return outputs
+
+
+def stem(config: HybridConfig, width: float) -> ConvNormAct:
+    """The first convolution."""
+    channels = scaled_channels(config.stem_channels, width)
+    return ConvNormAct(config.in_channels, channels, 3, config.stem_stride, activation="hard_swish")
+
+
+def convolution(
+    stage: HybridStage, inputs: int, outputs: int, ratio: float, first: bool
+) -> nn.Module:
+    """The convolution of a block: (N, inputs, H, W) -> (N, outputs, H / stride, W / stride)."""
+    hidden, stride = hidden_channels(inputs, ratio), stage.stride if first else 1
+    if stage.fused == "all" or (stage.fused == "first" and first):
+        return FusedBottleneck(inputs, hidden, outputs, stride)
+    return InvertedBottleneck(inputs, hidden, outputs, 3, stride, False, "hard_swish")
+
+
+def attention(config: HybridConfig, stage: HybridStage, channels: int) -> Context:
+    """The attention of a block."""
+    heads = heads_of(channels, config.head_width)
+    return Context.attention(channels, heads, config.head_width, stage.attention_stride)
+
+
+def head(config: HybridConfig, width: float) -> PooledHead:
+    """What makes outputs of the last stage's map."""
+    channels, inner, features = (
+        scaled_channels(count, width)
+        for count in (
+            config.stages[-1].channels,
+            config.head_channels,
+            config.feature_channels,
+        )
+    )
+    classifier = OrderedDict[str, nn.Module](
+        features=nn.Linear(inner, features, bias=False),
+        norm=nn.LayerNorm(features),
+        activation=nn.Hardswish(inplace=True),
+        dropout=nn.Dropout(config.dropout),
+        outputs=nn.Linear(features, config.outputs),
+    )
+    conv = ConvNormAct(channels, inner, activation="hard_swish")
+    return PooledHead(conv, nn.Sequential(classifier))

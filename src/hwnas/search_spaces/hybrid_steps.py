@@ -1,0 +1,112 @@
+"""What hybrid networks ask of hardware, put together of parts that are traced once each."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.search_spaces.hybrid_config import HybridConfig
+from hwnas.search_spaces.hybrid_network import attention, convolution, head, stem
+from hwnas.search_spaces.layers import Context
+from hwnas.search_spaces.mobilenet_config import scaled_channels
+from hwnas.search_spaces.steps import PartTable, Step
+from hwnas.search_spaces.traced import traced_steps
+
+__all__ = ["chosen_parts", "depth_of", "part_table"]
+
+_ABSENT = 0
+
+Indices = Mapping[str, npt.NDArray[np.int64]]
+"""For every choice, with one option or several, the index of N networks' options, (N,)."""
+
+Parts = list[Counter[Step]]
+
+
+def part_table(config: HybridConfig) -> PartTable:
+    """For each block none and every attention, perceptron and convolution; then all the rest.
+
+    The first block of a stage has a convolution only. Parts are in the order of width, resolution
+    and ratio.
+    """
+    places: list[Parts] = []
+    for s, stage in enumerate(config.stages):
+        first: Parts = [Counter()]
+        context: list[Parts] = [[Counter()], [Counter()], [Counter()]]
+        for width, resolution in itertools.product(config.width, config.resolution):
+            inputs, outputs = _channels(config, s, width)
+            sides = _sides(config, resolution)
+            before, after = (inputs, *[sides[s + 1]] * 2), (outputs, *[sides[s + 2]] * 2)
+            for ratio in stage.expand_ratio:
+                make = partial(convolution, stage, inputs, outputs, ratio, True)
+                first.append(traced_steps(make, before))
+                make = partial(convolution, stage, outputs, outputs, ratio, False)
+                context[2].append(traced_steps(make, after))
+            context[0].append(traced_steps(partial(attention, config, stage, outputs), after))
+            context[1] += [
+                traced_steps(partial(Context.perceptron, outputs, ratio), after)
+                for ratio in stage.mlp_ratio
+            ]
+        places += [first, *context * (max(stage.depth) - 1)]
+    rest = [_rest(config, *size) for size in itertools.product(config.width, config.resolution)]
+    return PartTable.of([*places, rest])
+
+
+def chosen_parts(config: HybridConfig, indices: Indices) -> npt.NDArray[np.int64]:
+    """Which part of a `part_table` stands at each place, (N, places)."""
+    size = indices["width"] * len(config.resolution) + indices["resolution"]
+    nothing = np.zeros_like(size)
+    columns = []
+    for s, stage in enumerate(config.stages):
+        depth = np.array(stage.depth)[indices[f"stage{s}.depth"]]
+        convolutions, attentions = (
+            np.array([kind in (part, "both") for kind in stage.blocks])
+            for part in ("convolution", "attention")
+        )
+        for b in range(max(stage.depth)):
+            name = f"stage{s}.block{b}"
+            expand = size * len(stage.expand_ratio) + indices.get(f"{name}.expand_ratio", nothing)
+            if b == 0:
+                columns.append(1 + expand)
+                continue
+            perceptron = size * len(stage.mlp_ratio) + indices.get(f"{name}.mlp_ratio", nothing)
+            kind = indices[f"{name}.kind"]
+            mixes, convolves = (b < depth) & attentions[kind], (b < depth) & convolutions[kind]
+            columns.append(np.where(mixes, 1 + size, _ABSENT))
+            columns.append(np.where(mixes, 1 + perceptron, _ABSENT))
+            columns.append(np.where(convolves, 1 + expand, _ABSENT))
+    return np.column_stack([*columns, size])
+
+
+def depth_of(config: HybridConfig, indices: Indices) -> npt.NDArray[np.int64]:
+    """How many blocks there are, (N,)."""
+    depths = [
+        np.array(stage.depth)[indices[f"stage{s}.depth"]] for s, stage in enumerate(config.stages)
+    ]
+    return np.asarray(np.sum(depths, axis=0, dtype=np.int64))
+
+
+def _sides(config: HybridConfig, resolution: int) -> list[int]:
+    """Of the images, of what each stage takes, and of what the head takes."""
+    strides = [config.stem_stride, *(stage.stride for stage in config.stages)]
+    return list(itertools.accumulate(strides, lambda side, by: -(-side // by), initial=resolution))
+
+
+def _channels(config: HybridConfig, stage: int, width: float) -> tuple[int, int]:
+    """What a stage takes and gives."""
+    before = config.stages[stage - 1].channels if stage else config.stem_channels
+    return scaled_channels(before, width), scaled_channels(config.stages[stage].channels, width)
+
+
+def _rest(config: HybridConfig, width: float, resolution: int) -> Counter[Step]:
+    """Stem and head."""
+    side = _sides(config, resolution)[-1]
+    _, channels = _channels(config, len(config.stages) - 1, width)
+    images = (config.in_channels, resolution, resolution)
+    return traced_steps(partial(stem, config, width), images) + traced_steps(
+        partial(head, config, width), (channels, side, side)
+    )

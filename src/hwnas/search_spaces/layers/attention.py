@@ -1,0 +1,84 @@
+"""Blocks of transformers for images (ViT, Dosovitskiy et al., ICLR 2021).
+
+Shapes: N images, T tokens, C = width, h heads of d channels each. No tensor has more than four
+dimensions, and queries, keys and values are three layers: converters for mobile devices stumble
+over one layer for all that is reshaped to five. The rows of each layer are whole heads, one after
+the other, so the first rows of shared weights are the first heads.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from hwnas.search_spaces.layers.low_rank import projection
+
+__all__ = ["Attention", "FeedForward", "PreNorm"]
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention: (N, T, C) -> (N, T, C).
+
+    softmax(Q K' / sqrt(d)) V (Vaswani et al., NeurIPS 2017, equation 1), written out as matrix
+    products, so that a trace, an export and PyTorch see the same operators.
+
+    Args:
+        width: C.
+        heads: h.
+        head_width: d; the same for any number of heads, as in AutoFormer (Chen et al., ICCV 2021).
+        rank: Of the layers, as a share of their full rank; one dense layer each if None.
+    """
+
+    def __init__(self, width: int, heads: int, head_width: int, rank: float | None = None) -> None:
+        super().__init__()
+        inner = heads * head_width
+        self.query = projection(width, inner, rank)
+        self.key = projection(width, inner, rank)
+        self.value = projection(width, inner, rank)
+        self.output = projection(inner, width, rank)
+        self._split = (heads, head_width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix the tokens of x, shape (N, T, C)."""
+        query, key, value = (
+            layer(x).unflatten(2, self._split).transpose(1, 2)  # (N, h, T, d)
+            for layer in (self.query, self.key, self.value)
+        )
+        scores = (query * self._split[1] ** -0.5) @ key.transpose(2, 3)  # (N, h, T, T)
+        mixed = scores.softmax(3) @ value
+        outputs: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return outputs
+
+
+class FeedForward(nn.Module):
+    """Two layers with a GELU between: (N, T, C) -> (N, T, C).
+
+    Args:
+        width: C.
+        hidden: Channels between the layers.
+        rank: Of the layers, as a share of their full rank; one dense layer each if None.
+    """
+
+    def __init__(self, width: int, hidden: int, rank: float | None = None) -> None:
+        super().__init__()
+        self.expand = projection(width, hidden, rank)
+        self.activation = nn.GELU()
+        self.reduce = projection(hidden, width, rank)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Change each token of x, shape (N, T, C), by itself."""
+        outputs: Tensor = self.reduce(self.activation(self.expand(x)))
+        return outputs
+
+
+class PreNorm(nn.Module):
+    """x + body(norm(x)), with layer normalisation over the C channels: (N, T, C) -> (N, T, C)."""
+
+    def __init__(self, width: int, body: nn.Module) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.body = body
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what the body makes of x, shape (N, T, C)."""
+        y: Tensor = x + self.body(self.norm(x))
+        return y

@@ -1,0 +1,45 @@
+"""Linear layers whose weights are a product of two thin matrices."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+from hwnas.search_spaces.layers.conv import make_divisible
+
+__all__ = ["LowRankLinear", "projection", "rank_of"]
+
+
+class LowRankLinear(nn.Sequential):
+    """W x + b with W = U V of rank r: (..., in) -> (..., out).
+
+    The first rows of V and columns of U are a layer of lower rank, so ranks share weights; what a
+    search over ranks does in MCUFormer (Liang et al., NeurIPS 2023).
+
+    Args:
+        in_features: Length of the input.
+        out_features: Length of the output.
+        rank: r.
+    """
+
+    def __init__(self, in_features: int, out_features: int, rank: int) -> None:
+        super().__init__(
+            OrderedDict(
+                reduce=nn.Linear(in_features, rank, bias=False),
+                expand=nn.Linear(rank, out_features),
+            )
+        )
+
+
+def projection(in_features: int, out_features: int, rank: float | None) -> nn.Module:
+    """A linear layer, dense if ``rank`` is None, else of that share of its full rank."""
+    if rank is None:
+        return nn.Linear(in_features, out_features)
+    return LowRankLinear(in_features, out_features, rank_of(in_features, out_features, rank))
+
+
+def rank_of(in_features: int, out_features: int, share: float) -> int:
+    """A rank in multiples of 8, which kernels like, and at most the full one."""
+    full = min(in_features, out_features)
+    return min(full, make_divisible(share * full))

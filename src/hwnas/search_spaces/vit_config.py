@@ -1,0 +1,226 @@
+"""What is elastic and what is fixed in a space of vision transformers, and presets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces.choices import checked_options
+from hwnas.search_spaces.layers import make_divisible, rank_of
+
+__all__ = ["PRESETS", "Position", "VitConfig", "hidden_width"]
+
+Position = Literal["convolution", "table"]
+
+
+@dataclass(frozen=True)
+class VitConfig:
+    """All that defines a `VitSpace`. Lists of options go from small networks to large ones.
+
+    Attributes:
+        depth: Options for the number of blocks.
+        width: Options for the channels of a token.
+        heads: Options for each block's heads.
+        mlp_ratio: Options for each block's hidden channels, as a multiple of the width.
+        rank: Options for the rank of each block's linear layers, as a share of the full rank, in
+            (0, 1]. If there are none, layers are dense; else each is two thin ones, which do less
+            than a dense square layer below 0.5.
+        patch_size: Options for the side of a patch in pixels, decreasing: smaller patches are more
+            tokens. All see as many pixels as the largest patch has, so that weights are shared.
+        resolution: Options for height and width of the input, in pixels.
+        position: What tells tokens where they are: a depthwise convolution, or a learned table,
+            which needs a single patch size.
+        head_width: Channels of a head; 0 for the largest width over the largest number of heads.
+        in_channels: Channels of the images.
+        outputs: Length of the output vector, e.g. the number of classes.
+        dropout: Probability, in [0, 1), before the last linear layer.
+    """
+
+    depth: tuple[int, ...]
+    width: tuple[int, ...]
+    heads: tuple[int, ...]
+    mlp_ratio: tuple[float, ...] = (4,)
+    rank: tuple[float, ...] = ()
+    patch_size: tuple[int, ...] = (16,)
+    resolution: tuple[int, ...] = (224,)
+    position: Position = "convolution"
+    head_width: int = 0
+    in_channels: int = 3
+    outputs: int = 1000
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "width", "heads", "mlp_ratio", "resolution"):
+            object.__setattr__(self, name, checked_options(name, getattr(self, name)))
+        for name in ("depth", "width", "heads", "resolution", "patch_size"):
+            if any(option != int(option) for option in getattr(self, name)):
+                raise ConfigError(f"{name} is {list(getattr(self, name))}; expected whole numbers")
+        if self.rank:
+            object.__setattr__(self, "rank", checked_options("rank", self.rank))
+            if max(self.rank) > 1:
+                raise ConfigError(f"rank is {list(self.rank)}; expected shares of at most 1")
+        for name in ("in_channels", "outputs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
+        if self.position not in ("convolution", "table"):
+            raise ConfigError(f"position is {self.position!r}; expected convolution, table")
+        object.__setattr__(self, "head_width", _checked_head_width(self))
+        object.__setattr__(self, "patch_size", _checked_patches(self))
+        _check_distinct(self)
+
+    @property
+    def ranks(self) -> tuple[float | None, ...]:
+        """The options for ranks; None alone where layers are dense."""
+        return self.rank or (None,)
+
+
+def hidden_width(width: int, ratio: float) -> int:
+    """Channels between the two layers of a block's multilayer perceptron."""
+    return make_divisible(width * ratio)
+
+
+def _checked_head_width(config: VitConfig) -> int:
+    if config.head_width < 0:
+        raise ConfigError(f"head_width is {config.head_width}; expected at least 1, or 0 for auto")
+    if config.head_width:
+        return int(config.head_width)
+    width, heads = max(config.width), max(config.heads)
+    if width % heads:
+        raise ConfigError(
+            f"{heads} heads do not divide the width {width}; choose numbers of heads whose largest "
+            "divides the largest width, or set head_width"
+        )
+    return width // heads
+
+
+def _checked_patches(config: VitConfig) -> tuple[int, ...]:
+    sizes = checked_options("patch_size, from its end,", tuple(reversed(config.patch_size)))
+    for patch in (int(size) for size in reversed(sizes)):
+        for resolution in config.resolution:
+            if resolution < patch:
+                raise ConfigError(
+                    f"images of {resolution} pixels are smaller than a patch of {patch}; lower "
+                    f"space.patch_size, or set space.resolution to at least {patch}"
+                )
+            if resolution % patch:
+                raise ConfigError(
+                    f"resolution {resolution} is no multiple of the patch size {patch}; choose "
+                    "resolutions that all patch sizes divide"
+                )
+    if len({size % 2 for size in sizes}) > 1:
+        raise ConfigError(
+            f"patch_size {list(config.patch_size)} mixes even and odd; patches share a centre, so "
+            "choose one or the other"
+        )
+    if config.position == "table" and len(sizes) > 1:
+        raise ConfigError(
+            f'position = "table" needs a single patch size, not {list(config.patch_size)}: tokens '
+            'of one place would read another\'s entry; use position = "convolution"'
+        )
+    return tuple(int(size) for size in reversed(sizes))
+
+
+def _check_distinct(config: VitConfig) -> None:
+    """Raise where rounding makes two options one network, which would then have two ids."""
+    for width in config.width:
+        hidden = [hidden_width(width, ratio) for ratio in config.mlp_ratio]
+        if len(set(hidden)) < len(hidden):
+            raise ConfigError(
+                f"mlp_ratio {list(config.mlp_ratio)} gives {hidden} hidden channels at width "
+                f"{width}; choose ratios further apart"
+            )
+        for heads, channels in itertools.product(config.heads, hidden):
+            inner = heads * config.head_width
+            ranks = [(rank_of(width, inner, r), rank_of(width, channels, r)) for r in config.rank]
+            if len(set(ranks)) < len(ranks):
+                raise ConfigError(
+                    f"rank {list(config.rank)} gives the ranks {ranks} at width {width} with "
+                    f"{heads} heads; ranks are multiples of 8, so choose shares further apart"
+                )
+
+
+def _sides(image_shape: tuple[int, int, int], patch: int, *sevenths: int) -> tuple[int, ...]:
+    """Shares of an image's side, rounded up to whole patches; too small an image stays as it is."""
+    whole = max(image_shape[:2])
+    sides = (whole * part // 7 for part in sevenths)
+    return tuple(sorted({side if side < patch else -(-side // patch) * patch for side in sides}))
+
+
+def _tiny(image_shape: tuple[int, int, int]) -> VitConfig:
+    return VitConfig(
+        depth=(1, 2, 3, 4),
+        width=(32, 48, 64),
+        heads=(1, 2, 4),
+        mlp_ratio=(1, 2, 4),
+        patch_size=(4, 2),
+        resolution=_sides(image_shape, 4, 7),
+        head_width=16,
+    )
+
+
+def _small(image_shape: tuple[int, int, int]) -> VitConfig:
+    return VitConfig(
+        depth=(2, 3, 4, 5, 6),
+        width=(64, 96, 128),
+        heads=(2, 3, 4),
+        mlp_ratio=(2, 3, 4),
+        patch_size=(8, 4),
+        resolution=_sides(image_shape, 8, 7),
+        head_width=32,
+    )
+
+
+def _large(image_shape: tuple[int, int, int]) -> VitConfig:
+    """AutoFormer-tiny's choices (Chen et al., ICCV 2021, table 2), with sizes of input and patch.
+
+    There the heads of a block are what divides its query, key and value dimension of 192 or 256;
+    here the dimension follows from 3 or 4 heads of 64.
+    """
+    return VitConfig(
+        depth=(12, 13, 14),
+        width=(192, 216, 240),
+        heads=(3, 4),
+        mlp_ratio=(3.5, 4),
+        patch_size=(32, 16),
+        resolution=_sides(image_shape, 32, 5, 6, 7),
+        head_width=64,
+    )
+
+
+def _low_rank(image_shape: tuple[int, int, int]) -> VitConfig:
+    """For microcontrollers: what MCUFormer (Liang et al., NeurIPS 2023) makes elastic."""
+    return VitConfig(
+        depth=(2, 3, 4),
+        width=(48, 64, 96),
+        heads=(2, 3),
+        mlp_ratio=(2, 4),
+        rank=(0.2, 0.4, 0.6),
+        patch_size=(8, 4),
+        resolution=_sides(image_shape, 8, 7),
+        head_width=32,
+    )
+
+
+def _deit_tiny(image_shape: tuple[int, int, int]) -> VitConfig:
+    """DeiT-Ti (Touvron et al., ICML 2021), with the mean of tokens in place of a class token."""
+    return VitConfig(
+        depth=(12,),
+        width=(192,),
+        heads=(3,),
+        resolution=_sides(image_shape, 16, 7),
+        position="table",
+    )
+
+
+PRESETS: Mapping[str, Callable[[tuple[int, int, int]], VitConfig]] = {
+    "tiny": _tiny,
+    "small": _small,
+    "low-rank": _low_rank,
+    "large": _large,
+    "deit-tiny": _deit_tiny,
+}

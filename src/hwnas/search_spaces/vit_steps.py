@@ -1,0 +1,83 @@
+"""What vision transformers ask of hardware, put together of parts that are traced once each."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from hwnas.search_spaces.layers import Attention, FeedForward, PreNorm
+from hwnas.search_spaces.steps import PartTable, Step
+from hwnas.search_spaces.traced import traced_steps
+from hwnas.search_spaces.vit_config import VitConfig, hidden_width
+from hwnas.search_spaces.vit_network import TokenHead, embedding
+
+__all__ = ["chosen_parts", "part_table"]
+
+_ABSENT = 0
+
+Indices = Mapping[str, npt.NDArray[np.int64]]
+"""For every choice, with one option or several, the index of N networks' options, (N,)."""
+
+
+def part_table(config: VitConfig) -> PartTable:
+    """For each block, none and every attention, none and every perceptron; then all the rest.
+
+    Parts are in the order of width, patch size, resolution, heads or ratio, and rank.
+    """
+    sizes = list(itertools.product(config.width, config.patch_size, config.resolution))
+
+    @functools.cache
+    def attention(width: int, tokens: int, heads: int, rank: float | None) -> Counter[Step]:
+        return traced_steps(
+            lambda: PreNorm(width, Attention(width, heads, config.head_width, rank)),
+            (tokens, width),
+        )
+
+    @functools.cache
+    def feed_forward(width: int, tokens: int, ratio: float, rank: float | None) -> Counter[Step]:
+        hidden = hidden_width(width, ratio)
+        return traced_steps(
+            lambda: PreNorm(width, FeedForward(width, hidden, rank)), (tokens, width)
+        )
+
+    attentions: list[Counter[Step]] = [Counter()]
+    perceptrons: list[Counter[Step]] = [Counter()]
+    for width, patch, side in sizes:
+        tokens = (side // patch) ** 2
+        attentions += [
+            attention(width, tokens, heads, rank)
+            for heads, rank in itertools.product(config.heads, config.ranks)
+        ]
+        perceptrons += [
+            feed_forward(width, tokens, ratio, rank)
+            for ratio, rank in itertools.product(config.mlp_ratio, config.ranks)
+        ]
+    rest = [_rest(config, *size) for size in sizes]
+    return PartTable.of([*[attentions, perceptrons] * max(config.depth), rest])
+
+
+def chosen_parts(config: VitConfig, indices: Indices) -> npt.NDArray[np.int64]:
+    """Which part of a `part_table` stands at each place, (N, places)."""
+    size = indices["width"] * len(config.patch_size) + indices["patch_size"]
+    size = size * len(config.resolution) + indices["resolution"]
+    depth = np.array(config.depth)[indices["depth"]]
+    columns = []
+    for b in range(max(config.depth)):
+        for name, options in (("heads", config.heads), ("mlp_ratio", config.mlp_ratio)):
+            part = size * len(options) + indices[f"block{b}.{name}"]
+            part = part * len(config.ranks) + indices.get(f"block{b}.rank", 0)
+            columns.append(np.where(b < depth, 1 + part, _ABSENT))
+    return np.column_stack([*columns, size])
+
+
+def _rest(config: VitConfig, width: int, patch: int, side: int) -> Counter[Step]:
+    """Embedding and head."""
+    tokens = (side // patch) ** 2
+    return traced_steps(
+        lambda: embedding(config, width, patch, side), (config.in_channels, side, side)
+    ) + traced_steps(lambda: TokenHead(width, config.outputs, config.dropout), (tokens, width))
