@@ -83,7 +83,7 @@ def _sides(config: ResNetConfig, resolution: int) -> list[int]:
 def _stem(config: ResNetConfig, side: int, width: float) -> Counter[Step]:
     stem = Sketch(config.in_channels, side)
     stem.conv(config.stem_at(width), config.stem_kernel_size, config.stem_stride)
-    return (stem.max_pool(config.strides[1]) if config.stem_pool else stem).steps
+    return (stem.simple("pool", stride=config.strides[1]) if config.stem_pool else stem).steps
 
 
 def _blocks(

@@ -113,16 +113,6 @@ class Sketch:
         self._add(Step("pool", 0, read, self._bytes, dead=self.dead))
         return self
 
-    def max_pool(self, stride: int) -> Sketch:
-        """The largest of each window, with "same" padding.
-
-        PyTorch also writes where it was, as integers of twice the size; so does a trace.
-        """
-        read = self._bytes
-        self._shrink(stride)
-        self._add(Step("pool", 0, read, 3 * self._bytes, dead=self.dead))
-        return self
-
     def view(self) -> Sketch:
         """Another look at the same numbers; it moves nothing."""
         self._add(Step("view", dead=self.dead))
