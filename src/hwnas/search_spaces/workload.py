@@ -220,9 +220,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if not written or not read:
             return result
         if name == "max_pool2d_with_indices":
-            written = written[
-                :1
-            ]  # the indices are for PyTorch's gradient; nothing deployed has them
+            # The indices are for PyTorch's gradient; nothing deployed has them.
+            written = written[:1]
         if _KINDS.get(name) == "view" and id(read[0]) in self._weights:
             for tensor in written:
                 self._note_weight_view(read[0], tensor)
