@@ -7,7 +7,7 @@ once-for-all (Cai et al., ICLR 2020) and, for width, of BigNAS (Yu et al., ECCV 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -120,6 +120,35 @@ class MobileNetSpace(SearchSpace):
         """A plain module: (N, C, H, W) float32 -> (N, outputs) float32."""
         values = self.check(architecture).as_dict()
         return build_network(self.config, {n: self._value(values, n) for n in self._all_choices})
+
+    def blocks(self, architecture: Architecture) -> Mapping[str, Hashable]:
+        """See `SearchSpace.blocks`: stem, blocks, head and classifier; all have some width."""
+        values = {**self._single, **dict(architecture.values)}
+        width = values["width"]
+        found: dict[str, Hashable] = {"stem": width}
+        for depth, places in self._places:
+            for place, names in places[: int(values[depth])]:
+                found[place] = (width, *[values[name] for name in names])
+        found["head"] = found["classifier"] = width
+        return found
+
+    @cached_property
+    def _single(self) -> dict[str, Option]:
+        """The options of choices that have only one."""
+        return {n: c.options[0] for n, c in self._all_choices.items() if len(c.options) == 1}
+
+    @cached_property
+    def _places(self) -> list[tuple[str, list[tuple[str, tuple[str, ...]]]]]:
+        """Of each stage the choice of its depth, and its blocks with the choices that they have."""
+        found = []
+        for s, stage in enumerate(self.config.stages):
+            decisions = ("operator",) if stage.operators else ("kernel_size", "expand_ratio")
+            blocks = [
+                (f"stages.{s}.{b}", tuple(f"stage{s}.block{b}.{name}" for name in decisions))
+                for b in range(max(stage.depth))
+            ]
+            found.append((f"stage{s}.depth", blocks))
+        return found
 
     def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]]:
         """See `SearchSpace.parts`: blocks, and the rest as one part."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,19 @@ class SearchSpace(ChoiceSpace):
             By name of a tensor; those of which a network uses the corner are left out.
         """
         return {}
+
+    def blocks(self, architecture: Architecture) -> Mapping[str, Hashable] | None:
+        """What a network is put together of, so that a supernet need not build it anew.
+
+        A network is then a frame that is the same for all networks, in which at each of these
+        places stands a module that nothing but the place and its key decide.
+
+        Returns:
+            By name of a submodule of `build`'s network, in their order, what the submodule depends
+            on; the places are among those of the largest network. None where networks are built as
+            a whole.
+        """
+        return None
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
         """The stages of a network, for a picture; none where a space has no such thing."""
