@@ -32,6 +32,7 @@ from hwnas.search.samplers.outlook import scale_of
 from hwnas.search.tables import ObjectiveTable, read_objective_table
 from hwnas.search.tables.benchmark import knowledge_of
 from hwnas.search.tables.table import read_column
+from hwnas.search.tables.yardstick import Rows
 from hwnas.search_spaces.tabular import Codes
 
 LABELS = (20, 50, 100)
@@ -127,7 +128,7 @@ class Known:
         """
         if self.knowledge.scores is None:
             return None
-        plain = replace(self.knowledge, scores=None)
+        plain = self.without_scores
         codes = self.table.codes
         scored = np.random.default_rng([seed, 1]).permutation(np.flatnonzero(self.table.connected))
         rows = scored[:SCORED]
@@ -142,7 +143,12 @@ class Known:
     @property
     def codes_only(self) -> Knowledge:
         """Only which option is taken where."""
-        return replace(self.knowledge, statistics=None, scores=None)
+        return replace(self.without_scores, statistics=None)
+
+    @property
+    def without_scores(self) -> Knowledge:
+        """Options, and what is counted."""
+        return replace(self.knowledge, scores=None)
 
     def free(self, codes: Codes) -> Numbers:
         """Statistics and scores of networks, each column of mean 0 and deviation 1."""
@@ -158,7 +164,7 @@ def taus(case: str, known: Known, seed: int) -> list[Row]:
     asked = order[-ASKED:]
     kinds = {
         "codes": known.codes_only,
-        "statistics": replace(known.knowledge, scores=None),
+        "statistics": known.without_scores,
         "guessed-scores": known.guessed_scores(seed),
         "free": known.knowledge,
     }
@@ -183,7 +189,7 @@ def taus(case: str, known: Known, seed: int) -> list[Row]:
 
 
 def learnt(
-    knowledge: Knowledge, table: ObjectiveTable, rows: Codes, targets: Numbers, asked: Codes
+    knowledge: Knowledge, table: ObjectiveTable, rows: Rows, targets: Numbers, asked: Rows
 ) -> Numbers:
     """What the surrogate of the search says, in the scale in which the search learns."""
     surrogate = Surrogate.fitted(knowledge.parts(table.codes[rows]), targets)
@@ -218,7 +224,7 @@ class Network:
             batch = torch.randint(len(statistics), (_BATCH,))
             _step(optimiser, nn.functional.mse_loss(model(self._inputs[batch]), statistics[batch]))
 
-    def guess(self, rows: Codes, targets: Numbers, asked: Codes) -> Numbers:
+    def guess(self, rows: Rows, targets: Numbers, asked: Rows) -> Numbers:
         """Predictions for some rows after labels of others."""
         self._body.load_state_dict(self._start)
         model = nn.Sequential(self._body, nn.Linear(_WIDTH, 1))

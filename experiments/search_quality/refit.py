@@ -31,6 +31,7 @@ from hwnas.search_spaces.tabular import Codes
 FOLDER = Path(__file__).parent
 SAMPLERS = ("guided", "linas", "forest", "surrogate-nsga2")
 OBSERVATIONS, PROPOSALS = 200, 10
+_SIGNS = np.array([-1.0, 1.0])  # accuracies are maximised, costs minimised
 
 
 def main() -> None:
@@ -46,28 +47,28 @@ def work(arguments: argparse.Namespace) -> None:
     if arguments.seeds < 1:
         raise ConfigError(f"--seeds is {arguments.seeds}; expected at least 1")
     answers = Results(arguments.out / "refit.jsonl", {"n": OBSERVATIONS, "of": PROPOSALS})
-    for name, knowledge, codes, values, signs in spaces():
+    for name, knowledge, codes, values in spaces():
         for seed in range(-1, arguments.seeds):  # the first is not counted
             for sampler in SAMPLERS:  # in turns
                 drawn = np.random.default_rng([seed + 1]).permutation(len(codes))[:OBSERVATIONS]
-                rows = timed(name, sampler, knowledge, codes[drawn], values[drawn], signs, seed)
+                rows = timed(name, sampler, knowledge, codes[drawn], values[drawn], seed)
                 if seed >= 0:
                     answers.put(rows)
     print(crosstab(answers.rows))
 
 
-def spaces() -> Iterator[tuple[str, Knowledge, Codes, Numbers, Numbers]]:
-    """Names, knowledge, networks, their values, and 1 for each objective that is minimised."""
+def spaces() -> Iterator[tuple[str, Knowledge, Codes, Numbers]]:
+    """Names, knowledge, networks, and their accuracies and costs."""
     table = read_objective_table(CASES["fpga-unknown"].objectives(data_folder()))
     values = np.column_stack([column.values for column in table.columns])
-    yield "table", knowledge_of(table, {}), table.codes, values, np.array([-1.0, 1.0])
+    yield "table", knowledge_of(table, {}), table.codes, values
     space = mobilenet((32, 32, 3), 10)
     knowledge = knowledge_of_space(space)
     rng = np.random.default_rng(0)
     codes = np.unique(knowledge.draw(2000, rng), axis=0)
     macs = space.counted(codes)["macs"].astype(np.float64)
     accuracy = np.log(macs) + 0.3 * rng.normal(size=knowledge.sizes.shape) @ codes.T
-    yield "mobilenet", knowledge, codes, np.column_stack([accuracy, macs]), np.array([-1.0, 1.0])
+    yield "mobilenet", knowledge, codes, np.column_stack([accuracy, macs])
 
 
 def timed(
@@ -76,14 +77,13 @@ def timed(
     knowledge: Knowledge,
     codes: Codes,
     values: Numbers,
-    signs: Numbers,
     seed: int,
 ) -> list[Row]:
     """Wall and CPU seconds of one sampler that begins with these evaluations."""
     sampler = make_sampler(name, 0, {}, 2 * OBSERVATIONS, PROPOSALS, knowledge)
     assert isinstance(sampler, PlannedSampler)
     none = np.zeros((len(codes), 0))
-    history = History(codes, values, signs, (), none, frozenset(keys_of(codes)))
+    history = History(codes, values, _SIGNS, (), none, frozenset(keys_of(codes)))
     wall, cpu = time.perf_counter(), time.process_time()
     with one_thread():  # as in a search
         proposed = sampler.plan(knowledge, history, PROPOSALS, np.random.default_rng(0))

@@ -100,14 +100,12 @@ def expected_improvement(level: Losses, mean: Losses, deviation: Losses) -> Loss
 
 
 def _boxes(front: Losses, reference: Losses) -> tuple[Losses, Losses]:
-    """Lower and upper corners, each of shape (K, m), of the boxes that a front dominates."""
+    """Lower and upper corners, each of shape (K, m), of the boxes that a sorted front dominates."""
     n, m = front.shape
     if m == 1 or n == 0:
         return front[:1], np.broadcast_to(reference, front[:1].shape)
     if m == 2:  # stairs: each point's box ends where that of the one before begins
-        stairs = front[np.argsort(front[:, 0], kind="stable")]
-        upper = np.column_stack([np.full(n, reference[0]), [reference[1], *stairs[:-1, 1]]])
-        return stairs, upper
+        return front, np.column_stack([np.full(n, reference[0]), [reference[1], *front[:-1, 1]]])
     # As ranks, since the decomposition is for points that share no coordinate; a box between two
     # ranks of the same value has no volume.
     order = np.argsort(front, axis=0, kind="stable")

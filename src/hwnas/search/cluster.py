@@ -107,7 +107,8 @@ def _check_answers(address: str) -> None:
     if found is None:
         return
     try:
-        socket.create_connection((found[1], int(found[2])), _PATIENCE_SECONDS).close()
+        host, port = found[1].strip("[]"), int(found[2])  # brackets are around IPv6
+        socket.create_connection((host, port), _PATIENCE_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise _no_cluster(address, str(error)) from error
 

@@ -30,6 +30,7 @@ __all__ = ["CellSpace", "nasbench201"]
 
 # From small to large; published tables number them in the order of `OPERATIONS`.
 _OPTIONS = ("none", "skip_connect", "avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3")
+_NUMBERS = np.array([OPERATIONS.index(option) for option in _OPTIONS])
 _NODES = 4
 _WIDTHS = (1, 2, 4)  # of the three stages, as multiples of the first
 
@@ -187,8 +188,7 @@ class CellSpace(SearchSpace):
         self, codes: npt.NDArray[np.int64]
     ) -> tuple[NasBench201Space, npt.NDArray[np.int64]]:
         """The same cells as rows of the table."""
-        numbers = np.array([OPERATIONS.index(option) for option in _OPTIONS])
-        return NasBench201Space(), numbers[codes]
+        return NasBench201Space(), _NUMBERS[codes]
 
     @cached_property
     def _part_table(self) -> PartTable:

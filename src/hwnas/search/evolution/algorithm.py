@@ -59,4 +59,4 @@ REAL_VARIATION: Mapping[str, Mapping[str, float]] = {
 """How points of a box vary, where that is not as `RealGenes` has it by default: NSGA-III keeps
 children near their parents, since its survivors are far apart (Deb and Jain, "An Evolutionary
 Many-Objective Optimization Algorithm Using Reference-Point-Based Nondominated Sorting Approach",
-IEEE TEC 2014, table III)."""
+IEEE TEC 2014)."""
