@@ -17,8 +17,8 @@ from hwnas.search.cluster import map_tasks
 from hwnas.search.evaluate import Evaluation, recalibrate, score
 from hwnas.search.training import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Architecture, MobileNetSpace
-from hwnas.search_spaces.mobilenet_config import Stage
-from hwnas.search_spaces.mobilenet_presets import PRESETS
+from hwnas.search_spaces.mobilenet.config import Stage
+from hwnas.search_spaces.mobilenet.presets import PRESETS
 from hwnas.stages.job import Ingredients, content_hash
 
 __all__ = ["Network", "hand_scaled_space", "train_hand_scaled"]

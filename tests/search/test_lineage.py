@@ -19,7 +19,7 @@ from hwnas.search import (
 )
 from hwnas.search.evaluate import score
 from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, mobilenet, nasbench201
-from hwnas.search_spaces.growth import moves
+from hwnas.search_spaces.mobilenet.growth import moves
 
 CONFIG = TrainConfig(epochs=10, batch_size=32, learning_rate=0.01, workers=0)
 

@@ -2,22 +2,20 @@
 
 import pytest
 
-from hwnas.search_spaces import (
-    SPACES,
-    hybrid_config,
-    mobilenet_presets,
-    resnet_config,
-    simplenet_config,
-    vit_config,
-)
+from hwnas.search_spaces import SPACES
 from hwnas.search_spaces.catalogue import SpaceEntry, spaces
+from hwnas.search_spaces.hybrid import PRESETS as HYBRID
+from hwnas.search_spaces.mobilenet import PRESETS as MOBILENET
+from hwnas.search_spaces.resnet import PRESETS as RESNET
+from hwnas.search_spaces.simplenet import PRESETS as SIMPLENET
+from hwnas.search_spaces.vit import PRESETS as VIT
 
 PRESETS = {
-    "hybrid": hybrid_config.PRESETS,
-    "mobilenet": mobilenet_presets.PRESETS,
-    "resnet": resnet_config.PRESETS,
-    "simplenet": simplenet_config.PRESETS,
-    "vit": vit_config.PRESETS,
+    "hybrid": HYBRID,
+    "mobilenet": MOBILENET,
+    "resnet": RESNET,
+    "simplenet": SIMPLENET,
+    "vit": VIT,
 }
 
 

@@ -21,7 +21,7 @@ from hwnas.search.task import Task
 from hwnas.search.training.checkpoint import load_weights, save_weights
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, SearchSpace
-from hwnas.search_spaces.growth import can_grow, grow
+from hwnas.search_spaces.mobilenet.growth import can_grow, grow
 
 __all__ = ["GrowEvaluator", "Lineage", "check_growable"]
 

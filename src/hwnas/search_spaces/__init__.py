@@ -10,21 +10,16 @@ from hwnas.search_spaces.channel_groups import ChannelGroup, channel_groups
 from hwnas.search_spaces.channels import ChannelSpace, channels
 from hwnas.search_spaces.choice_space import ChoiceSpace
 from hwnas.search_spaces.choices import Choice, Option, When
-from hwnas.search_spaces.hybrid import HybridSpace, hybrid
-from hwnas.search_spaces.hybrid_config import HybridConfig, HybridStage
-from hwnas.search_spaces.mobilenet import MobileNetSpace, mobilenet
-from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
+from hwnas.search_spaces.hybrid import HybridConfig, HybridSpace, HybridStage, hybrid
+from hwnas.search_spaces.mobilenet import MobileNetConfig, MobileNetSpace, Stage, mobilenet
 from hwnas.search_spaces.product import ProductSpace
 from hwnas.search_spaces.recipe import RecipeSpace, recipe_space
-from hwnas.search_spaces.resnet import ResNetSpace, resnet
-from hwnas.search_spaces.resnet_config import ResNetConfig, ResNetStage
-from hwnas.search_spaces.simplenet import SimpleNetSpace, simplenet
-from hwnas.search_spaces.simplenet_config import Group, SimpleNetConfig
+from hwnas.search_spaces.resnet import ResNetConfig, ResNetSpace, ResNetStage, resnet
+from hwnas.search_spaces.simplenet import Group, SimpleNetConfig, SimpleNetSpace, simplenet
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import Assembly, PartTable, Step, StepTable
 from hwnas.search_spaces.supernet import Supernet, batch_norms
-from hwnas.search_spaces.vit import VitSpace, vit
-from hwnas.search_spaces.vit_config import VitConfig
+from hwnas.search_spaces.vit import VitConfig, VitSpace, vit
 from hwnas.search_spaces.workload import Operator, OperatorKind, TensorSpec, Workload, trace
 
 __all__ = [

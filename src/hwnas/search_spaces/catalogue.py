@@ -136,7 +136,7 @@ def joint_space(
     if network in ROLES:
         raise ConfigError(
             f"space.name starts with {network!r}, which builds no networks; name a space that does "
-            f"before it, such as {next(iter(_EXAMPLES))!r}"
+            f"before it: {', '.join(SPACES)}"
         )
     if len(set(others)) < len(others):
         raise ConfigError(f"space.name {list(names)} has a role twice; remove one")

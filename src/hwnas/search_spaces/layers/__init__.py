@@ -8,12 +8,12 @@ from hwnas.search_spaces.layers.conv import (
     ConvNormAct,
     InvertedBottleneck,
     SqueezeExcite,
-    make_divisible,
 )
 from hwnas.search_spaces.layers.conv_attention import Context, ConvAttention, FusedBottleneck
 from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
 from hwnas.search_spaces.layers.low_rank import LowRankLinear, projection, rank_of
 from hwnas.search_spaces.layers.patches import PatchEmbedding, PositionTable
+from hwnas.search_spaces.layers.rounding import hidden_channels, make_divisible, scaled_channels
 
 __all__ = [
     "Activation",
@@ -32,7 +32,9 @@ __all__ = [
     "PositionTable",
     "PreNorm",
     "SqueezeExcite",
+    "hidden_channels",
     "make_divisible",
     "projection",
     "rank_of",
+    "scaled_channels",
 ]

@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
+from hwnas.search_spaces.layers.rounding import make_divisible
 
 __all__ = [
     "Activation",
@@ -15,16 +16,9 @@ __all__ = [
     "ConvNormAct",
     "InvertedBottleneck",
     "SqueezeExcite",
-    "make_divisible",
 ]
 
 Activation = Literal["relu", "relu6", "hard_swish", "none"]
-
-
-def make_divisible(channels: float, divisor: int = 8) -> int:
-    """The nearest multiple of ``divisor``, never more than 10% below (MobileNet's rounding)."""
-    rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
-    return rounded + divisor if rounded < 0.9 * channels else rounded
 
 
 def _activation(name: Activation) -> nn.Module:

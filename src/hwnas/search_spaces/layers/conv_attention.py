@@ -11,7 +11,8 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from hwnas.search_spaces.layers.conv import ConvNormAct, make_divisible
+from hwnas.search_spaces.layers.conv import ConvNormAct
+from hwnas.search_spaces.layers.rounding import make_divisible
 
 __all__ = ["Context", "ConvAttention", "FusedBottleneck"]
 

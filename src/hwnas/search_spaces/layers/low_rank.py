@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from hwnas.search_spaces.layers.conv import make_divisible
+from hwnas.search_spaces.layers.rounding import make_divisible
 
 __all__ = ["LowRankLinear", "projection", "rank_of"]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.search_spaces.resnet_config import ResNetConfig, ResNetStage
+from hwnas.search_spaces.resnet.config import ResNetConfig, ResNetStage
 from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.steps import PartTable, Step
 

@@ -6,14 +6,15 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from hwnas.search_spaces.hybrid_config import HybridConfig, HybridStage, heads_of
+from hwnas.search_spaces.hybrid.config import HybridConfig, HybridStage, heads_of
 from hwnas.search_spaces.layers import (
     Context,
     ConvNormAct,
     FusedBottleneck,
     InvertedBottleneck,
+    hidden_channels,
+    scaled_channels,
 )
-from hwnas.search_spaces.mobilenet_config import hidden_channels, scaled_channels
 
 __all__ = ["Hybrid", "attention", "convolution", "head", "stem"]
 

@@ -9,8 +9,7 @@ from typing import Literal, get_args
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.choices import checked_options
-from hwnas.search_spaces.layers import make_divisible
-from hwnas.search_spaces.mobilenet_config import hidden_channels, scaled_channels
+from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
 
 __all__ = ["PRESETS", "BlockKind", "Fused", "HybridConfig", "HybridStage", "heads_of"]
 

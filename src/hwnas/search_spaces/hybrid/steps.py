@@ -10,10 +10,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.search_spaces.hybrid_config import HybridConfig
-from hwnas.search_spaces.hybrid_network import attention, convolution, head, stem
-from hwnas.search_spaces.layers import Context
-from hwnas.search_spaces.mobilenet_config import scaled_channels
+from hwnas.search_spaces.hybrid.config import HybridConfig
+from hwnas.search_spaces.hybrid.network import attention, convolution, head, stem
+from hwnas.search_spaces.layers import Context, scaled_channels
 from hwnas.search_spaces.steps import PartTable, Step
 from hwnas.search_spaces.traced import traced_steps
 

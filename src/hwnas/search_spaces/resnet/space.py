@@ -20,8 +20,8 @@ from hwnas.plugin import resolve
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choices import Choice, Option, When
 from hwnas.search_spaces.layers import Bottleneck, ConvNormAct
-from hwnas.search_spaces.resnet_config import PRESETS, ResNetConfig, ResNetStage
-from hwnas.search_spaces.resnet_steps import chosen_parts, depth_of, part_table
+from hwnas.search_spaces.resnet.config import PRESETS, ResNetConfig, ResNetStage
+from hwnas.search_spaces.resnet.steps import chosen_parts, depth_of, part_table
 from hwnas.search_spaces.space import SearchSpace, StageOutline
 from hwnas.search_spaces.steps import PartTable
 

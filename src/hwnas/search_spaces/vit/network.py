@@ -7,7 +7,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from hwnas.search_spaces.layers import PatchEmbedding, PreNorm
-from hwnas.search_spaces.vit_config import VitConfig
+from hwnas.search_spaces.vit.config import VitConfig
 
 __all__ = ["TokenHead", "VisionTransformer", "block", "embedding"]
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from hwnas.search_spaces.layers import Attention, FeedForward, PreNorm
 from hwnas.search_spaces.steps import PartTable, Step
 from hwnas.search_spaces.traced import traced_steps
-from hwnas.search_spaces.vit_config import VitConfig, hidden_width
-from hwnas.search_spaces.vit_network import TokenHead, embedding
+from hwnas.search_spaces.vit.config import VitConfig, hidden_width
+from hwnas.search_spaces.vit.network import TokenHead, embedding
 
 __all__ = ["chosen_parts", "part_table"]
 

@@ -17,10 +17,9 @@ from torch.nn import functional
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.layers import InvertedBottleneck
-from hwnas.search_spaces.mobilenet import MobileNetSpace
-from hwnas.search_spaces.mobilenet_config import hidden_channels, scaled_channels
-from hwnas.search_spaces.mobilenet_network import MobileNet
+from hwnas.search_spaces.layers import InvertedBottleneck, hidden_channels, scaled_channels
+from hwnas.search_spaces.mobilenet.network import MobileNet
+from hwnas.search_spaces.mobilenet.space import MobileNetSpace
 
 __all__ = ["can_grow", "grow", "moves"]
 

@@ -21,11 +21,10 @@ from torch import nn
 from hwnas.plugin import resolve
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choices import Choice, Option, When
-from hwnas.search_spaces.hybrid_config import PRESETS, HybridConfig, HybridStage
-from hwnas.search_spaces.hybrid_network import Hybrid, attention, convolution, head, stem
-from hwnas.search_spaces.hybrid_steps import chosen_parts, depth_of, part_table
-from hwnas.search_spaces.layers import Context
-from hwnas.search_spaces.mobilenet_config import scaled_channels
+from hwnas.search_spaces.hybrid.config import PRESETS, HybridConfig, HybridStage
+from hwnas.search_spaces.hybrid.network import Hybrid, attention, convolution, head, stem
+from hwnas.search_spaces.hybrid.steps import chosen_parts, depth_of, part_table
+from hwnas.search_spaces.layers import Context, scaled_channels
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import PartTable
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.cell_steps import Skeleton, chosen_parts, part_table
+from hwnas.search_spaces.cells.steps import Skeleton, chosen_parts, part_table
 from hwnas.search_spaces.choices import Choice
 from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.space import SearchSpace

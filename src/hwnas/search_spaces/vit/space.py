@@ -22,9 +22,9 @@ from hwnas.search_spaces.choices import Choice, Option, When
 from hwnas.search_spaces.layers import Attention, FeedForward
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import PartTable
-from hwnas.search_spaces.vit_config import PRESETS, Position, VitConfig, hidden_width
-from hwnas.search_spaces.vit_network import TokenHead, VisionTransformer, block, embedding
-from hwnas.search_spaces.vit_steps import chosen_parts, part_table
+from hwnas.search_spaces.vit.config import PRESETS, Position, VitConfig, hidden_width
+from hwnas.search_spaces.vit.network import TokenHead, VisionTransformer, block, embedding
+from hwnas.search_spaces.vit.steps import chosen_parts, part_table
 
 __all__ = ["VitSpace", "vit"]
 

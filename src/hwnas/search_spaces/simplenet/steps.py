@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.search_spaces.simplenet_config import SimpleNetConfig
+from hwnas.search_spaces.simplenet.config import SimpleNetConfig
 from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.steps import PartTable, Step
 

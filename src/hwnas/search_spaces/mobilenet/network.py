@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from hwnas.search_spaces.choices import Option
-from hwnas.search_spaces.layers import Activation, ConvNormAct, InvertedBottleneck
-from hwnas.search_spaces.mobilenet_config import (
-    MobileNetConfig,
-    Stage,
+from hwnas.search_spaces.layers import (
+    Activation,
+    ConvNormAct,
+    InvertedBottleneck,
     hidden_channels,
     scaled_channels,
 )
-from hwnas.search_spaces.mobilenet_operators import block_shape
+from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
+from hwnas.search_spaces.mobilenet.operators import block_shape
 
 __all__ = ["MobileNet", "build_network"]
 

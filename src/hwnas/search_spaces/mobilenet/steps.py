@@ -10,14 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.search_spaces.choices import Option
-from hwnas.search_spaces.layers import make_divisible
-from hwnas.search_spaces.mobilenet_config import (
-    MobileNetConfig,
-    Stage,
-    hidden_channels,
-    scaled_channels,
-)
-from hwnas.search_spaces.mobilenet_operators import SKIP, BlockShape, block_shape
+from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
+from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
+from hwnas.search_spaces.mobilenet.operators import SKIP, BlockShape, block_shape
 from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.steps import PartTable, Step
 

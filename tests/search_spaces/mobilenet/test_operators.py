@@ -8,7 +8,7 @@ import pytest
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import Stage
-from hwnas.search_spaces.mobilenet_operators import BlockShape, block_shape, check_fit
+from hwnas.search_spaces.mobilenet.operators import BlockShape, block_shape, check_fit
 
 
 def test_a_name_tells_kernel_expansion_and_groups() -> None:

@@ -17,13 +17,13 @@ import numpy.typing as npt
 from hwnas.plugin import resolve
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choices import Choice, Option, When
-from hwnas.search_spaces.layers import Activation
-from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage, scaled_channels
-from hwnas.search_spaces.mobilenet_network import MobileNet, build_network
-from hwnas.search_spaces.mobilenet_operators import block_shape
-from hwnas.search_spaces.mobilenet_presets import PRESETS
-from hwnas.search_spaces.mobilenet_published import indices_of, rows_of, table_of
-from hwnas.search_spaces.mobilenet_steps import chosen_parts, depth_of, part_table
+from hwnas.search_spaces.layers import Activation, scaled_channels
+from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
+from hwnas.search_spaces.mobilenet.network import MobileNet, build_network
+from hwnas.search_spaces.mobilenet.operators import block_shape
+from hwnas.search_spaces.mobilenet.presets import PRESETS
+from hwnas.search_spaces.mobilenet.published import indices_of, rows_of, table_of
+from hwnas.search_spaces.mobilenet.steps import chosen_parts, depth_of, part_table
 from hwnas.search_spaces.space import SearchSpace, StageOutline
 from hwnas.search_spaces.steps import PartTable
 from hwnas.search_spaces.tabular import TabularSpace

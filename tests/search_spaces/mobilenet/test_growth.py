@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import Architecture, MobileNetConfig, MobileNetSpace, Stage
-from hwnas.search_spaces.growth import can_grow, grow, moves
+from hwnas.search_spaces.mobilenet.growth import can_grow, grow, moves
 
 SPACE = MobileNetSpace(
     MobileNetConfig(

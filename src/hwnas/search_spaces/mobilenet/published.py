@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.mobilenet_config import MobileNetConfig
-from hwnas.search_spaces.mobilenet_presets import PRESETS
+from hwnas.search_spaces.mobilenet.config import MobileNetConfig
+from hwnas.search_spaces.mobilenet.presets import PRESETS
 from hwnas.search_spaces.tabular import FBNetSpace, OFAMobileNetSpace
 
 __all__ = ["indices_of", "rows_of", "table_of"]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.choices import checked_options
-from hwnas.search_spaces.layers import Activation, make_divisible
-from hwnas.search_spaces.mobilenet_operators import check_fit, checked_operators
+from hwnas.search_spaces.layers import Activation, hidden_channels, scaled_channels
+from hwnas.search_spaces.mobilenet.operators import check_fit, checked_operators
 
-__all__ = ["MobileNetConfig", "Stage", "hidden_channels", "scaled_channels"]
+__all__ = ["MobileNetConfig", "Stage"]
 
 
 @dataclass(frozen=True)
@@ -116,16 +116,6 @@ class MobileNetConfig:
 def _check_activation(name: str, activation: str) -> None:
     if activation not in ("relu", "relu6", "hard_swish"):
         raise ConfigError(f"{name} is {activation!r}; expected relu, relu6, hard_swish")
-
-
-def scaled_channels(channels: int, width: float) -> int:
-    """Channels at a width multiplier, rounded as MobileNet rounds them."""
-    return make_divisible(channels * width)
-
-
-def hidden_channels(channels: int, ratio: float) -> int:
-    """Channels of a depthwise convolution whose block takes ``channels``."""
-    return channels if ratio == 1 else make_divisible(channels * ratio)
 
 
 def _check_distinct(config: MobileNetConfig) -> None:

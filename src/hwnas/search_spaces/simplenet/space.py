@@ -22,8 +22,8 @@ from hwnas.plugin import resolve
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choices import Choice, Option, When
 from hwnas.search_spaces.layers import ConvNormAct
-from hwnas.search_spaces.simplenet_config import PRESETS, Group, SimpleNetConfig
-from hwnas.search_spaces.simplenet_steps import chosen_parts, depth_of, part_table
+from hwnas.search_spaces.simplenet.config import PRESETS, Group, SimpleNetConfig
+from hwnas.search_spaces.simplenet.steps import chosen_parts, depth_of, part_table
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import PartTable
 

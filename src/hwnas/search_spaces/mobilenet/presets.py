@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
+from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 
 __all__ = ["PRESETS"]
 

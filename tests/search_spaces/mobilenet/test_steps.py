@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import MobileNetConfig, MobileNetSpace, Stage, StepTable, mobilenet
-from hwnas.search_spaces.mobilenet_presets import PRESETS
+from hwnas.search_spaces.mobilenet.presets import PRESETS
 
 stages = st.builds(
     Stage,

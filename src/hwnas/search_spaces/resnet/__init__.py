@@ -1,0 +1,6 @@
+"""Residual networks of bottlenecks, up to ResNet-50."""
+
+from hwnas.search_spaces.resnet.config import PRESETS, ResNetConfig, ResNetStage
+from hwnas.search_spaces.resnet.space import ResNetSpace, resnet
+
+__all__ = ["PRESETS", "ResNetConfig", "ResNetSpace", "ResNetStage", "resnet"]
