@@ -20,6 +20,21 @@ class When:
     name: str
     values: tuple[Option, ...]
 
+    @classmethod
+    def deeper(cls, name: str, depths: Sequence[int], position: int) -> When | None:
+        """That a row, whose depth is the choice ``name``, goes beyond a position counted from 0.
+
+        Args:
+            name: Of the choice.
+            depths: Its options.
+            position: Of a block.
+
+        Returns:
+            None where the row always does.
+        """
+        deep_enough = tuple(depth for depth in depths if depth > position)
+        return None if len(deep_enough) == len(depths) else cls(name, deep_enough)
+
 
 @dataclass(frozen=True)
 class Choice:

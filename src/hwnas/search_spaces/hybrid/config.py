@@ -1,9 +1,9 @@
-"""What is elastic and what is fixed in a space of convolution and attention, and presets."""
+"""What is elastic and what is fixed in a space of convolution and attention."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -11,7 +11,7 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces.choices import checked_options
 from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
 
-__all__ = ["PRESETS", "BlockKind", "Fused", "HybridConfig", "HybridStage", "heads_of"]
+__all__ = ["BlockKind", "Fused", "HybridConfig", "HybridStage", "heads_of"]
 
 BlockKind = Literal["convolution", "attention", "both"]
 Fused = Literal["none", "first", "all"]
@@ -73,6 +73,15 @@ class HybridStage:
     def kinds_with(self, part: BlockKind) -> tuple[BlockKind, ...]:
         """The options for blocks that have a convolution, or an attention."""
         return tuple(kind for kind in self.blocks if kind in (part, "both"))
+
+    @property
+    def ratios(self) -> Mapping[str, tuple[BlockKind, ...]]:
+        """The sizes that are chosen for blocks after the first, and which blocks have them."""
+        found = {
+            "expand_ratio": self.kinds_with("convolution"),
+            "mlp_ratio": self.kinds_with("attention"),
+        }
+        return {name: kinds for name, kinds in found.items() if kinds}
 
 
 @dataclass(frozen=True)
@@ -168,77 +177,3 @@ def _check_distinct(config: HybridConfig) -> None:
             f"width {list(config.width)}: two of them round to the same channels; choose widths "
             "further apart"
         )
-
-
-_ANY: tuple[BlockKind, ...] = ("convolution", "attention", "both")
-
-
-def _sides(image_shape: tuple[int, int, int], *sevenths: int) -> tuple[int, ...]:
-    side = max(image_shape[:2])
-    return tuple(sorted({max(1, side * part // 7) for part in sevenths}))
-
-
-def _tiny(image_shape: tuple[int, int, int]) -> HybridConfig:
-    return HybridConfig(
-        stages=(
-            HybridStage(16, 1, (1, 2), expand_ratio=(2, 4), fused="all"),
-            HybridStage(32, 2, (1, 2, 3), _ANY, (2, 4), (1, 2)),
-            HybridStage(64, 2, (1, 2, 3), _ANY, (2, 4), (1, 2)),
-        ),
-        resolution=_sides(image_shape, 7, 14),
-        stem_stride=1,
-        head_channels=128,
-        feature_channels=128,
-    )
-
-
-def _small(image_shape: tuple[int, int, int]) -> HybridConfig:
-    return HybridConfig(
-        stages=(
-            HybridStage(24, 1, (1, 2), expand_ratio=(2, 4), fused="all"),
-            HybridStage(32, 2, (1, 2, 3), ("convolution", "both"), (2, 4), (2, 4), "first", 2),
-            HybridStage(64, 2, (1, 2, 3, 4), _ANY, (2, 4), (2, 4), "first", 1),
-            HybridStage(96, 2, (1, 2, 3), _ANY, (2, 4), (2, 4), "first", 1),
-        ),
-        resolution=_sides(image_shape, 6, 7),
-        width=(0.5, 1.0),
-        stem_stride=1,
-        head_channels=256,
-        feature_channels=256,
-    )
-
-
-def _large(image_shape: tuple[int, int, int]) -> HybridConfig:
-    """Around LowFormer-B0, with attention wherever a search wants it."""
-    return HybridConfig(
-        stages=(
-            HybridStage(32, 2, (1, 2), expand_ratio=(2, 4), fused="all"),
-            HybridStage(64, 2, (1, 2, 3), ("convolution", "both"), (2, 4), (2, 4), "first", 2),
-            HybridStage(128, 2, (2, 3, 4, 5), _ANY, (2, 4), (2, 4), "first", 2),
-            HybridStage(256, 2, (2, 3, 4, 5), _ANY, (2, 4), (2, 4), "first", 1),
-        ),
-        resolution=_sides(image_shape, 5, 6, 7),
-        width=(0.75, 1.0),
-        dropout=0.1,
-    )
-
-
-def _lowformer_b0(image_shape: tuple[int, int, int]) -> HybridConfig:
-    """The authors' network, except that all its convolutions have normalisations, not biases."""
-    return HybridConfig(
-        stages=(
-            HybridStage(32, fused="all"),
-            HybridStage(64, fused="all"),
-            HybridStage(128, 2, (4,), ("both",), fused="all", attention_stride=2),
-            HybridStage(256, 2, (5,), ("both",), fused="first"),
-        ),
-        resolution=_sides(image_shape, 7),
-    )
-
-
-PRESETS: Mapping[str, Callable[[tuple[int, int, int]], HybridConfig]] = {
-    "tiny": _tiny,
-    "small": _small,
-    "large": _large,
-    "lowformer-b0": _lowformer_b0,
-}

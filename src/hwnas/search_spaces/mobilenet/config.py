@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.choices import checked_options
+from hwnas.search_spaces.choices import Option, checked_options
 from hwnas.search_spaces.layers import Activation, hidden_channels, scaled_channels
 from hwnas.search_spaces.mobilenet.operators import check_fit, checked_operators
 
@@ -52,6 +53,13 @@ class Stage:
         if self.channels < 1:
             raise ConfigError(f"Stage.channels is {self.channels}; expected at least 1")
         object.__setattr__(self, "operators", checked_operators(self.operators))
+
+    @property
+    def decisions(self) -> Mapping[str, tuple[Option, ...]]:
+        """What is chosen for each block, and the options."""
+        if self.operators:
+            return {"operator": self.operators}
+        return {"kernel_size": self.kernel_size, "expand_ratio": self.expand_ratio}
 
 
 @dataclass(frozen=True)
