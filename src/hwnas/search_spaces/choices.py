@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
 
-__all__ = ["Choice", "Option", "When", "checked_options"]
+__all__ = ["Choice", "Option", "When", "checked_options", "checked_whole"]
 
 Option = int | float | str
 
@@ -86,3 +86,15 @@ def checked_options(name: str, options: Sequence[float]) -> tuple[float, ...]:
             f"{name} is {list(options)}; expected positive options, increasing, none twice"
         )
     return tuple(int(option) if option == int(option) else option for option in options)
+
+
+def checked_whole(name: str, options: Sequence[float]) -> tuple[int, ...]:
+    """As `checked_options`, of what is counted.
+
+    Raises:
+        ConfigError: Beside that, an option is no whole number.
+    """
+    checked = checked_options(name, options)
+    if any(option != int(option) for option in checked):
+        raise ConfigError(f"{name} is {list(options)}; expected whole numbers")
+    return tuple(int(option) for option in checked)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.choices import checked_options
+from hwnas.search_spaces.checks import (
+    check_counts,
+    check_dropout,
+    check_expansion,
+    check_sides,
+    check_stride,
+)
+from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
 
 __all__ = ["BlockKind", "Fused", "HybridConfig", "HybridStage", "heads_of"]
@@ -44,15 +50,15 @@ class HybridStage:
     attention_stride: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("depth", "expand_ratio", "mlp_ratio"):
+        object.__setattr__(self, "depth", checked_whole("HybridStage.depth", self.depth))
+        for name in ("expand_ratio", "mlp_ratio"):
             options = checked_options(f"HybridStage.{name}", getattr(self, name))
             object.__setattr__(self, name, options)
         object.__setattr__(self, "blocks", tuple(self.blocks))
         if self.channels < 1:
             raise ConfigError(f"HybridStage.channels is {self.channels}; expected at least 1")
         for name in ("stride", "attention_stride"):
-            if getattr(self, name) not in (1, 2):
-                raise ConfigError(f"HybridStage.{name} is {getattr(self, name)}; expected 1 or 2")
+            check_stride(f"HybridStage.{name}", getattr(self, name))
         if self.fused not in get_args(Fused):
             raise ConfigError(f"HybridStage.fused is {self.fused!r}; expected none, first, all")
         kinds = get_args(BlockKind)
@@ -115,29 +121,19 @@ class HybridConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("resolution", "width"):
-            object.__setattr__(self, name, checked_options(name, getattr(self, name)))
+        object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
+        object.__setattr__(self, "width", checked_options("width", self.width))
         if not self.stages:
             raise ConfigError("stages is empty; a network needs at least one HybridStage")
-        if self.stem_stride not in (1, 2):
-            raise ConfigError(f"stem_stride is {self.stem_stride}; expected 1 or 2")
-        for name in (
-            "head_width", "in_channels", "outputs", "stem_channels", "head_channels",
-            "feature_channels",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
-        total = self.stem_stride * math.prod(stage.stride for stage in self.stages)
-        if min(self.resolution) < total:
-            raise ConfigError(
-                f"images of {min(self.resolution)} pixels are smaller than the space can take: its "
-                f"strides multiply to {total}. Lower space.stem_stride or the strides of the "
-                f"stages, or set space.resolution to at least {total}"
-            )
+        check_stride("stem_stride", self.stem_stride)
+        check_counts(self, "head_width", "in_channels", "outputs")
+        check_counts(self, "stem_channels", "head_channels", "feature_channels")
+        check_dropout(self.dropout)
+        strides = [self.stem_stride, *(stage.stride for stage in self.stages)]
+        check_sides(self.resolution, strides)
         _check_heads(self)
         _check_distinct(self)
+        _check_expansions(self)
 
 
 def heads_of(channels: int, head_width: int) -> int:
@@ -153,6 +149,18 @@ def _check_heads(config: HybridConfig) -> None:
                 f"channels of stages[{s}]; choose multiples of {2 * config.head_width}, or another "
                 "head_width"
             )
+
+
+def _check_expansions(config: HybridConfig) -> None:
+    """Raise where shared weights would lack an expansion layer."""
+    before = config.stem_channels
+    for s, stage in enumerate(config.stages):
+        first = [] if stage.fused in ("first", "all") else [before]
+        later = [stage.channels] if max(stage.depth) > 1 and stage.kinds_with("convolution") else []
+        for channels in first + (later if stage.fused != "all" else []):
+            inputs = [scaled_channels(channels, width) for width in config.width]
+            check_expansion(f"stages[{s}]", inputs, stage.expand_ratio)
+        before = stage.channels
 
 
 def _check_distinct(config: HybridConfig) -> None:

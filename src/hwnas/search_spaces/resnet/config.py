@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.choices import checked_options
+from hwnas.search_spaces.checks import check_counts, check_dropout, check_sides, check_stride
+from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import make_divisible
 
 __all__ = ["ResNetConfig", "ResNetStage"]
@@ -32,11 +32,10 @@ class ResNetStage:
     expand_ratio: tuple[float, ...] = (0.25,)
 
     def __post_init__(self) -> None:
-        for name in ("depth", "expand_ratio"):
-            options = checked_options(f"ResNetStage.{name}", getattr(self, name))
-            object.__setattr__(self, name, options)
-        if self.stride not in (1, 2):
-            raise ConfigError(f"ResNetStage.stride is {self.stride}; expected 1 or 2")
+        object.__setattr__(self, "depth", checked_whole("ResNetStage.depth", self.depth))
+        ratios = checked_options("ResNetStage.expand_ratio", self.expand_ratio)
+        object.__setattr__(self, "expand_ratio", ratios)
+        check_stride("ResNetStage.stride", self.stride)
         if self.channels < 1:
             raise ConfigError(f"ResNetStage.channels is {self.channels}; expected at least 1")
 
@@ -78,26 +77,16 @@ class ResNetConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("resolution", "width"):
-            object.__setattr__(self, name, checked_options(name, getattr(self, name)))
+        object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
+        object.__setattr__(self, "width", checked_options("width", self.width))
         if not self.stages:
             raise ConfigError("stages is empty; a network needs at least one ResNetStage")
-        for name in ("in_channels", "outputs", "stem_channels"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if self.stem_stride not in (1, 2):
-            raise ConfigError(f"stem_stride is {self.stem_stride}; expected 1 or 2")
+        check_counts(self, "in_channels", "outputs", "stem_channels")
+        check_stride("stem_stride", self.stem_stride)
         if self.stem_kernel_size < 1 or self.stem_kernel_size % 2 == 0:
             raise ConfigError(f"stem_kernel_size is {self.stem_kernel_size}; expected an odd size")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
-        total = math.prod(self.strides)
-        if min(self.resolution) < total:
-            raise ConfigError(
-                f"images of {min(self.resolution)} pixels are smaller than the space can take: its "
-                f"strides multiply to {total}. Lower space.stem_stride or the strides of the "
-                f"stages, leave out space.stem_pool, or set space.resolution to at least {total}"
-            )
+        check_dropout(self.dropout)
+        check_sides(self.resolution, self.strides, ", leave out space.stem_pool")
         _check_distinct(self)
 
     @property

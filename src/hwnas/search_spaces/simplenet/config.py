@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.choices import checked_options
+from hwnas.search_spaces.checks import check_counts, check_dropout
+from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import make_divisible
 
 __all__ = ["Group", "SimpleNetConfig"]
@@ -38,7 +39,7 @@ class Group:
             raise ConfigError(f"Group.channels is {list(self.channels)}; expected numbers from 1")
         kernels = self.kernel_size * layers if len(self.kernel_size) == 1 else self.kernel_size
         object.__setattr__(self, "kernel_size", kernels)
-        object.__setattr__(self, "depth", checked_options("Group.depth", self.depth or (layers,)))
+        object.__setattr__(self, "depth", checked_whole("Group.depth", self.depth or (layers,)))
         object.__setattr__(self, "width", checked_options("Group.width", self.width))
         if len(kernels) != layers or any(size < 1 or size % 2 == 0 for size in kernels):
             raise ConfigError(
@@ -100,14 +101,11 @@ class SimpleNetConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "resolution", checked_options("resolution", self.resolution))
+        object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
         if not self.groups:
             raise ConfigError("groups is empty; a network needs at least one Group")
-        for name in ("in_channels", "outputs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
+        check_counts(self, "in_channels", "outputs")
+        check_dropout(self.dropout)
         halvings = len(self.groups) - 1
         if min(self.resolution) < 2**halvings:
             raise ConfigError(

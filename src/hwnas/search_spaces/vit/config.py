@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.choices import checked_options
+from hwnas.search_spaces.checks import check_counts, check_dropout
+from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import make_divisible, rank_of
 
 __all__ = ["Position", "VitConfig", "hidden_width"]
@@ -52,20 +53,15 @@ class VitConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("depth", "width", "heads", "mlp_ratio", "resolution"):
-            object.__setattr__(self, name, checked_options(name, getattr(self, name)))
-        for name in ("depth", "width", "heads", "resolution", "patch_size"):
-            if any(option != int(option) for option in getattr(self, name)):
-                raise ConfigError(f"{name} is {list(getattr(self, name))}; expected whole numbers")
+        for name in ("depth", "width", "heads", "resolution"):
+            object.__setattr__(self, name, checked_whole(name, getattr(self, name)))
+        object.__setattr__(self, "mlp_ratio", checked_options("mlp_ratio", self.mlp_ratio))
         if self.rank:
             object.__setattr__(self, "rank", checked_options("rank", self.rank))
             if max(self.rank) > 1:
                 raise ConfigError(f"rank is {list(self.rank)}; expected shares of at most 1")
-        for name in ("in_channels", "outputs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
+        check_counts(self, "in_channels", "outputs")
+        check_dropout(self.dropout)
         if self.position not in ("convolution", "table"):
             raise ConfigError(f"position is {self.position!r}; expected convolution, table")
         object.__setattr__(self, "head_width", _checked_head_width(self))
@@ -98,8 +94,8 @@ def _checked_head_width(config: VitConfig) -> int:
 
 
 def _checked_patches(config: VitConfig) -> tuple[int, ...]:
-    sizes = checked_options("patch_size, from its end,", tuple(reversed(config.patch_size)))
-    for patch in (int(size) for size in reversed(sizes)):
+    sizes = checked_whole("patch_size, from its end,", tuple(reversed(config.patch_size)))
+    for patch in reversed(sizes):
         for resolution in config.resolution:
             if resolution < patch:
                 raise ConfigError(
@@ -121,7 +117,7 @@ def _checked_patches(config: VitConfig) -> tuple[int, ...]:
             f'position = "table" needs a single patch size, not {list(config.patch_size)}: tokens '
             'of one place would read another\'s entry; use position = "convolution"'
         )
-    return tuple(int(size) for size in reversed(sizes))
+    return tuple(reversed(sizes))
 
 
 def _check_distinct(config: VitConfig) -> None:
