@@ -158,6 +158,39 @@ def test_arrays_that_do_not_fit(
     refused(["data.source=npz:a.npz"], *parts)
 
 
+@pytest.mark.parametrize(
+    ("space", "parts"),
+    [
+        ('name="mobilenet", stages=[]', ["stages is empty", "at least one Stage"]),
+        ('name="mobilenet", width=[0.99, 1]', ["two of them round", "choose widths further apart"]),
+        (
+            'name="mobilenet", width=[1], stages=[{channels=16, expand_ratio=[0.5, 1]}]',
+            ["no expansion layer to lend", "add a larger ratio"],
+        ),
+        (
+            'name="mobilenet", stages=[{channels=20, operators=["k3_e1_g3", "k3_e3"]}]',
+            ["3 groups, which do not divide the channels", "leave that block out"],
+        ),
+        ('name="resnet", preset="resnet-50"', ["strides multiply to 32", "space.stem_stride"]),
+        ('name="resnet", stages=[{channels=32, depth=[0, 1]}]', ["ResNetStage.depth is [0, 1]"]),
+        ('name="vit", heads=[5], head_width=0', ["5 heads do not divide", "set head_width"]),
+        ('name="vit", patch_size=[16]', ["smaller than a patch of 16", "space.patch_size"]),
+        ('name="hybrid", head_width=12', ["do not divide half", "choose multiples of 24"]),
+        (
+            'name="hybrid", stages=[{channels=32, blocks=["convolution", "attention"]}]',
+            ['the last has to be "both"'],
+        ),
+        ('name="simplenet", groups=[{channels=[16], width=[0.9, 1]}]', ["widths further apart"]),
+        ('name="simplenet", preset="full"', ["halved 4 times", "at least 16"]),
+        ('name="nasbench201", cells=0', ["cells is 0", "at least 1"]),
+    ],
+)
+def test_a_space_that_cannot_work(
+    refused: Callable[..., str], space: str, parts: list[str]
+) -> None:
+    refused([f"space={{{space}}}"], *parts)
+
+
 def test_images_that_are_too_small_for_the_space(
     refused: Callable[..., str], quick_recipe: Path, tmp_path: Path
 ) -> None:

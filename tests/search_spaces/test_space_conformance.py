@@ -6,9 +6,11 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache, cached_property, partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -50,6 +52,8 @@ from hwnas.search_spaces import (
     trace,
     vit,
 )
+from hwnas.search_spaces.block_space import BlockSpace
+from hwnas.search_spaces.places import Place
 
 
 class GatedBlock(nn.Module):
@@ -109,6 +113,30 @@ class GatedSpace(SearchSpace):
             for i in range(int(values["depth"]))
         ]
         return GatedNetwork(width, blocks)
+
+
+class SiblingSpace(BlockSpace):
+    """A user's own space that says what stands where; blocks may be absent among what stays."""
+
+    name = "siblings"
+    choices = (Choice("width", (4, 8)), Choice("depth", (1, 2, 4)), Choice("kernel", (1, 3)))
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        width, sizes = {"width": "width"}, {"width": "width", "kernel_size": "kernel"}
+        make = partial(GatedBlock, squeezed=0)
+        blocks = (Place(f"block{b}", make, sizes, "depth", b + 1) for b in range(4))
+        outputs = Place("outputs", lambda width: nn.Linear(width, 5), width)
+        return Place("stem", lambda width: nn.Conv2d(3, width, 3), width), *blocks, outputs
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
+        return 3, 6, 6
+
+    def frame(self, blocks: Mapping[str, nn.Module]) -> nn.Sequential:
+        between = {name: block for name, block in blocks.items() if name.startswith("block")}
+        pool, flat = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        parts = {"stem": blocks["stem"], "activation": nn.ReLU(), **between, "pool": pool}
+        return nn.Sequential(OrderedDict(parts, flat=flat, outputs=blocks["outputs"]))
 
 
 class Joined(nn.Module):
@@ -223,6 +251,7 @@ SPACES: dict[str, SearchSpace] = {
     "mobilenet-tiny": mobilenet((8, 8, 1), 10),
     "mobilenet-small": mobilenet((28, 28, 1), 10),
     "gated": GatedSpace(),
+    "siblings": SiblingSpace(),
     "nasbench201": nasbench201((8, 8, 3), 4, channels=4, cells=1),
     "resnet-countable": RESNET,
     "resnet-tiny": resnet((8, 8, 1), 10),
@@ -253,6 +282,8 @@ every_space = pytest.mark.parametrize("space", (SPACES | LARGE).values(), ids=SP
 CONDITIONAL = {n: s for n, s in (SPACES | LARGE).items() if any(c.when for c in s.choices)}
 conditional_space = pytest.mark.parametrize("space", CONDITIONAL.values(), ids=CONDITIONAL)
 runnable_space = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+BLOCKS = {name: space for name, space in SPACES.items() if space.places}
+block_space = pytest.mark.parametrize("space", BLOCKS.values(), ids=BLOCKS)
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -406,7 +437,7 @@ def test_steps_of_codes_are_those_of_traced_networks(space: SearchSpace, seed: i
 
 
 def test_the_shipped_spaces_know_their_steps() -> None:
-    unknown = {"gated", "elastic", "channels-resnet"}  # a user's own networks
+    unknown = {"gated", "siblings", "elastic", "channels-resnet"}  # a user's own networks
     for name, space in (SPACES | LARGE).items():
         codes = np.array([space.encode(space.smallest())])
         assert (space.steps(codes) is None) == (name in unknown)
@@ -545,13 +576,14 @@ def recalibrate(network: nn.Module, batches: list[Tensor]) -> None:
             network(batch)
 
 
-def trained_a_little(space: SearchSpace, seed: int) -> Supernet:
+@cache
+def trained_a_little(space: SearchSpace) -> Supernet:
     """A supernet whose weights and statistics are not those of its start."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     supernet = space.supernet().train()
     optimiser = torch.optim.SGD(supernet.parameters(), lr=0.01)
     for step in range(2):
-        architecture = sampled(space, seed + step)
+        architecture = sampled(space, step)
         supernet.activate(architecture)
         optimiser.zero_grad()
         supernet(images(space, architecture, seed=step)).square().mean().backward()
@@ -564,7 +596,7 @@ def trained_a_little(space: SearchSpace, seed: int) -> Supernet:
 @given(seed=seeds)
 def test_active_and_extracted_agree(space: SearchSpace, seed: int) -> None:
     """The law of weight sharing: after training steps, and after recalibration of each."""
-    supernet = trained_a_little(space, seed).eval()
+    supernet = trained_a_little(space).eval()
     architecture = sampled(space, seed ^ 1)
     batch = images(space, architecture, seed=seed)
     supernet.activate(architecture)
@@ -582,8 +614,54 @@ def test_active_and_extracted_agree(space: SearchSpace, seed: int) -> None:
 
 
 @runnable_space
+@settings(max_examples=6)
+@given(seed=seeds)
+def test_what_is_active_is_what_is_built(space: SearchSpace, seed: int) -> None:
+    """A network put together of blocks, whatever was active before, is that of `build`."""
+    supernet, architecture = trained_a_little(space).eval(), sampled(space, seed)
+    for each in (space.smallest(), sampled(space, seed ^ 1), space.largest(), architecture):
+        supernet.activate(each)
+    built, batch = space.build(architecture).eval(), images(space, architecture)
+    with torch.no_grad():
+        outputs = supernet(batch)
+        state = supernet.active.state_dict()
+        assert list(state) == list(built.state_dict())
+        built.load_state_dict(state)
+        torch.testing.assert_close(outputs, built(batch), rtol=1e-5, atol=1e-5)
+
+
+@block_space
+def test_activating_a_network_builds_none(
+    space: SearchSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each block that it needs is made once; so a network of known blocks takes microseconds."""
+    supernet, rng, made = trained_a_little(space), random.Random(0), list[str]()
+
+    def counted(place: Place, key: object, module: object = Place.module) -> nn.Module:
+        made.append(f"{place.name} {key}")
+        return module(place, key)  # type: ignore[operator, no-any-return]
+
+    monkeypatch.setattr(type(space), "build", None)
+    monkeypatch.setattr(Place, "module", counted)
+    for _ in range(40):
+        supernet.activate(space.sample(rng))
+    assert len(set(made)) == len(made)
+    made.clear()
+    rng.seed(0)
+    for _ in range(40):
+        supernet.activate(space.sample(rng))
+    assert not made
+
+
+def test_the_shipped_spaces_say_what_stands_where() -> None:
+    whole = {"gated", "elastic", "channels-resnet"}
+    for name, space in (SPACES | LARGE).items():
+        assert (not space.places) == (name in whole)
+
+
+@runnable_space
 def test_gradients_reach_exactly_the_active_corner(space: SearchSpace) -> None:
-    supernet = trained_a_little(space, 0).train()
+    supernet = trained_a_little(space).train()
     architecture = sampled(space, 3)
     batch = images(space, architecture, batch=8)
     supernet.activate(architecture)
@@ -619,7 +697,7 @@ def centre_or_first(tensor: Tensor, shape: torch.Size) -> Tensor:
 
 @runnable_space
 def test_extract_gives_a_plain_module_and_leaves_the_supernet(space: SearchSpace) -> None:
-    supernet = trained_a_little(space, 0).eval()
+    supernet = trained_a_little(space).eval()
     before = {name: t.clone() for name, t in supernet.state_dict().items()}
     architecture = space.smallest()
     extracted = supernet.extract(architecture)

@@ -1,8 +1,10 @@
 """Weight sharing beyond the laws that all spaces keep (test_space_conformance.py)."""
 
 import copy
+import gc
 import pickle
 import random
+import weakref
 
 import pytest
 import torch
@@ -152,9 +154,42 @@ def test_batch_norms_are_those_of_the_forward_pass() -> None:
     assert len(batch_norms(supernet)) < len(batch_norms(supernet.shared))
 
 
+class Wide(TwoNames):
+    """Networks that are built as a whole, more of them than are remembered."""
+
+    name = "wide"
+    choices = (Choice("width", tuple(range(1, 101))),)
+
+    def build(self, architecture: Architecture) -> nn.Module:
+        width = int(architecture.as_dict()["width"])
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, width), nn.Linear(width, 3))
+
+
 def test_more_architectures_than_are_remembered_still_work() -> None:
-    rng = random.Random(0)
-    supernet = SPACE.supernet().eval()
-    for _ in range(70):
+    space = Wide()
+    supernet, images = space.supernet().eval(), torch.randn(2, 1, 1, 4)
+    networks = [space.architecture({"width": width}) for width in range(1, 101)]
+    first = weakref.ref(activated(supernet, networks[0]))
+    for network in (*networks, *networks[:3]):
+        activated(supernet, network)
+        with torch.no_grad():
+            torch.testing.assert_close(supernet(images), supernet.extract(network)(images))
+    assert first() is None
+
+
+def activated(supernet: Supernet, architecture: Architecture) -> nn.Module:
+    supernet.activate(architecture)
+    return supernet.active
+
+
+def test_more_blocks_than_are_remembered_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each place only so many are kept; the rest is forgotten and made again."""
+    monkeypatch.setattr("hwnas.search_spaces.skeletons._KEPT_BLOCKS", 2)
+    supernet, rng = SPACE.supernet().eval(), random.Random(0)
+    seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+    for _ in range(40):
         supernet.activate(SPACE.sample(rng))
+        seen.update(supernet.active.get_submodule(place.name) for place in SPACE.places[:2])
+    gc.collect()
+    assert len(seen) <= 2 * 2
     agrees_with_itself(supernet)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
 
-__all__ = ["Choice", "Option", "When", "checked_options"]
+__all__ = ["Choice", "Option", "When", "checked_options", "checked_whole"]
 
 Option = int | float | str
 
@@ -19,6 +19,21 @@ class When:
 
     name: str
     values: tuple[Option, ...]
+
+    @classmethod
+    def deeper(cls, name: str, depths: Sequence[int], position: int) -> When | None:
+        """That a row, whose depth is the choice ``name``, goes beyond a position counted from 0.
+
+        Args:
+            name: Of the choice.
+            depths: Its options.
+            position: Of a block.
+
+        Returns:
+            None where the row always does.
+        """
+        deep_enough = tuple(depth for depth in depths if depth > position)
+        return None if len(deep_enough) == len(depths) else cls(name, deep_enough)
 
 
 @dataclass(frozen=True)
@@ -71,3 +86,15 @@ def checked_options(name: str, options: Sequence[float]) -> tuple[float, ...]:
             f"{name} is {list(options)}; expected positive options, increasing, none twice"
         )
     return tuple(int(option) if option == int(option) else option for option in options)
+
+
+def checked_whole(name: str, options: Sequence[float]) -> tuple[int, ...]:
+    """As `checked_options`, of what is counted.
+
+    Raises:
+        ConfigError: Beside that, an option is no whole number.
+    """
+    checked = checked_options(name, options)
+    if any(option != int(option) for option in checked):
+        raise ConfigError(f"{name} is {list(options)}; expected whole numbers")
+    return tuple(int(option) for option in checked)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -13,11 +14,13 @@ from torch import Tensor, nn
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.blueprint import blueprint
+from hwnas.search_spaces.places import Place, Values
 from hwnas.search_spaces.space import SearchSpace, Segments
 
 __all__ = ["Piece", "Skeleton", "Skeletons", "Slot", "corner", "pieces_of", "slots_of"]
 
-_KEPT = 64  # whole networks, of spaces that do not say what their blocks depend on
+_KEPT = 64  # whole networks, of spaces that do not say what they are put together of
+_KEPT_BLOCKS = 128  # at each place, so that spaces of very many options stay within memory
 
 
 def corner(tensor: Tensor, shape: torch.Size) -> Tensor:
@@ -136,9 +139,10 @@ class Skeleton:
 class Skeletons:
     """The skeletons of a space's networks.
 
-    Where the space says what its blocks depend on (`SearchSpace.blocks`), each block is made once,
-    and a network is put together of blocks in a frame that all networks share: the newest skeleton
-    takes the place of the one before. Of other spaces the last networks are kept as they are.
+    Where the space says what its networks are put together of (`SearchSpace.places`), each block is
+    made once, and a network is put together of blocks in a frame that all networks share: the
+    newest skeleton takes the place of the one before. Of other spaces the last networks are kept as
+    they are. Either way memory is bounded, whatever the number of networks.
 
     Args:
         space: Of the networks.
@@ -149,9 +153,9 @@ class Skeletons:
         self._space, self._shared = space, shared
         self._fingerprint = space.fingerprint
         self._whole: OrderedDict[Architecture, Skeleton] = OrderedDict()
-        largest = space.largest()
-        places = space.blocks(largest)
-        self._frame = None if places is None else _Frame(self._built(largest), places)
+        self._frame = None
+        if space.places:
+            self._frame = _Frame(self._built(space.largest()), space.places, self._piece)
 
     def of(self, architecture: Architecture) -> Skeleton:
         """The skeleton of a network.
@@ -161,16 +165,9 @@ class Skeletons:
         """
         if architecture.space != self._fingerprint:
             self._space.check(architecture)
-        keys = self._space.blocks(architecture)
-        if self._frame is None or keys is None:
+        if self._frame is None:
             return self._kept(architecture)
-        missing = self._frame.missing(keys)
-        if missing:
-            built = self._built(architecture)
-            for place in missing:
-                piece = self._piece(built.get_submodule(place), place)
-                self._frame.keep(place, keys[place], piece)
-        return self._frame.filled(keys)
+        return self._frame.filled(self._space.values(architecture))
 
     def _kept(self, architecture: Architecture) -> Skeleton:
         if architecture in self._whole:
@@ -201,46 +198,96 @@ class Skeletons:
 
 
 class _Frame:
-    """What is around blocks, and all blocks that there were so far.
+    """What is around blocks, and the blocks that there were so far.
 
     Args:
         module: The largest network.
         places: Of its blocks, which no network has others than.
+        piece: Makes a piece of a block and the name of its place.
     """
 
-    def __init__(self, module: nn.Module, places: Iterable[str]) -> None:
-        self.module = module
-        self._pieces: dict[str, dict[Hashable, Piece]] = {place: {} for place in places}
-        parents = dict.fromkeys(place.rpartition(".")[0] for place in self._pieces)
-        # Of each module that holds blocks: its children, with the places of those that are blocks.
-        self._templates = [
-            (container, [(n, _place(parent, n, self._pieces), m) for n, m in children])
-            for parent in parents
-            for container in (module.get_submodule(parent),)
-            for children in (tuple(container.named_children()),)
+    def __init__(
+        self,
+        module: nn.Module,
+        places: Sequence[Place],
+        piece: Callable[[nn.Module, str], Piece],
+    ) -> None:
+        self._module, self._piece = module, piece
+        names = {place.name for place in places}
+        self._rows = {
+            parent: _Row(module.get_submodule(parent), parent, names)
+            for parent in {each.name.rpartition(".")[0] for each in places if each.depth}
+        }
+        self._sites = [self._site(place) for place in places]
+
+    def filled(self, values: Values) -> Skeleton:
+        """The network that these values decide."""
+        pieces = []
+        for row in self._rows.values():
+            row.present.clear()
+        for place, depth, position, key_of, kept, siblings, child in self._sites:
+            if not depth or values[depth] >= position:
+                key = key_of(values)
+                piece = kept.get(key)
+                if piece is None:
+                    piece = self._made(place, values)
+                    if len(kept) >= _KEPT_BLOCKS:
+                        del kept[next(iter(kept))]
+                    kept[key] = piece
+                siblings[child] = piece.module
+                pieces.append(piece)
+        for row in self._rows.values():
+            row.fill()
+        return Skeleton(self._module, tuple(pieces))
+
+    def _made(self, place: Place, values: Values) -> Piece:
+        with blueprint():
+            module = place.module(place.key(values))
+        return self._piece(module, place.name)
+
+    def _site(self, place: Place) -> _Site:
+        """A place as it is filled, unpacked: this is done many times in every step of training."""
+        parent, _, child = place.name.rpartition(".")
+        row = self._rows.get(parent)
+        siblings = self._module.get_submodule(parent)._modules if row is None else row.present
+        names = place.decided_by.values()
+        key_of = itemgetter(*names) if names else _nothing
+        return place, place.depth, place.position, key_of, {}, siblings, child
+
+
+_Site = tuple[
+    Place, str, int, Callable[[Values], Any], dict[Any, Piece], dict[str, nn.Module | None], str
+]
+"""A place, its depth and position, what it depends on, kept blocks, where they go, their name."""
+
+
+def _nothing(values: Values) -> None:
+    """What a block depends on that is the same in all networks."""
+
+
+class _Row:
+    """A module with blocks that may be absent.
+
+    Args:
+        module: With all of them.
+        name: Of the module.
+        places: Names of all blocks.
+    """
+
+    def __init__(self, module: nn.Module, name: str, places: Container[str]) -> None:
+        self._module = module
+        self.present: dict[str, nn.Module | None] = {}
+        prefix = f"{name}." if name else ""
+        self._children = [
+            (child, None if prefix + child in places else own)
+            for child, own in module.named_children()
         ]
 
-    def missing(self, keys: Mapping[str, Hashable]) -> list[str]:
-        """Places whose block was not there yet."""
-        return [place for place, key in keys.items() if key not in self._pieces[place]]
-
-    def keep(self, place: str, key: Hashable, piece: Piece) -> None:
-        """Keep a block."""
-        self._pieces[place][key] = piece
-
-    def filled(self, keys: Mapping[str, Hashable]) -> Skeleton:
-        """The network with these blocks, all of which are kept."""
-        chosen = {place: self._pieces[place][key] for place, key in keys.items()}
-        for container, template in self._templates:
-            container.__dict__["_modules"] = {
-                name: chosen[place].module if place else own
-                for name, place, own in template
-                if not place or place in chosen
-            }
-        return Skeleton(self.module, tuple(chosen.values()))
-
-
-def _place(parent: str, child: str, places: Container[str]) -> str:
-    """The name of a child if a block stands there, else nothing."""
-    name = f"{parent}.{child}" if parent else child
-    return name if name in places else ""
+    def fill(self) -> None:
+        """Have the blocks that are present, in order among the other children."""
+        present = self.present
+        self._module.__dict__["_modules"] = {
+            child: present[child] if own is None else own
+            for child, own in self._children
+            if own is not None or child in present
+        }

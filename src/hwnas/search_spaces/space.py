@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from torch import nn
 from hwnas.search_spaces.architecture import Architecture, Candidate
 from hwnas.search_spaces.blueprint import blueprint
 from hwnas.search_spaces.choice_space import ChoiceSpace
+from hwnas.search_spaces.places import Place
 from hwnas.search_spaces.steps import PartTable, StepTable, counted
 from hwnas.search_spaces.tabular import TabularSpace
 from hwnas.search_spaces.workload import Workload, trace
@@ -74,18 +75,19 @@ class SearchSpace(ChoiceSpace):
         """
         return {}
 
-    def blocks(self, architecture: Architecture) -> Mapping[str, Hashable] | None:
-        """What a network is put together of, so that a supernet need not build it anew.
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """What networks are put together of, so that a supernet need not build each anew.
 
-        A network is then a frame that is the same for all networks, in which at each of these
-        places stands a module that nothing but the place and its key decide.
-
-        Returns:
-            By name of a submodule of `build`'s network, in their order, what the submodule depends
-            on; the places are among those of the largest network. None where networks are built as
-            a whole.
+        A network is then a frame that is the same for all networks, which has no tensors of its
+        own, with modules at the places that are taken; those of the largest network are all there
+        are. None where networks are built as a whole.
         """
-        return None
+        return ()
+
+    def values(self, architecture: Architecture) -> Mapping[str, Any]:
+        """What decides what stands at the `places`: the options, and what follows from them."""
+        return dict(architecture.values)
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
         """The stages of a network, for a picture; none where a space has no such thing."""

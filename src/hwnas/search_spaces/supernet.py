@@ -46,9 +46,10 @@ class Supernet(nn.Module):
         skeleton = self._skeletons.of(architecture)
         # Kept out of nn.Module's registry: a skeleton has no weights of its own.
         self.__dict__["active"], self._pieces = skeleton.module, skeleton.pieces
+        training = self.training
         for piece in skeleton.pieces:
-            if piece.module.training is not self.training:
-                piece.module.train(self.training)
+            if piece.module.training is not training:
+                piece.module.train(training)
 
     active: nn.Module
     """The active network without weights; its modules carry the modes of the forward pass."""

@@ -17,6 +17,7 @@ STAGE = HybridStage(32, 2, (1, 2), ("convolution", "both"))
         ({"channels": 0}, r"HybridStage\.channels is 0; expected at least 1"),
         ({"stride": 3}, r"HybridStage\.stride is 3; expected 1 or 2"),
         ({"attention_stride": 4}, r"HybridStage\.attention_stride is 4; expected 1 or 2"),
+        ({"depth": (1.5,)}, r"HybridStage\.depth is \[1\.5\]; expected whole numbers"),
         ({"depth": (0, 1)}, r"HybridStage\.depth is \[0, 1\]; expected positive options"),
         ({"blocks": ()}, r"blocks is \[\]; expected some of convolution, attention, both"),
         ({"blocks": ("pooling",)}, r"blocks is \['pooling'\]; expected only convolution"),
@@ -41,6 +42,10 @@ def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: st
         (
             {"stages": (HybridStage(32, expand_ratio=(2, 2.1)),)},
             r"stages\[0\]: at width 1 two ratios give the same of the hidden channels",
+        ),
+        (
+            {"stages": (HybridStage(32, expand_ratio=(0.25, 1)),)},
+            r"stages\[0\]\.expand_ratio \[0\.25, 1\]: at 1 a block of 16 channels has no expansion",
         ),
         ({"outputs": 0}, "outputs is 0; expected at least 1"),
         ({"dropout": 1.0}, r"dropout is 1\.0; expected a probability in \[0, 1\)"),

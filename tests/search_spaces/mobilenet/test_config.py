@@ -18,6 +18,8 @@ STAGE = Stage(16)
         ({"stride": 3}, r"Stage\.stride is 3; expected 1 or 2"),
         ({"kernel_size": (3, 4)}, r"Stage\.kernel_size is \(3, 4\); kernels must be odd"),
         ({"depth": ()}, r"Stage\.depth is \[\]; expected positive options"),
+        ({"depth": (1, 1.5)}, r"Stage\.depth is \[1, 1\.5\]; expected whole numbers"),
+        ({"kernel_size": (3.5,)}, r"Stage\.kernel_size is \[3\.5\]; expected whole numbers"),
         ({"depth": (0, 1)}, r"Stage\.depth is \[0, 1\]; expected positive options"),
         ({"kernel_size": (5, 3)}, r"Stage\.kernel_size is \[5, 3\]; expected positive options"),
         ({"expand_ratio": (3, 3)}, r"Stage\.expand_ratio is \[3, 3\]; expected positive options"),
@@ -45,6 +47,11 @@ def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: st
             {"stages": (Stage(16, expand_ratio=(2, 2.1)),)},
             r"stages\[0\]\.expand_ratio \[2, 2\.1\] gives \[32, 32\] hidden channels of 16",
         ),
+        (
+            {"stages": (Stage(16, expand_ratio=(0.5, 1)),)},
+            r"at 1 a block of 16 channels has no expansion layer to lend .* add a larger ratio",
+        ),
+        ({"resolution": (7.5,)}, r"resolution is \[7\.5\]; expected whole numbers"),
         ({"activation": "gelu"}, "activation is 'gelu'; expected relu, relu6, hard_swish"),
         ({"feature_channels": -1}, "feature_channels is -1; expected at least 0"),
         (
@@ -55,5 +62,6 @@ def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: st
     ],
 )
 def test_a_wrong_configuration_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as raised:
         dataclasses.replace(MobileNetConfig((STAGE,)), **change)
+    assert len(str(raised.value).splitlines()) == 1

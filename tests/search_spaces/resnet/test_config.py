@@ -17,6 +17,7 @@ STAGE = ResNetStage(64)
         ({"channels": 0}, r"ResNetStage\.channels is 0; expected at least 1"),
         ({"stride": 3}, r"ResNetStage\.stride is 3; expected 1 or 2"),
         ({"depth": ()}, r"ResNetStage\.depth is \[\]; expected positive options"),
+        ({"depth": (1.5,)}, r"ResNetStage\.depth is \[1\.5\]; expected whole numbers"),
         ({"depth": (0, 1)}, r"ResNetStage\.depth is \[0, 1\]; expected positive options"),
         ({"expand_ratio": (0.5, 0.25)}, r"ResNetStage\.expand_ratio is \[0\.5, 0\.25\]"),
     ],
@@ -50,8 +51,9 @@ def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: st
     ],
 )
 def test_a_wrong_configuration_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as raised:
         dataclasses.replace(ResNetConfig((STAGE,)), **change)
+    assert len(str(raised.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(("preset", "least"), [("tiny", 4), ("small", 6), ("resnet-50", 56)])

@@ -45,6 +45,7 @@ def test_images_have_to_outlast_the_halvings() -> None:
         ({"groups": ()}, "groups is empty"),
         ({"dropout": 1.0}, "dropout is 1.0"),
         ({"outputs": 0}, "outputs is 0"),
+        ({"resolution": (32.5,)}, r"resolution is \[32\.5\]; expected whole numbers"),
         ({"resolution": (32, 16)}, r"resolution is \[32, 16\]"),
     ],
 )

@@ -7,21 +7,22 @@ here they can be built, trained with shared weights, exported and measured.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.architecture import Architecture
+from hwnas.search_spaces.block_space import BlockSpace, row
+from hwnas.search_spaces.cells.network import Cell, Halving, head, operation, stem
 from hwnas.search_spaces.cells.steps import Skeleton, chosen_parts, part_table
 from hwnas.search_spaces.choices import Choice
+from hwnas.search_spaces.places import Place
 from hwnas.search_spaces.sketch import Sketch
-from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import PartTable, Step
 from hwnas.search_spaces.tabular import NasBench201Space
 from hwnas.search_spaces.tabular.nasbench201 import EDGES, OPERATIONS
@@ -31,66 +32,10 @@ __all__ = ["CellSpace", "nasbench201"]
 # From small to large; published tables number them in the order of `OPERATIONS`.
 _OPTIONS = ("none", "skip_connect", "avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3")
 _NUMBERS = np.array([OPERATIONS.index(option) for option in _OPTIONS])
-_NODES = 4
 _WIDTHS = (1, 2, 4)  # of the three stages, as multiples of the first
 
 
-class Nothing(nn.Module):
-    """An edge that carries nothing."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Zeros in the shape of x."""
-        return torch.zeros_like(x)
-
-
-class Cell(nn.Module):
-    """Four nodes; each is the sum of what its edges bring: (N, C, H, W) -> (N, C, H, W).
-
-    An edge with ``none`` is left out of the sum, so it costs nothing on any device; a node that no
-    edge leads to is zero.
-
-    Args:
-        channels: C.
-        operations: One for each edge, in the order of `EDGES`.
-    """
-
-    def __init__(self, channels: int, operations: Sequence[str]) -> None:
-        super().__init__()
-        self.edges = nn.ModuleList(_operation(name, channels) for name in operations)
-        self._carrying = [i for i, name in enumerate(operations) if name != "none"]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The last node, for an input of shape (N, C, H, W)."""
-        nodes = [x]
-        for node in range(1, _NODES):
-            brought = [
-                self.edges[i](nodes[EDGES[i][0]]) for i in self._carrying if EDGES[i][1] == node
-            ]
-            nodes.append(_total(brought) if brought else torch.zeros_like(x))
-        return nodes[-1]
-
-
-class Halving(nn.Module):
-    """A residual block of stride 2: (N, C, H, W) -> (N, C', H / 2, W / 2)."""
-
-    def __init__(self, in_channels: int, out_channels: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            _relu_conv_norm(in_channels, out_channels, 3, 2),
-            _relu_conv_norm(out_channels, out_channels, 3),
-        )
-        self.shortcut = nn.Sequential(
-            nn.AvgPool2d(2, 2, ceil_mode=True, count_include_pad=False),
-            nn.Conv2d(in_channels, out_channels, 1, bias=False),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Halve height and width of x, rounded up."""
-        halved: Tensor = self.body(x) + self.shortcut(x)
-        return halved
-
-
-class CellSpace(SearchSpace):
+class CellSpace(BlockSpace):
     """All 15,625 cells in one skeleton: a stem, then stages of equal cells, each half the size.
 
     Cells that compute the same by symmetry, or that differ only in edges that lead nowhere, are
@@ -143,18 +88,35 @@ class CellSpace(SearchSpace):
         height, width, channels = self.image_shape
         return channels, height, width
 
-    def build(self, architecture: Architecture) -> nn.Sequential:
-        """A plain module: (N, C, H, W) float32 -> (N, outputs) float32."""
-        operations = [str(option) for _, option in self.check(architecture).values]
-        parts: list[tuple[str, nn.Module]] = [("stem", self._stem())]
-        for stage, width in enumerate(_WIDTHS):
-            channels = self.channels * width
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Stem, the edges of each cell, what halves the feature maps, and head."""
+        found = [Place("stem", partial(stem, self.image_shape[2], self.channels))]
+        for stage, factor in enumerate(_WIDTHS):
+            channels = self.channels * factor
             if stage:
-                parts.append((f"halving{stage}", Halving(channels // 2, channels)))
-            cells = (Cell(channels, operations) for _ in range(self.cells))
-            parts.append((f"stage{stage}", nn.Sequential(*cells)))
-        parts.append(("head", self._head(channels)))
-        return nn.Sequential(OrderedDict(parts))
+                found.append(Place(f"halving{stage}", partial(Halving, channels // 2, channels)))
+            found += [
+                Place(
+                    f"stage{stage}.{cell}.edges.{edge}",
+                    partial(operation, channels),
+                    {"name": choice.name},
+                )
+                for cell in range(self.cells)
+                for edge, choice in enumerate(self.choices)
+            ]
+        return *found, Place("head", partial(head, channels, self.outputs))
+
+    def frame(self, blocks: Mapping[str, nn.Module]) -> nn.Sequential:
+        """See `BlockSpace.frame`."""
+        parts = OrderedDict(stem=blocks["stem"])
+        for stage in range(len(_WIDTHS)):
+            if stage:
+                parts[f"halving{stage}"] = blocks[f"halving{stage}"]
+            cells = (row(blocks, f"stage{stage}.{cell}.edges") for cell in range(self.cells))
+            parts[f"stage{stage}"] = nn.Sequential(*(Cell(edges) for edges in cells))
+        parts["head"] = blocks["head"]
+        return nn.Sequential(parts)
 
     def architecture_of(self, row: npt.ArrayLike) -> Architecture:
         """The architecture that a published table means by six numbers.
@@ -211,50 +173,9 @@ class CellSpace(SearchSpace):
         body.norm().simple("activation").pool().view().linear(self.outputs)
         return body.steps
 
-    def _stem(self) -> nn.Module:
-        conv = nn.Conv2d(self.image_shape[2], self.channels, 3, padding=1, bias=False)
-        return nn.Sequential(OrderedDict(conv=conv, norm=nn.BatchNorm2d(self.channels)))
-
-    def _head(self, channels: int) -> nn.Module:
-        return nn.Sequential(
-            OrderedDict(
-                norm=nn.BatchNorm2d(channels),
-                activation=nn.ReLU(inplace=True),
-                pool=nn.AdaptiveAvgPool2d(1),
-                flat=nn.Flatten(),
-                outputs=nn.Linear(channels, self.outputs),
-            )
-        )
-
 
 def nasbench201(
     image_shape: tuple[int, int, int], outputs: int, channels: int = 16, cells: int = 5
 ) -> CellSpace:
     """The space of a recipe's ``[space] name = "nasbench201"``; see `CellSpace`."""
     return CellSpace(image_shape, outputs, channels, cells)
-
-
-def _operation(name: str, channels: int) -> nn.Module:
-    if name == "none":
-        return Nothing()
-    if name == "skip_connect":
-        return nn.Identity()
-    if name == "avg_pool_3x3":
-        return nn.AvgPool2d(3, 1, 1, count_include_pad=False)
-    return _relu_conv_norm(channels, channels, 1 if name == "nor_conv_1x1" else 3)
-
-
-def _relu_conv_norm(
-    in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
-) -> nn.Module:
-    conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
-    # Not in place: the node that it reads has other edges too.
-    parts = OrderedDict(activation=nn.ReLU(), conv=conv, norm=nn.BatchNorm2d(out_channels))
-    return nn.Sequential(parts)
-
-
-def _total(tensors: Sequence[Tensor]) -> Tensor:
-    total = tensors[0]
-    for tensor in tensors[1:]:
-        total = total + tensor
-    return total

@@ -1,17 +1,23 @@
-"""What is elastic and what is fixed in a space of convolution and attention, and presets."""
+"""What is elastic and what is fixed in a space of convolution and attention."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.choices import checked_options
+from hwnas.search_spaces.checks import (
+    check_counts,
+    check_dropout,
+    check_expansion,
+    check_sides,
+    check_stride,
+)
+from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
 
-__all__ = ["PRESETS", "BlockKind", "Fused", "HybridConfig", "HybridStage", "heads_of"]
+__all__ = ["BlockKind", "Fused", "HybridConfig", "HybridStage", "heads_of"]
 
 BlockKind = Literal["convolution", "attention", "both"]
 Fused = Literal["none", "first", "all"]
@@ -44,15 +50,15 @@ class HybridStage:
     attention_stride: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("depth", "expand_ratio", "mlp_ratio"):
+        object.__setattr__(self, "depth", checked_whole("HybridStage.depth", self.depth))
+        for name in ("expand_ratio", "mlp_ratio"):
             options = checked_options(f"HybridStage.{name}", getattr(self, name))
             object.__setattr__(self, name, options)
         object.__setattr__(self, "blocks", tuple(self.blocks))
         if self.channels < 1:
             raise ConfigError(f"HybridStage.channels is {self.channels}; expected at least 1")
         for name in ("stride", "attention_stride"):
-            if getattr(self, name) not in (1, 2):
-                raise ConfigError(f"HybridStage.{name} is {getattr(self, name)}; expected 1 or 2")
+            check_stride(f"HybridStage.{name}", getattr(self, name))
         if self.fused not in get_args(Fused):
             raise ConfigError(f"HybridStage.fused is {self.fused!r}; expected none, first, all")
         kinds = get_args(BlockKind)
@@ -73,6 +79,15 @@ class HybridStage:
     def kinds_with(self, part: BlockKind) -> tuple[BlockKind, ...]:
         """The options for blocks that have a convolution, or an attention."""
         return tuple(kind for kind in self.blocks if kind in (part, "both"))
+
+    @property
+    def ratios(self) -> Mapping[str, tuple[BlockKind, ...]]:
+        """The sizes that are chosen for blocks after the first, and which blocks have them."""
+        found = {
+            "expand_ratio": self.kinds_with("convolution"),
+            "mlp_ratio": self.kinds_with("attention"),
+        }
+        return {name: kinds for name, kinds in found.items() if kinds}
 
 
 @dataclass(frozen=True)
@@ -106,29 +121,19 @@ class HybridConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("resolution", "width"):
-            object.__setattr__(self, name, checked_options(name, getattr(self, name)))
+        object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
+        object.__setattr__(self, "width", checked_options("width", self.width))
         if not self.stages:
             raise ConfigError("stages is empty; a network needs at least one HybridStage")
-        if self.stem_stride not in (1, 2):
-            raise ConfigError(f"stem_stride is {self.stem_stride}; expected 1 or 2")
-        for name in (
-            "head_width", "in_channels", "outputs", "stem_channels", "head_channels",
-            "feature_channels",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
-        total = self.stem_stride * math.prod(stage.stride for stage in self.stages)
-        if min(self.resolution) < total:
-            raise ConfigError(
-                f"images of {min(self.resolution)} pixels are smaller than the space can take: its "
-                f"strides multiply to {total}. Lower space.stem_stride or the strides of the "
-                f"stages, or set space.resolution to at least {total}"
-            )
+        check_stride("stem_stride", self.stem_stride)
+        check_counts(self, "head_width", "in_channels", "outputs")
+        check_counts(self, "stem_channels", "head_channels", "feature_channels")
+        check_dropout(self.dropout)
+        strides = [self.stem_stride, *(stage.stride for stage in self.stages)]
+        check_sides(self.resolution, strides)
         _check_heads(self)
         _check_distinct(self)
+        _check_expansions(self)
 
 
 def heads_of(channels: int, head_width: int) -> int:
@@ -144,6 +149,18 @@ def _check_heads(config: HybridConfig) -> None:
                 f"channels of stages[{s}]; choose multiples of {2 * config.head_width}, or another "
                 "head_width"
             )
+
+
+def _check_expansions(config: HybridConfig) -> None:
+    """Raise where shared weights would lack an expansion layer."""
+    before = config.stem_channels
+    for s, stage in enumerate(config.stages):
+        first = [] if stage.fused in ("first", "all") else [before]
+        later = [stage.channels] if max(stage.depth) > 1 and stage.kinds_with("convolution") else []
+        for channels in first + (later if stage.fused != "all" else []):
+            inputs = [scaled_channels(channels, width) for width in config.width]
+            check_expansion(f"stages[{s}]", inputs, stage.expand_ratio)
+        before = stage.channels
 
 
 def _check_distinct(config: HybridConfig) -> None:
@@ -168,77 +185,3 @@ def _check_distinct(config: HybridConfig) -> None:
             f"width {list(config.width)}: two of them round to the same channels; choose widths "
             "further apart"
         )
-
-
-_ANY: tuple[BlockKind, ...] = ("convolution", "attention", "both")
-
-
-def _sides(image_shape: tuple[int, int, int], *sevenths: int) -> tuple[int, ...]:
-    side = max(image_shape[:2])
-    return tuple(sorted({max(1, side * part // 7) for part in sevenths}))
-
-
-def _tiny(image_shape: tuple[int, int, int]) -> HybridConfig:
-    return HybridConfig(
-        stages=(
-            HybridStage(16, 1, (1, 2), expand_ratio=(2, 4), fused="all"),
-            HybridStage(32, 2, (1, 2, 3), _ANY, (2, 4), (1, 2)),
-            HybridStage(64, 2, (1, 2, 3), _ANY, (2, 4), (1, 2)),
-        ),
-        resolution=_sides(image_shape, 7, 14),
-        stem_stride=1,
-        head_channels=128,
-        feature_channels=128,
-    )
-
-
-def _small(image_shape: tuple[int, int, int]) -> HybridConfig:
-    return HybridConfig(
-        stages=(
-            HybridStage(24, 1, (1, 2), expand_ratio=(2, 4), fused="all"),
-            HybridStage(32, 2, (1, 2, 3), ("convolution", "both"), (2, 4), (2, 4), "first", 2),
-            HybridStage(64, 2, (1, 2, 3, 4), _ANY, (2, 4), (2, 4), "first", 1),
-            HybridStage(96, 2, (1, 2, 3), _ANY, (2, 4), (2, 4), "first", 1),
-        ),
-        resolution=_sides(image_shape, 6, 7),
-        width=(0.5, 1.0),
-        stem_stride=1,
-        head_channels=256,
-        feature_channels=256,
-    )
-
-
-def _large(image_shape: tuple[int, int, int]) -> HybridConfig:
-    """Around LowFormer-B0, with attention wherever a search wants it."""
-    return HybridConfig(
-        stages=(
-            HybridStage(32, 2, (1, 2), expand_ratio=(2, 4), fused="all"),
-            HybridStage(64, 2, (1, 2, 3), ("convolution", "both"), (2, 4), (2, 4), "first", 2),
-            HybridStage(128, 2, (2, 3, 4, 5), _ANY, (2, 4), (2, 4), "first", 2),
-            HybridStage(256, 2, (2, 3, 4, 5), _ANY, (2, 4), (2, 4), "first", 1),
-        ),
-        resolution=_sides(image_shape, 5, 6, 7),
-        width=(0.75, 1.0),
-        dropout=0.1,
-    )
-
-
-def _lowformer_b0(image_shape: tuple[int, int, int]) -> HybridConfig:
-    """The authors' network, except that all its convolutions have normalisations, not biases."""
-    return HybridConfig(
-        stages=(
-            HybridStage(32, fused="all"),
-            HybridStage(64, fused="all"),
-            HybridStage(128, 2, (4,), ("both",), fused="all", attention_stride=2),
-            HybridStage(256, 2, (5,), ("both",), fused="first"),
-        ),
-        resolution=_sides(image_shape, 7),
-    )
-
-
-PRESETS: Mapping[str, Callable[[tuple[int, int, int]], HybridConfig]] = {
-    "tiny": _tiny,
-    "small": _small,
-    "large": _large,
-    "lowformer-b0": _lowformer_b0,
-}

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from hwnas.search_spaces.hybrid.config import HybridConfig, HybridStage, heads_of
+from hwnas.search_spaces.hybrid.config import BlockKind, HybridConfig, HybridStage, heads_of
 from hwnas.search_spaces.layers import (
     Context,
     ConvNormAct,
@@ -16,7 +16,7 @@ from hwnas.search_spaces.layers import (
     scaled_channels,
 )
 
-__all__ = ["Hybrid", "attention", "convolution", "head", "stem"]
+__all__ = ["Hybrid", "attention", "block", "convolution", "head", "stem"]
 
 
 class Hybrid(nn.Module):
@@ -71,6 +71,31 @@ def attention(config: HybridConfig, stage: HybridStage, channels: int) -> Contex
     """The attention of a block."""
     heads = heads_of(channels, config.head_width)
     return Context.attention(channels, heads, config.head_width, stage.attention_stride)
+
+
+def block(
+    config: HybridConfig,
+    s: int,
+    b: int,
+    width: float,
+    kind: BlockKind = "convolution",
+    expand_ratio: float | None = None,
+    mlp_ratio: float | None = None,
+) -> nn.Sequential:
+    """Block ``b`` of stage ``s``; the first is a convolution from the channels before."""
+    stage = config.stages[s]
+    outputs, before = stage.channels, config.stages[s - 1].channels if s else config.stem_channels
+    inputs = scaled_channels(outputs if b else before, width)
+    outputs = scaled_channels(outputs, width)
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    if kind in ("attention", "both"):
+        assert mlp_ratio is not None
+        parts["attention"] = attention(config, stage, outputs)
+        parts["perceptron"] = Context.perceptron(outputs, mlp_ratio)
+    if kind in ("convolution", "both"):
+        assert expand_ratio is not None
+        parts["convolution"] = convolution(stage, inputs, outputs, expand_ratio, b == 0)
+    return nn.Sequential(parts)
 
 
 def head(config: HybridConfig, width: float) -> PooledHead:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.hybrid.config import HybridConfig
 from hwnas.search_spaces.hybrid.network import attention, convolution, head, stem
 from hwnas.search_spaces.layers import Context, scaled_channels
 from hwnas.search_spaces.steps import PartTable, Step
 from hwnas.search_spaces.traced import traced_steps
 
-__all__ = ["chosen_parts", "depth_of", "part_table"]
+__all__ = ["chosen_parts", "part_table"]
 
 _ABSENT = 0
-
-Indices = Mapping[str, npt.NDArray[np.int64]]
-"""For every choice, with one option or several, the index of N networks' options, (N,)."""
 
 Parts = list[Counter[Step]]
 
@@ -79,14 +76,6 @@ def chosen_parts(config: HybridConfig, indices: Indices) -> npt.NDArray[np.int64
             columns.append(np.where(mixes, 1 + perceptron, _ABSENT))
             columns.append(np.where(convolves, 1 + expand, _ABSENT))
     return np.column_stack([*columns, size])
-
-
-def depth_of(config: HybridConfig, indices: Indices) -> npt.NDArray[np.int64]:
-    """How many blocks there are, (N,)."""
-    depths = [
-        np.array(stage.depth)[indices[f"stage{s}.depth"]] for s, stage in enumerate(config.stages)
-    ]
-    return np.asarray(np.sum(depths, axis=0, dtype=np.int64))
 
 
 def _sides(config: HybridConfig, resolution: int) -> list[int]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.choices import checked_options
+from hwnas.search_spaces.checks import (
+    check_counts,
+    check_dropout,
+    check_expansion,
+    check_sides,
+    check_stride,
+)
+from hwnas.search_spaces.choices import Option, checked_options, checked_whole
 from hwnas.search_spaces.layers import Activation, hidden_channels, scaled_channels
 from hwnas.search_spaces.mobilenet.operators import check_fit, checked_operators
 
@@ -41,17 +48,24 @@ class Stage:
     operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("depth", "kernel_size", "expand_ratio"):
-            options = checked_options(f"Stage.{name}", getattr(self, name))
-            object.__setattr__(self, name, options)
+        for name in ("depth", "kernel_size"):
+            object.__setattr__(self, name, checked_whole(f"Stage.{name}", getattr(self, name)))
+        ratios = checked_options("Stage.expand_ratio", self.expand_ratio)
+        object.__setattr__(self, "expand_ratio", ratios)
         _check_activation("Stage.activation", self.activation)
         if any(size % 2 == 0 for size in self.kernel_size):
             raise ConfigError(f"Stage.kernel_size is {self.kernel_size}; kernels must be odd")
-        if self.stride not in (1, 2):
-            raise ConfigError(f"Stage.stride is {self.stride}; expected 1 or 2")
+        check_stride("Stage.stride", self.stride)
         if self.channels < 1:
             raise ConfigError(f"Stage.channels is {self.channels}; expected at least 1")
         object.__setattr__(self, "operators", checked_operators(self.operators))
+
+    @property
+    def decisions(self) -> Mapping[str, tuple[Option, ...]]:
+        """What is chosen for each block, and the options."""
+        if self.operators:
+            return {"operator": self.operators}
+        return {"kernel_size": self.kernel_size, "expand_ratio": self.expand_ratio}
 
 
 @dataclass(frozen=True)
@@ -88,29 +102,21 @@ class MobileNetConfig:
     feature_bias: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("resolution", "width"):
-            object.__setattr__(self, name, checked_options(name, getattr(self, name)))
+        object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
+        object.__setattr__(self, "width", checked_options("width", self.width))
         if not self.stages:
             raise ConfigError("stages is empty; a network needs at least one Stage")
-        if self.stem_stride not in (1, 2):
-            raise ConfigError(f"stem_stride is {self.stem_stride}; expected 1 or 2")
-        for name in ("in_channels", "outputs", "stem_channels", "head_channels"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
+        check_stride("stem_stride", self.stem_stride)
+        check_counts(self, "in_channels", "outputs", "stem_channels", "head_channels")
         if self.feature_channels < 0:
             raise ConfigError(f"feature_channels is {self.feature_channels}; expected at least 0")
         _check_activation("activation", self.activation)
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
-        total = self.stem_stride * math.prod(stage.stride for stage in self.stages)
-        if min(self.resolution) < total:
-            raise ConfigError(
-                f"images of {min(self.resolution)} pixels are smaller than the space can take: its "
-                f"strides multiply to {total}. Lower space.stem_stride or the strides of the "
-                f"stages, or set space.resolution to at least {total}"
-            )
+        check_dropout(self.dropout)
+        strides = [self.stem_stride, *(stage.stride for stage in self.stages)]
+        check_sides(self.resolution, strides)
         _check_distinct(self)
         _check_operators(self)
+        _check_expansions(self)
 
 
 def _check_activation(name: str, activation: str) -> None:
@@ -141,6 +147,16 @@ def _check_distinct(config: MobileNetConfig) -> None:
             f"width {list(config.width)}: two of them round to the same channels; choose widths "
             "further apart"
         )
+
+
+def _check_expansions(config: MobileNetConfig) -> None:
+    """Raise where shared weights would lack an expansion layer."""
+    before = config.stem_channels
+    for s, stage in enumerate(config.stages):
+        for channels in () if stage.operators else (before, stage.channels)[: max(stage.depth)]:
+            inputs = [scaled_channels(channels, width) for width in config.width]
+            check_expansion(f"stages[{s}]", inputs, stage.expand_ratio)
+        before = stage.channels
 
 
 def _check_operators(config: MobileNetConfig) -> None:

@@ -101,7 +101,7 @@ def grow(
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = space.build(child)
+        network = _built(space, child)
         if child == parent:
             network.load_state_dict(weights)
             return network
@@ -109,12 +109,18 @@ def grow(
         for name, value in weights.items():
             if not name.startswith("stages."):
                 state[name] = value
-        old = space.build(parent)
+        old = _built(space, parent)
         old.load_state_dict(weights)
         for prefix, block, before in _blocks(network, old):
             grown = _added(block) if before is None else _widened(before, block)
             state |= {f"{prefix}.{name}": value for name, value in grown.items()}
     network.load_state_dict(state)
+    return network
+
+
+def _built(space: MobileNetSpace, architecture: Architecture) -> MobileNet:
+    network = space.build(architecture)
+    assert isinstance(network, MobileNet)
     return network
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from hwnas.search_spaces.choices import Option
 from hwnas.search_spaces.layers import (
     Activation,
     ConvNormAct,
@@ -15,13 +13,10 @@ from hwnas.search_spaces.layers import (
     hidden_channels,
     scaled_channels,
 )
-from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
+from hwnas.search_spaces.mobilenet.config import MobileNetConfig
 from hwnas.search_spaces.mobilenet.operators import block_shape
 
-__all__ = ["MobileNet", "build_network"]
-
-Values = Mapping[str, Option]
-"""For every choice, with one option or several, the option; any where it has no effect."""
+__all__ = ["MobileNet", "block", "classifier", "head", "stem"]
 
 
 class MobileNet(nn.Module):
@@ -49,43 +44,33 @@ class MobileNet(nn.Module):
         return outputs
 
 
-def build_network(config: MobileNetConfig, values: Values) -> MobileNet:
-    """A plain, freshly initialised network."""
-    width = float(values["width"])
+def stem(config: MobileNetConfig, width: float) -> ConvNormAct:
+    """The first convolution."""
     channels = scaled_channels(config.stem_channels, width)
-    stem = ConvNormAct(
+    return ConvNormAct(
         config.in_channels, channels, 3, config.stem_stride, activation=config.activation
     )
-    stages = []
-    for s, stage in enumerate(config.stages):
-        blocks, out_channels = [], scaled_channels(stage.channels, width)
-        for b in range(int(values[f"stage{s}.depth"])):
-            stride = stage.stride if b == 0 else 1
-            blocks.append(
-                _block(stage, f"stage{s}.block{b}", values, channels, out_channels, stride)
-            )
-            channels = out_channels
-        stages.append(nn.Sequential(*blocks))
-    head_channels = scaled_channels(config.head_channels, width)
-    head = ConvNormAct(channels, head_channels, activation=config.activation)
-    return MobileNet(stem, stages, head, _classifier(config, head_channels, width))
 
 
-def _block(
-    stage: Stage, place: str, values: Values, inputs: int, outputs: int, stride: int
+def block(
+    config: MobileNetConfig,
+    s: int,
+    b: int,
+    width: float,
+    kernel_size: int = 3,
+    expand_ratio: float = 1,
+    operator: str | None = None,
 ) -> nn.Module:
-    if stage.operators:
-        name = str(values[f"{place}.operator"])
-        return _operator(name, inputs, outputs, stride, stage.squeeze_excite, stage.activation)
-    return InvertedBottleneck(
-        inputs,
-        hidden_channels(inputs, float(values[f"{place}.expand_ratio"])),
-        outputs,
-        int(values[f"{place}.kernel_size"]),
-        stride,
-        stage.squeeze_excite,
-        stage.activation,
-    )
+    """Block ``b`` of stage ``s``, of sizes or of an operator's name."""
+    stage = config.stages[s]
+    outputs, before = stage.channels, config.stages[s - 1].channels if s else config.stem_channels
+    inputs = scaled_channels(outputs if b else before, width)
+    outputs, stride = scaled_channels(outputs, width), 1 if b else stage.stride
+    gated, activation = stage.squeeze_excite, stage.activation
+    if operator is not None:
+        return _operator(operator, inputs, outputs, stride, gated, activation)
+    hidden = hidden_channels(inputs, expand_ratio)
+    return InvertedBottleneck(inputs, hidden, outputs, kernel_size, stride, gated, activation)
 
 
 def _operator(
@@ -104,7 +89,16 @@ def _operator(
     return nn.Sequential(OrderedDict(layers=nn.Sequential(OrderedDict(expand=expand))))
 
 
-def _classifier(config: MobileNetConfig, channels: int, width: float) -> nn.Module:
+def head(config: MobileNetConfig, width: float) -> ConvNormAct:
+    """The last convolution."""
+    channels = scaled_channels(config.stages[-1].channels, width)
+    features = scaled_channels(config.head_channels, width)
+    return ConvNormAct(channels, features, activation=config.activation)
+
+
+def classifier(config: MobileNetConfig, width: float) -> nn.Module:
+    """What makes outputs of the mean of the last map."""
+    channels = scaled_channels(config.head_channels, width)
     parts: dict[str, nn.Module] = {}
     if config.feature_channels:
         features = scaled_channels(config.feature_channels, width)

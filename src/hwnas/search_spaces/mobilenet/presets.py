@@ -6,17 +6,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
+from hwnas.search_spaces.presets import sevenths
 
 __all__ = ["PRESETS"]
 
 # FBNet's candidate blocks (Wu et al., CVPR 2019, table 2), from small to large.
 _FBNET = ("skip", *(f"k{k}_{e}" for k in (3, 5) for e in ("e1_g2", "e1", "e3", "e6")))
 _SMALL_SIDE = 96  # in pixels; FBNet has a shallower skeleton for images up to here
-
-
-def _resolutions(image_shape: tuple[int, int, int], *sevenths: int) -> tuple[int, ...]:
-    side = max(image_shape[:2])
-    return tuple(sorted({max(1, side * part // 7) for part in sevenths}))
 
 
 def _tiny(image_shape: tuple[int, int, int]) -> MobileNetConfig:
@@ -46,7 +42,7 @@ def _small(image_shape: tuple[int, int, int]) -> MobileNetConfig:
             Stage(40, 2, (1, 2, 3, 4), kernels, ratios, squeeze_excite=True),
             Stage(80, 1, (1, 2, 3, 4), kernels, ratios, squeeze_excite=True),
         ),
-        resolution=_resolutions(image_shape, 5, 6, 7),
+        resolution=sevenths(image_shape, 5, 6, 7),
         width=(0.5, 0.75, 1.0),
         stem_channels=16,
         stem_stride=1,
@@ -66,7 +62,7 @@ def _large(image_shape: tuple[int, int, int]) -> MobileNetConfig:
             Stage(112, 1, depths, kernels, ratios, squeeze_excite=True),
             Stage(160, 2, depths, kernels, ratios, squeeze_excite=True),
         ),
-        resolution=_resolutions(image_shape, 4, 5, 6, 7),
+        resolution=sevenths(image_shape, 4, 5, 6, 7),
         width=(1.0,),
         dropout=0.1,
     )
@@ -87,7 +83,7 @@ def _mobilenet_v3_large(image_shape: tuple[int, int, int]) -> MobileNetConfig:
             Stage(112, 1, (2,), squeeze_excite=True),
             Stage(160, 2, (3,), (5,), (6,), squeeze_excite=True),
         ),
-        resolution=_resolutions(image_shape, 7),
+        resolution=sevenths(image_shape, 7),
         dropout=0.2,
     )
 
@@ -119,7 +115,7 @@ def _fbnet(image_shape: tuple[int, int, int]) -> MobileNetConfig:
             Stage(width, stride, (depth,), activation="relu", operators=_FBNET)
             for width, stride, depth in zip(channels, strides, layers, strict=True)
         ),
-        resolution=_resolutions(image_shape, 7),
+        resolution=sevenths(image_shape, 7),
         stem_channels=16,
         stem_stride=1 if small else 2,
         head_channels=1504 if small else 1984,
@@ -144,7 +140,7 @@ def _proxyless(image_shape: tuple[int, int, int]) -> MobileNetConfig:
                 for channels, stride, depth in (*rows, (320, 1, (1,)))
             ),
         ),
-        resolution=_resolutions(image_shape, 7),
+        resolution=sevenths(image_shape, 7),
         stem_channels=32,
         head_channels=1280,
         feature_channels=0,

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.search_spaces.choices import Option
+from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.layers import hidden_channels, make_divisible, scaled_channels
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 from hwnas.search_spaces.mobilenet.operators import SKIP, BlockShape, block_shape
 from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.steps import PartTable, Step
 
-__all__ = ["chosen_parts", "depth_of", "part_table"]
+__all__ = ["chosen_parts", "part_table", "skipped"]
 
 _ABSENT = 0
-
-Indices = Mapping[str, npt.NDArray[np.int64]]
-"""For every choice, with one option or several, the index of N networks' options, (N,)."""
 
 
 def part_table(config: MobileNetConfig) -> PartTable:
@@ -56,30 +52,22 @@ def chosen_parts(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.in
         depth = np.array(stage.depth)[indices[f"stage{s}.depth"]]
         for b in range(max(stage.depth)):
             block = size
-            for name, options in _decisions(stage).items():
+            for name, options in stage.decisions.items():
                 block = block * len(options) + indices[f"stage{s}.block{b}.{name}"]
             columns.append(np.where(b < depth, 1 + block, _ABSENT))
     return np.column_stack([*columns, size])
 
 
-def depth_of(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
-    """How many blocks there are, (N,); those that are skipped are not."""
+def skipped(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
+    """How many blocks are there in name only, (N,)."""
     blocks = np.zeros(len(indices["width"]), dtype=np.int64)
     for s, stage in enumerate(config.stages):
-        depth = np.array(stage.depth)[indices[f"stage{s}.depth"]]
-        blocks += depth
         if SKIP in stage.operators:
+            depth = np.array(stage.depth)[indices[f"stage{s}.depth"]]
             skip = stage.operators.index(SKIP)
             for b in range(max(stage.depth)):
-                blocks -= (indices[f"stage{s}.block{b}.operator"] == skip) & (b < depth)
+                blocks += (indices[f"stage{s}.block{b}.operator"] == skip) & (b < depth)
     return blocks
-
-
-def _decisions(stage: Stage) -> Mapping[str, Sequence[Option]]:
-    """What is chosen for a block, from the slowest to the fastest in the order of parts."""
-    if stage.operators:
-        return {"operator": stage.operators}
-    return {"kernel_size": stage.kernel_size, "expand_ratio": stage.expand_ratio}
 
 
 def _sides(config: MobileNetConfig, resolution: int) -> list[int]:

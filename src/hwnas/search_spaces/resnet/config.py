@@ -1,16 +1,15 @@
-"""What is elastic and what is fixed in a ResNet space, and presets by size of images."""
+"""What is elastic and what is fixed in a ResNet space."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.choices import checked_options
+from hwnas.search_spaces.checks import check_counts, check_dropout, check_sides, check_stride
+from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import make_divisible
 
-__all__ = ["PRESETS", "Preset", "ResNetConfig", "ResNetStage"]
+__all__ = ["ResNetConfig", "ResNetStage"]
 
 _POOL_STRIDE = 2
 
@@ -33,11 +32,10 @@ class ResNetStage:
     expand_ratio: tuple[float, ...] = (0.25,)
 
     def __post_init__(self) -> None:
-        for name in ("depth", "expand_ratio"):
-            options = checked_options(f"ResNetStage.{name}", getattr(self, name))
-            object.__setattr__(self, name, options)
-        if self.stride not in (1, 2):
-            raise ConfigError(f"ResNetStage.stride is {self.stride}; expected 1 or 2")
+        object.__setattr__(self, "depth", checked_whole("ResNetStage.depth", self.depth))
+        ratios = checked_options("ResNetStage.expand_ratio", self.expand_ratio)
+        object.__setattr__(self, "expand_ratio", ratios)
+        check_stride("ResNetStage.stride", self.stride)
         if self.channels < 1:
             raise ConfigError(f"ResNetStage.channels is {self.channels}; expected at least 1")
 
@@ -79,26 +77,16 @@ class ResNetConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("resolution", "width"):
-            object.__setattr__(self, name, checked_options(name, getattr(self, name)))
+        object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
+        object.__setattr__(self, "width", checked_options("width", self.width))
         if not self.stages:
             raise ConfigError("stages is empty; a network needs at least one ResNetStage")
-        for name in ("in_channels", "outputs", "stem_channels"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if self.stem_stride not in (1, 2):
-            raise ConfigError(f"stem_stride is {self.stem_stride}; expected 1 or 2")
+        check_counts(self, "in_channels", "outputs", "stem_channels")
+        check_stride("stem_stride", self.stem_stride)
         if self.stem_kernel_size < 1 or self.stem_kernel_size % 2 == 0:
             raise ConfigError(f"stem_kernel_size is {self.stem_kernel_size}; expected an odd size")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
-        total = math.prod(self.strides)
-        if min(self.resolution) < total:
-            raise ConfigError(
-                f"images of {min(self.resolution)} pixels are smaller than the space can take: its "
-                f"strides multiply to {total}. Lower space.stem_stride or the strides of the "
-                f"stages, leave out space.stem_pool, or set space.resolution to at least {total}"
-            )
+        check_dropout(self.dropout)
+        check_sides(self.resolution, self.strides, ", leave out space.stem_pool")
         _check_distinct(self)
 
     @property
@@ -131,64 +119,3 @@ def _check_distinct(config: ResNetConfig) -> None:
                 f"width {list(config.width)} gives {place} {channels} channels; choose widths "
                 "further apart"
             )
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A configuration for images of any size.
-
-    Attributes:
-        config: All but the images.
-        fourteenths: Options for the resolution, as parts of the longer side of the images.
-    """
-
-    config: ResNetConfig
-    fourteenths: tuple[int, ...]
-
-    def resolution(self, side: int) -> tuple[int, ...]:
-        """Options for images with a longer side of so many pixels."""
-        return tuple(sorted({max(1, side * part // 14) for part in self.fourteenths}))
-
-
-_TINY = ResNetConfig(
-    stages=(
-        ResNetStage(64, 1, (1, 2), (0.25, 0.5)),
-        ResNetStage(96, 2, (1, 2), (0.25, 0.5)),
-        ResNetStage(128, 2, (1, 2), (0.25, 0.5)),
-    ),
-    width=(0.5, 1.0),
-    stem_channels=16,
-    stem_kernel_size=3,
-    stem_stride=1,
-    stem_pool=False,
-)
-_SMALL = ResNetConfig(
-    stages=(
-        ResNetStage(128, 1, (1, 2, 3), (0.125, 0.25)),
-        ResNetStage(256, 2, (1, 2, 3, 4), (0.125, 0.25)),
-        ResNetStage(512, 2, (1, 2, 3), (0.125, 0.25)),
-    ),
-    width=(0.5, 0.75, 1.0),
-    stem_channels=32,
-    stem_kernel_size=3,
-    stem_stride=1,
-    stem_pool=False,
-)
-# Up to ResNet-50 (He et al., CVPR 2016, table 1), which is the largest network. Depths, widths and
-# expansions have as many options as in once-for-all's ResNet-50 (and so in Intel's DyNAS-T), which
-# goes beyond the published network in depth and expansion.
-_RESNET_50 = ResNetConfig(
-    stages=(
-        ResNetStage(256, 1, (1, 2, 3), (0.15, 0.2, 0.25)),
-        ResNetStage(512, 2, (2, 3, 4), (0.15, 0.2, 0.25)),
-        ResNetStage(1024, 2, (4, 5, 6), (0.15, 0.2, 0.25)),
-        ResNetStage(2048, 2, (1, 2, 3), (0.15, 0.2, 0.25)),
-    ),
-    width=(0.65, 0.8, 1.0),
-)
-
-PRESETS: Mapping[str, Preset] = {
-    "tiny": Preset(_TINY, (14, 21, 28)),
-    "small": Preset(_SMALL, (10, 12, 14)),
-    "resnet-50": Preset(_RESNET_50, (8, 10, 12, 14)),
-}

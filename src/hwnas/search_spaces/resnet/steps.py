@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.resnet.config import ResNetConfig, ResNetStage
 from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.steps import PartTable, Step
 
-__all__ = ["chosen_parts", "depth_of", "part_table"]
+__all__ = ["chosen_parts", "part_table"]
 
 _ABSENT = 0
-
-Indices = Mapping[str, npt.NDArray[np.int64]]
-"""For every choice, with one option or several, the index of N networks' options, (N,)."""
 
 
 def part_table(config: ResNetConfig) -> PartTable:
@@ -61,14 +58,6 @@ def chosen_parts(config: ResNetConfig, indices: Indices) -> npt.NDArray[np.int64
             columns.append(np.where(b < depth, block, _ABSENT))
         before = width
     return np.column_stack([*columns, resolution * widths + before])
-
-
-def depth_of(config: ResNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
-    """How many blocks there are, (N,)."""
-    depths = [
-        np.array(stage.depth)[indices[f"stage{s}.depth"]] for s, stage in enumerate(config.stages)
-    ]
-    return np.asarray(np.sum(depths, axis=0, dtype=np.int64))
 
 
 def _sides(config: ResNetConfig, resolution: int) -> list[int]:

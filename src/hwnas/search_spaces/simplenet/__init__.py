@@ -1,6 +1,7 @@
 """SimpleNet, made of nothing but convolutions and max pooling."""
 
-from hwnas.search_spaces.simplenet.config import PRESETS, Group, SimpleNetConfig
+from hwnas.search_spaces.simplenet.config import Group, SimpleNetConfig
+from hwnas.search_spaces.simplenet.presets import PRESETS
 from hwnas.search_spaces.simplenet.space import SimpleNetSpace, simplenet
 
 __all__ = ["PRESETS", "Group", "SimpleNetConfig", "SimpleNetSpace", "simplenet"]

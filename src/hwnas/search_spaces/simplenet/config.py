@@ -1,4 +1,4 @@
-"""What is elastic and what is fixed in a SimpleNet space, and the published networks.
+"""What is elastic and what is fixed in a SimpleNet space.
 
 SimpleNet is Hasanpour et al., "Lets keep it simple, Using simple architectures to outperform deeper
 and more complex architectures" (2016): 13 convolutions, of which two are pointwise, in groups that
@@ -7,14 +7,14 @@ and more complex architectures" (2016): 13 convolutions, of which two are pointw
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
+from hwnas.search_spaces.checks import check_counts, check_dropout
+from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import make_divisible
 
-__all__ = ["PRESETS", "Group", "Preset", "SimpleNetConfig"]
+__all__ = ["Group", "SimpleNetConfig"]
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Group:
             raise ConfigError(f"Group.channels is {list(self.channels)}; expected numbers from 1")
         kernels = self.kernel_size * layers if len(self.kernel_size) == 1 else self.kernel_size
         object.__setattr__(self, "kernel_size", kernels)
-        object.__setattr__(self, "depth", _increasing("Group.depth", self.depth or (layers,)))
-        object.__setattr__(self, "width", _increasing("Group.width", self.width))
+        object.__setattr__(self, "depth", checked_whole("Group.depth", self.depth or (layers,)))
+        object.__setattr__(self, "width", checked_options("Group.width", self.width))
         if len(kernels) != layers or any(size < 1 or size % 2 == 0 for size in kernels):
             raise ConfigError(
                 f"Group.kernel_size is {list(kernels)}; expected one odd number, or one for each "
@@ -101,14 +101,11 @@ class SimpleNetConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "resolution", _increasing("resolution", self.resolution))
+        object.__setattr__(self, "resolution", checked_whole("resolution", self.resolution))
         if not self.groups:
             raise ConfigError("groups is empty; a network needs at least one Group")
-        for name in ("in_channels", "outputs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
+        check_counts(self, "in_channels", "outputs")
+        check_dropout(self.dropout)
         halvings = len(self.groups) - 1
         if min(self.resolution) < 2**halvings:
             raise ConfigError(
@@ -128,67 +125,3 @@ class SimpleNetConfig:
         """The numbers of channels that a group may end with, from small to large."""
         last = self.groups[group]
         return tuple(sorted({c for depth in last.depth for c in last.options(depth - 1)}))
-
-
-def _increasing(name: str, options: Sequence[float]) -> tuple[float, ...]:
-    """The options, whole numbers as integers, so that equal configurations have equal hashes."""
-    sensible = all(0 < option < math.inf for option in options)
-    if not options or not sensible or list(options) != sorted(set(options)):
-        raise ConfigError(
-            f"{name} is {list(options)}; expected positive options, increasing, none twice"
-        )
-    return tuple(int(option) if option == int(option) else option for option in options)
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A space by name, for images of any size.
-
-    Attributes:
-        groups: As in `SimpleNetConfig`.
-        scales: Options for the input's side, as multiples of the images'.
-    """
-
-    groups: tuple[Group, ...]
-    scales: tuple[float, ...] = (1,)
-
-    def resolution(self, side: int) -> tuple[int, ...]:
-        """Options for the input's side; what shrinks images leaves as much as the space needs."""
-        least = 2 ** (len(self.groups) - 1)
-        return tuple(sorted({side if s == 1 else max(least, int(side * s)) for s in self.scales}))
-
-
-# The authors' files for CIFAR: 5.48 million and 310 thousand weights with 10 classes.
-_FULL = ((64, 128, 128, 128), (128, 128, 256), (256, 256), (512, 2048, 256), (256,))
-_SLIM = ((64, 32, 32, 32), (32, 32, 64), (64, 64), (128, 256, 64), (64,))
-_KERNELS = ((3,), (3,), (3,), (3, 1, 1), (3,))
-_DEPTHS = ((2, 3, 4), (1, 2, 3), (1, 2), (3,), (1,))
-_WIDTHS = (0.25, 0.5, 0.75, 1)
-
-
-def _published(channels: Sequence[tuple[int, ...]]) -> Preset:
-    """One network, as it is in the paper."""
-    return Preset(tuple(Group(*each) for each in zip(channels, _KERNELS, strict=True)))
-
-
-def _elastic(channels: Sequence[tuple[int, ...]]) -> Preset:
-    """The networks that are nowhere wider and nowhere deeper than a published one."""
-    each = zip(channels, _KERNELS, _DEPTHS, strict=True)
-    return Preset(tuple(Group(*sizes, _WIDTHS) for sizes in each), (0.75, 1))
-
-
-PRESETS: Mapping[str, Preset] = {
-    "tiny": Preset(
-        (
-            Group((16, 24, 24), depth=(2, 3), width=(0.5, 1)),
-            Group((32, 32), depth=(1, 2), width=(0.5, 1)),
-            Group((48, 96, 32), (3, 1, 1), width=(0.5, 1)),
-            Group((32,), width=(0.5, 1)),
-        ),
-        (1, 2),
-    ),
-    "slim": _elastic(_SLIM),
-    "full": _elastic(_FULL),
-    "simplenet-310k": _published(_SLIM),
-    "simplenet-5m": _published(_FULL),
-}

@@ -9,53 +9,31 @@ the whole feature map at any size of images; dropout follows convolutions, never
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor, nn
+from torch import nn
 
 from hwnas.plugin import resolve
 from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.choices import Choice, Option, When
-from hwnas.search_spaces.layers import ConvNormAct
-from hwnas.search_spaces.simplenet.config import PRESETS, Group, SimpleNetConfig
-from hwnas.search_spaces.simplenet.steps import chosen_parts, depth_of, part_table
-from hwnas.search_spaces.space import SearchSpace
+from hwnas.search_spaces.block_space import rows
+from hwnas.search_spaces.choices import Choice, When
+from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
+from hwnas.search_spaces.places import Place
+from hwnas.search_spaces.simplenet.config import Group, SimpleNetConfig
+from hwnas.search_spaces.simplenet.network import SimpleNet, classifier, layer
+from hwnas.search_spaces.simplenet.presets import PRESETS
+from hwnas.search_spaces.simplenet.steps import chosen_parts, part_table
 from hwnas.search_spaces.steps import PartTable
 
 __all__ = ["SimpleNetSpace", "simplenet"]
 
 
-class SimpleNet(nn.Module):
-    """One network of a `SimpleNetSpace`: (N, C, H, W) -> (N, outputs)."""
-
-    def __init__(self, groups: list[nn.Sequential], classifier: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.groups = nn.ModuleList(groups)
-        self.halve = nn.MaxPool2d(2, ceil_mode=True)  # as Caffe does, which the paper used
-        self.dropout = nn.Dropout(dropout)
-        self.classifier = classifier
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Outputs (N, outputs) of images (N, C, H, W)."""
-        x = images
-        for g, group in enumerate(self.groups):
-            assert isinstance(group, nn.Sequential)
-            x = self.halve(x) if g else x
-            for layer in group:
-                x = self.dropout(layer(x))
-        outputs: Tensor = self.classifier(x.amax((2, 3)))
-        return outputs
-
-
-class SimpleNetSpace(SearchSpace):
+class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
     """Plain stacks of convolutions: each layer's width, each group's depth, the resolution.
-
-    Choices with a single option are fixed and do not appear in `choices`.
 
     Args:
         config: What is elastic and what is fixed; networks up to the published one of 5.48 million
@@ -65,7 +43,7 @@ class SimpleNetSpace(SearchSpace):
     name = "simplenet"
 
     def __init__(self, config: SimpleNetConfig | None = None) -> None:
-        self.config = config or SimpleNetConfig(PRESETS["full"].groups, (24, 32))
+        super().__init__(config or SimpleNetConfig(PRESETS["full"].groups, (24, 32)))
 
     @classmethod
     def from_preset(
@@ -74,69 +52,69 @@ class SimpleNetSpace(SearchSpace):
         """A space by name; see `simplenet`."""
         return simplenet(image_shape, outputs, preset=preset)
 
-    @cached_property
-    def _all_choices(self) -> dict[str, Choice]:
-        found = [Choice("resolution", self.config.resolution)]
+    def decisions(self) -> Iterator[Choice]:
+        """Resolution, and what each group and layer may be."""
+        yield Choice("resolution", self.config.resolution)
         for g, group in enumerate(self.config.groups):
-            found.append(Choice(f"group{g}.depth", group.depth))
+            yield Choice(f"group{g}.depth", group.depth)
             for b in range(len(group.channels)):
-                deep_enough = tuple(depth for depth in group.depth if depth > b)
-                when = None if b < min(group.depth) else When(f"group{g}.depth", deep_enough)
-                found.append(Choice(f"group{g}.layer{b}.width", group.width, when))
-        return {choice.name: choice for choice in found}
+                when = When.deeper(f"group{g}.depth", group.depth, b)
+                yield Choice(f"group{g}.layer{b}.width", group.width, when)
 
     @cached_property
-    def choices(self) -> tuple[Choice, ...]:
-        """The elastic decisions."""
-        return tuple(c for c in self._all_choices.values() if len(c.options) > 1)
+    def places(self) -> tuple[Place, ...]:
+        """Layers, whose sizes follow from their widths and what is before, and the classifier."""
+        found, inputs = [], "channels"
+        for g, group in enumerate(self.config.groups):
+            for b, kernel_size in enumerate(group.kernel_size):
+                channels = {"inputs": inputs, "outputs": f"group{g}.layer{b}.channels"}
+                make = partial(layer, kernel_size)
+                found.append(Place(f"groups.{g}.{b}", make, channels, f"group{g}.depth", b + 1))
+                inputs = channels["outputs"]
+            inputs = f"group{g}.channels"
+        last = Place("classifier", partial(classifier, self.config), {"inputs": inputs})
+        return *found, last
 
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """The whole configuration."""
-        return dataclasses.asdict(self.config)
+    def values(self, architecture: Architecture) -> dict[str, Any]:
+        """The options, and the channels of the images, of each layer and at the end of each group.
 
-    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
-        """Channels, height and width of one input image."""
-        side = int(self._option(architecture.as_dict(), "resolution"))
-        return self.config.in_channels, side, side
+        A layer that is not there has none.
+        """
+        found = super().values(architecture)
+        found["channels"] = self.config.in_channels
+        for g, layers in enumerate(self._channels):
+            for width, channels, options in layers:
+                found[channels] = options[found[width]]
+            last = found[f"group{g}.depth"] - 1
+            found[f"group{g}.channels"] = found[f"group{g}.layer{last}.channels"]
+        return found
 
-    def build(self, architecture: Architecture) -> SimpleNet:
-        """A plain module: (N, C, H, W) float32 -> (N, outputs) float32."""
-        config, values = self.config, self.check(architecture).as_dict()
-        groups, inputs = [], config.in_channels
-        for g, group in enumerate(config.groups):
-            layers = []
-            for b in range(int(self._option(values, f"group{g}.depth"))):
-                width = self._option(values, f"group{g}.layer{b}.width")
-                channels = group.options(b)[group.width.index(width)]
-                layers.append(
-                    ConvNormAct(inputs, channels, group.kernel_size[b], activation="relu")
+    @cached_property
+    def _channels(self) -> list[list[tuple[str, str, dict[float | None, int]]]]:
+        """Of each group and layer the choice of a width, what follows from it, and how."""
+        return [
+            [
+                (
+                    f"group{g}.layer{b}.width",
+                    f"group{g}.layer{b}.channels",
+                    {None: 0, **dict(zip(group.width, group.options(b), strict=True))},
                 )
-                inputs = channels
-            groups.append(nn.Sequential(*layers))
-        return SimpleNet(groups, nn.Linear(inputs, config.outputs), config.dropout)
+                for b in range(len(group.channels))
+            ]
+            for g, group in enumerate(self.config.groups)
+        ]
 
-    def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]]:
-        """See `SearchSpace.parts`: layers, and what pools after each group."""
-        return self._part_table, chosen_parts(self.config, self._indices(codes))
+    def frame(self, blocks: Mapping[str, nn.Module]) -> SimpleNet:
+        """See `BlockSpace.frame`."""
+        return SimpleNet(rows(blocks, "groups"), blocks["classifier"], self.config.dropout)
 
-    def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Convolutions that are there."""
-        return depth_of(self.config, self._indices(codes))
-
-    @cached_property
-    def _part_table(self) -> PartTable:
+    def part_table(self) -> PartTable:
+        """Layers, and what pools after each group."""
         return part_table(self.config)
 
-    def _indices(self, codes: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
-        only = np.zeros(len(codes), dtype=np.int64)
-        elastic = {choice.name: codes[:, i] for i, choice in enumerate(self.choices)}
-        return {name: elastic.get(name, only) for name in self._all_choices}
-
-    def _option(self, values: Mapping[str, Option], name: str) -> float:
-        value = values.get(name, self._all_choices[name].options[0])
-        assert not isinstance(value, str)
-        return value
+    def chosen_parts(self, indices: Indices) -> npt.NDArray[np.int64]:
+        """See `ConfiguredSpace.chosen_parts`."""
+        return chosen_parts(self.config, indices)
 
 
 def simplenet(

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.simplenet.config import SimpleNetConfig
 from hwnas.search_spaces.sketch import Sketch
 from hwnas.search_spaces.steps import PartTable, Step
 
-__all__ = ["chosen_parts", "depth_of", "part_table"]
+__all__ = ["chosen_parts", "part_table"]
 
 _ABSENT = 0
-
-Indices = Mapping[str, npt.NDArray[np.int64]]
-"""For every choice, with one option or several, the index of N networks' options, (N,)."""
 
 
 def part_table(config: SimpleNetConfig) -> PartTable:
@@ -59,14 +56,6 @@ def chosen_parts(config: SimpleNetConfig, indices: Indices) -> npt.NDArray[np.in
         ends = np.array(config.given(g))
         columns.append(resolution * len(ends) + np.searchsorted(ends, channels))
     return np.column_stack(columns)
-
-
-def depth_of(config: SimpleNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
-    """How many convolutions there are, (N,)."""
-    depths = [
-        np.array(group.depth)[indices[f"group{g}.depth"]] for g, group in enumerate(config.groups)
-    ]
-    return np.asarray(np.sum(depths, axis=0, dtype=np.int64))
 
 
 def _halved(side: int, times: int) -> int:

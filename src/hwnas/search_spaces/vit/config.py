@@ -1,17 +1,17 @@
-"""What is elastic and what is fixed in a space of vision transformers, and presets."""
+"""What is elastic and what is fixed in a space of vision transformers."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.choices import checked_options
+from hwnas.search_spaces.checks import check_counts, check_dropout
+from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import make_divisible, rank_of
 
-__all__ = ["PRESETS", "Position", "VitConfig", "hidden_width"]
+__all__ = ["Position", "VitConfig", "hidden_width"]
 
 Position = Literal["convolution", "table"]
 
@@ -53,20 +53,15 @@ class VitConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("depth", "width", "heads", "mlp_ratio", "resolution"):
-            object.__setattr__(self, name, checked_options(name, getattr(self, name)))
-        for name in ("depth", "width", "heads", "resolution", "patch_size"):
-            if any(option != int(option) for option in getattr(self, name)):
-                raise ConfigError(f"{name} is {list(getattr(self, name))}; expected whole numbers")
+        for name in ("depth", "width", "heads", "resolution"):
+            object.__setattr__(self, name, checked_whole(name, getattr(self, name)))
+        object.__setattr__(self, "mlp_ratio", checked_options("mlp_ratio", self.mlp_ratio))
         if self.rank:
             object.__setattr__(self, "rank", checked_options("rank", self.rank))
             if max(self.rank) > 1:
                 raise ConfigError(f"rank is {list(self.rank)}; expected shares of at most 1")
-        for name in ("in_channels", "outputs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; expected a probability in [0, 1)")
+        check_counts(self, "in_channels", "outputs")
+        check_dropout(self.dropout)
         if self.position not in ("convolution", "table"):
             raise ConfigError(f"position is {self.position!r}; expected convolution, table")
         object.__setattr__(self, "head_width", _checked_head_width(self))
@@ -99,8 +94,8 @@ def _checked_head_width(config: VitConfig) -> int:
 
 
 def _checked_patches(config: VitConfig) -> tuple[int, ...]:
-    sizes = checked_options("patch_size, from its end,", tuple(reversed(config.patch_size)))
-    for patch in (int(size) for size in reversed(sizes)):
+    sizes = checked_whole("patch_size, from its end,", tuple(reversed(config.patch_size)))
+    for patch in reversed(sizes):
         for resolution in config.resolution:
             if resolution < patch:
                 raise ConfigError(
@@ -122,7 +117,7 @@ def _checked_patches(config: VitConfig) -> tuple[int, ...]:
             f'position = "table" needs a single patch size, not {list(config.patch_size)}: tokens '
             'of one place would read another\'s entry; use position = "convolution"'
         )
-    return tuple(int(size) for size in reversed(sizes))
+    return tuple(reversed(sizes))
 
 
 def _check_distinct(config: VitConfig) -> None:
@@ -142,85 +137,3 @@ def _check_distinct(config: VitConfig) -> None:
                     f"rank {list(config.rank)} gives the ranks {ranks} at width {width} with "
                     f"{heads} heads; ranks are multiples of 8, so choose shares further apart"
                 )
-
-
-def _sides(image_shape: tuple[int, int, int], patch: int, *sevenths: int) -> tuple[int, ...]:
-    """Shares of an image's side, rounded up to whole patches; too small an image stays as it is."""
-    whole = max(image_shape[:2])
-    sides = (whole * part // 7 for part in sevenths)
-    return tuple(sorted({side if side < patch else -(-side // patch) * patch for side in sides}))
-
-
-def _tiny(image_shape: tuple[int, int, int]) -> VitConfig:
-    return VitConfig(
-        depth=(1, 2, 3, 4),
-        width=(32, 48, 64),
-        heads=(1, 2, 4),
-        mlp_ratio=(1, 2, 4),
-        patch_size=(4, 2),
-        resolution=_sides(image_shape, 4, 7),
-        head_width=16,
-    )
-
-
-def _small(image_shape: tuple[int, int, int]) -> VitConfig:
-    return VitConfig(
-        depth=(2, 3, 4, 5, 6),
-        width=(64, 96, 128),
-        heads=(2, 3, 4),
-        mlp_ratio=(2, 3, 4),
-        patch_size=(8, 4),
-        resolution=_sides(image_shape, 8, 7),
-        head_width=32,
-    )
-
-
-def _large(image_shape: tuple[int, int, int]) -> VitConfig:
-    """AutoFormer-tiny's choices (Chen et al., ICCV 2021, table 2), with sizes of input and patch.
-
-    There the heads of a block are what divides its query, key and value dimension of 192 or 256;
-    here the dimension follows from 3 or 4 heads of 64.
-    """
-    return VitConfig(
-        depth=(12, 13, 14),
-        width=(192, 216, 240),
-        heads=(3, 4),
-        mlp_ratio=(3.5, 4),
-        patch_size=(32, 16),
-        resolution=_sides(image_shape, 32, 5, 6, 7),
-        head_width=64,
-    )
-
-
-def _low_rank(image_shape: tuple[int, int, int]) -> VitConfig:
-    """For microcontrollers: what MCUFormer (Liang et al., NeurIPS 2023) makes elastic."""
-    return VitConfig(
-        depth=(2, 3, 4),
-        width=(48, 64, 96),
-        heads=(2, 3),
-        mlp_ratio=(2, 4),
-        rank=(0.2, 0.4, 0.6),
-        patch_size=(8, 4),
-        resolution=_sides(image_shape, 8, 7),
-        head_width=32,
-    )
-
-
-def _deit_tiny(image_shape: tuple[int, int, int]) -> VitConfig:
-    """DeiT-Ti (Touvron et al., ICML 2021), with the mean of tokens in place of a class token."""
-    return VitConfig(
-        depth=(12,),
-        width=(192,),
-        heads=(3,),
-        resolution=_sides(image_shape, 16, 7),
-        position="table",
-    )
-
-
-PRESETS: Mapping[str, Callable[[tuple[int, int, int]], VitConfig]] = {
-    "tiny": _tiny,
-    "small": _small,
-    "low-rank": _low_rank,
-    "large": _large,
-    "deit-tiny": _deit_tiny,
-}

@@ -6,10 +6,10 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from hwnas.search_spaces.layers import PatchEmbedding, PreNorm
-from hwnas.search_spaces.vit.config import VitConfig
+from hwnas.search_spaces.layers import Attention, FeedForward, PatchEmbedding, PreNorm
+from hwnas.search_spaces.vit.config import VitConfig, hidden_width
 
-__all__ = ["TokenHead", "VisionTransformer", "block", "embedding"]
+__all__ = ["TokenHead", "VisionTransformer", "block", "embedding", "head"]
 
 
 class TokenHead(nn.Module):
@@ -40,14 +40,25 @@ class VisionTransformer(nn.Sequential):
         super().__init__(OrderedDict(embedding=embedding, blocks=nn.Sequential(*blocks), head=head))
 
 
-def embedding(config: VitConfig, width: int, patch: int, side: int) -> PatchEmbedding:
-    """From images to tokens, at one of the options of each."""
-    grid = side // patch if config.position == "table" else None
-    return PatchEmbedding(config.in_channels, width, patch, config.patch_size[0], grid)
+def embedding(
+    config: VitConfig, width: int, patch_size: int, resolution: int | None = None
+) -> PatchEmbedding:
+    """From images to tokens; the resolution matters to a table of positions alone."""
+    grid = resolution // patch_size if config.position == "table" and resolution else None
+    return PatchEmbedding(config.in_channels, width, patch_size, config.patch_size[0], grid)
 
 
-def block(width: int, attention: nn.Module, feed_forward: nn.Module) -> nn.Sequential:
+def block(
+    config: VitConfig, width: int, heads: int, mlp_ratio: float, rank: float | None = None
+) -> nn.Sequential:
     """A block: tokens mix, then each changes by itself; (N, T, C) -> (N, T, C)."""
+    attention = Attention(width, heads, config.head_width, rank)
+    feed_forward = FeedForward(width, hidden_width(width, mlp_ratio), rank)
     return nn.Sequential(
         OrderedDict(attention=PreNorm(width, attention), feed_forward=PreNorm(width, feed_forward))
     )
+
+
+def head(config: VitConfig, width: int) -> TokenHead:
+    """What makes outputs of tokens."""
+    return TokenHead(width, config.outputs, config.dropout)

@@ -7,32 +7,29 @@ NeurIPS 2023). There is no class token: the head takes the mean of all tokens.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from hwnas.plugin import resolve
-from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.choices import Choice, Option, When
-from hwnas.search_spaces.layers import Attention, FeedForward
-from hwnas.search_spaces.space import SearchSpace
+from hwnas.search_spaces.block_space import row
+from hwnas.search_spaces.choices import Choice, When
+from hwnas.search_spaces.configured_space import ConfiguredSpace, Indices
+from hwnas.search_spaces.places import Place
+from hwnas.search_spaces.presets import changed, preset_for
 from hwnas.search_spaces.steps import PartTable
-from hwnas.search_spaces.vit.config import PRESETS, Position, VitConfig, hidden_width
-from hwnas.search_spaces.vit.network import TokenHead, VisionTransformer, block, embedding
+from hwnas.search_spaces.vit.config import Position, VitConfig
+from hwnas.search_spaces.vit.network import VisionTransformer, block, embedding, head
+from hwnas.search_spaces.vit.presets import PRESETS
 from hwnas.search_spaces.vit.steps import chosen_parts, part_table
 
 __all__ = ["VitSpace", "vit"]
 
 
-class VitSpace(SearchSpace):
+class VitSpace(ConfiguredSpace[VitConfig]):
     """Vision transformers; a smaller one has the first blocks, heads, channels and ranks.
-
-    Choices with a single option are fixed and do not appear in `choices`.
 
     Args:
         config: What is elastic and what is fixed; AutoFormer-tiny's at 224 pixels if None.
@@ -41,79 +38,53 @@ class VitSpace(SearchSpace):
     name = "vit"
 
     def __init__(self, config: VitConfig | None = None) -> None:
-        self.config = PRESETS["large"]((224, 224, 3)) if config is None else config
+        super().__init__(PRESETS["large"]((224, 224, 3)) if config is None else config)
+
+    def decisions(self) -> Iterator[Choice]:
+        """Resolution, patch size, width, depth, and what each block may be."""
+        for name in ("resolution", "patch_size", "width", "depth"):
+            yield Choice(name, getattr(self.config, name))
+        for b in range(max(self.config.depth)):
+            when = When.deeper("depth", self.config.depth, b)
+            for name in self._of_blocks:
+                yield Choice(f"block{b}.{name}", getattr(self.config, name), when)
 
     @cached_property
-    def _all_choices(self) -> dict[str, Choice]:
-        config = self.config
-        found = [
-            Choice(name, getattr(config, name))
-            for name in ("resolution", "patch_size", "width", "depth")
-        ]
-        of_blocks = {"heads": config.heads, "mlp_ratio": config.mlp_ratio}
-        if config.rank:
-            of_blocks["rank"] = config.rank
-        for b in range(max(config.depth)):
-            deep_enough = tuple(depth for depth in config.depth if depth > b)
-            when = None if b < min(config.depth) else When("depth", deep_enough)
-            found += [
-                Choice(f"block{b}.{name}", options, when) for name, options in of_blocks.items()
-            ]
-        return {choice.name: choice for choice in found}
-
-    @cached_property
-    def choices(self) -> tuple[Choice, ...]:
-        """The elastic decisions."""
-        return tuple(c for c in self._all_choices.values() if len(c.options) > 1)
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """The whole configuration."""
-        return dataclasses.asdict(self.config)
-
-    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
-        """Channels, height and width of one input image."""
-        side = int(self._option(architecture.as_dict(), "resolution"))
-        return self.config.in_channels, side, side
-
-    def build(self, architecture: Architecture) -> VisionTransformer:
-        """A plain module: (N, C, H, W) float32 -> (N, outputs) float32."""
-        config, values = self.config, self.check(architecture).as_dict()
-        width, patch, side, depth = (
-            int(self._option(values, name))
-            for name in ("width", "patch_size", "resolution", "depth")
+    def places(self) -> tuple[Place, ...]:
+        """Blocks, head and embedding; all have some width."""
+        config, width = self.config, {"width": "width"}
+        of_patches = width | {"patch_size": "patch_size"}
+        if config.position == "table":
+            of_patches["resolution"] = "resolution"
+        blocks = (
+            Place(
+                f"blocks.{b}",
+                partial(block, config),
+                width | {name: f"block{b}.{name}" for name in self._of_blocks},
+                "depth",
+                b + 1,
+            )
+            for b in range(max(config.depth))
         )
-        blocks: list[nn.Module] = []
-        for b in range(depth):
-            heads = int(self._option(values, f"block{b}.heads"))
-            hidden = hidden_width(width, self._option(values, f"block{b}.mlp_ratio"))
-            rank = self._option(values, f"block{b}.rank") if config.rank else None
-            attention = Attention(width, heads, config.head_width, rank)
-            blocks.append(block(width, attention, FeedForward(width, hidden, rank)))
-        head = TokenHead(width, config.outputs, config.dropout)
-        return VisionTransformer(embedding(config, width, patch, side), blocks, head)
+        last = Place("head", partial(head, config), width)
+        return *blocks, last, Place("embedding", partial(embedding, config), of_patches)
 
-    def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]]:
-        """See `SearchSpace.parts`: attentions, perceptrons, and the rest as one part."""
-        return self._part_table, chosen_parts(self.config, self._indices(codes))
+    def frame(self, blocks: Mapping[str, nn.Module]) -> VisionTransformer:
+        """See `BlockSpace.frame`."""
+        return VisionTransformer(blocks["embedding"], row(blocks, "blocks"), blocks["head"])
 
-    def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Blocks that are there."""
-        return np.array(self.config.depth, dtype=np.int64)[self._indices(codes)["depth"]]
-
-    @cached_property
-    def _part_table(self) -> PartTable:
+    def part_table(self) -> PartTable:
+        """Attentions, perceptrons, and the rest as one part."""
         return part_table(self.config)
 
-    def _indices(self, codes: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
-        only = np.zeros(len(codes), dtype=np.int64)
-        elastic = {choice.name: codes[:, i] for i, choice in enumerate(self.choices)}
-        return {name: elastic.get(name, only) for name in self._all_choices}
+    def chosen_parts(self, indices: Indices) -> npt.NDArray[np.int64]:
+        """See `ConfiguredSpace.chosen_parts`."""
+        return chosen_parts(self.config, indices)
 
-    def _option(self, values: Mapping[str, Option], name: str) -> float:
-        value = values.get(name, self._all_choices[name].options[0])
-        assert not isinstance(value, str)
-        return value
+    @property
+    def _of_blocks(self) -> tuple[str, ...]:
+        """What is chosen for each block."""
+        return ("heads", "mlp_ratio", "rank") if self.config.rank else ("heads", "mlp_ratio")
 
 
 def vit(
@@ -153,22 +124,19 @@ def vit(
     Raises:
         ConfigError: The preset is unknown, an option is out of range, or the images are too small.
     """
-    side = max(image_shape[:2])
-    automatic = "tiny" if side <= 16 else "small" if side <= 96 else "large"
-    config = resolve("preset of space vit", preset or automatic, PRESETS)(image_shape)
-    overrides = {
-        "depth": depth,
-        "width": width,
-        "heads": heads,
-        "mlp_ratio": mlp_ratio,
-        "rank": rank,
-        "patch_size": patch_size,
-        "resolution": resolution,
-        "position": position,
-        "head_width": head_width,
-        "dropout": dropout,
-    }
-    given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
-    return VitSpace(
-        dataclasses.replace(config, in_channels=image_shape[2], outputs=outputs, **given)
+    config = changed(
+        preset_for("vit", preset, image_shape, PRESETS)(image_shape),
+        in_channels=image_shape[2],
+        outputs=outputs,
+        depth=depth,
+        width=width,
+        heads=heads,
+        mlp_ratio=mlp_ratio,
+        rank=rank,
+        patch_size=patch_size,
+        resolution=resolution,
+        position=position,
+        head_width=head_width,
+        dropout=dropout,
     )
+    return VitSpace(config)

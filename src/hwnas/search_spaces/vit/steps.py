@@ -5,23 +5,20 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from hwnas.search_spaces.configured_space import Indices
 from hwnas.search_spaces.layers import Attention, FeedForward, PreNorm
 from hwnas.search_spaces.steps import PartTable, Step
 from hwnas.search_spaces.traced import traced_steps
 from hwnas.search_spaces.vit.config import VitConfig, hidden_width
-from hwnas.search_spaces.vit.network import TokenHead, embedding
+from hwnas.search_spaces.vit.network import embedding, head
 
 __all__ = ["chosen_parts", "part_table"]
 
 _ABSENT = 0
-
-Indices = Mapping[str, npt.NDArray[np.int64]]
-"""For every choice, with one option or several, the index of N networks' options, (N,)."""
 
 
 def part_table(config: VitConfig) -> PartTable:
@@ -80,4 +77,4 @@ def _rest(config: VitConfig, width: int, patch: int, side: int) -> Counter[Step]
     tokens = (side // patch) ** 2
     return traced_steps(
         lambda: embedding(config, width, patch, side), (config.in_channels, side, side)
-    ) + traced_steps(lambda: TokenHead(width, config.outputs, config.dropout), (tokens, width))
+    ) + traced_steps(lambda: head(config, width), (tokens, width))

@@ -1,0 +1,116 @@
+"""NAS-Bench-201's networks as modules, put together of what was chosen."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hwnas.search_spaces.tabular.nasbench201 import EDGES
+
+__all__ = ["Cell", "Halving", "Nothing", "head", "operation", "stem"]
+
+_NODES = 4
+
+
+class Nothing(nn.Module):
+    """An edge that carries nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zeros in the shape of x."""
+        return torch.zeros_like(x)
+
+
+class Cell(nn.Module):
+    """Four nodes; each is the sum of what its edges bring: (N, C, H, W) -> (N, C, H, W).
+
+    An edge with ``none`` is left out of the sum, so it costs nothing on any device; a node that no
+    edge leads to is zero.
+
+    Args:
+        edges: What each edge does, in the order of `EDGES`.
+    """
+
+    def __init__(self, edges: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.edges = nn.ModuleList(edges)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last node, for an input of shape (N, C, H, W)."""
+        nodes = [x]
+        for node in range(1, _NODES):
+            brought = [
+                edge(nodes[start])
+                for edge, (start, end) in zip(self.edges, EDGES, strict=True)
+                if end == node and not isinstance(edge, Nothing)
+            ]
+            nodes.append(_total(brought) if brought else torch.zeros_like(x))
+        return nodes[-1]
+
+
+class Halving(nn.Module):
+    """A residual block of stride 2: (N, C, H, W) -> (N, C', H / 2, W / 2)."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            _relu_conv_norm(in_channels, out_channels, 3, 2),
+            _relu_conv_norm(out_channels, out_channels, 3),
+        )
+        self.shortcut = nn.Sequential(
+            nn.AvgPool2d(2, 2, ceil_mode=True, count_include_pad=False),
+            nn.Conv2d(in_channels, out_channels, 1, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Halve height and width of x, rounded up."""
+        halved: Tensor = self.body(x) + self.shortcut(x)
+        return halved
+
+
+def operation(channels: int, name: str) -> nn.Module:
+    """What an edge does by its name: (N, C, H, W) -> (N, C, H, W)."""
+    if name == "none":
+        return Nothing()
+    if name == "skip_connect":
+        return nn.Identity()
+    if name == "avg_pool_3x3":
+        return nn.AvgPool2d(3, 1, 1, count_include_pad=False)
+    return _relu_conv_norm(channels, channels, 1 if name == "nor_conv_1x1" else 3)
+
+
+def stem(in_channels: int, channels: int) -> nn.Module:
+    """The first convolution."""
+    conv = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False)
+    return nn.Sequential(OrderedDict(conv=conv, norm=nn.BatchNorm2d(channels)))
+
+
+def head(channels: int, outputs: int) -> nn.Module:
+    """What makes outputs of the last map."""
+    return nn.Sequential(
+        OrderedDict(
+            norm=nn.BatchNorm2d(channels),
+            activation=nn.ReLU(inplace=True),
+            pool=nn.AdaptiveAvgPool2d(1),
+            flat=nn.Flatten(),
+            outputs=nn.Linear(channels, outputs),
+        )
+    )
+
+
+def _relu_conv_norm(
+    in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
+) -> nn.Module:
+    conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
+    # Not in place: the node that it reads has other edges too.
+    parts = OrderedDict(activation=nn.ReLU(), conv=conv, norm=nn.BatchNorm2d(out_channels))
+    return nn.Sequential(parts)
+
+
+def _total(tensors: Sequence[Tensor]) -> Tensor:
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return total

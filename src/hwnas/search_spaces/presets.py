@@ -1,0 +1,53 @@
+"""Configurations by name, and what a recipe says in their place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from hwnas.plugin import resolve
+from hwnas.search_spaces.configured_space import Configuration
+
+__all__ = ["changed", "preset_for", "sevenths"]
+
+C = TypeVar("C", bound=Configuration)
+T = TypeVar("T")
+
+_TINY_SIDE, _SMALL_SIDE = 16, 96  # in pixels; up to where these presets are chosen
+
+
+def preset_for(
+    space: str,
+    preset: str | None,
+    image_shape: tuple[int, int, int],
+    known: Mapping[str, T],
+    large: str = "large",
+) -> T:
+    """A preset by its name, or the one for a size of images.
+
+    Args:
+        space: Name of the space, for messages.
+        preset: A name; if None, ``"tiny"`` for images up to 16 pixels, ``"small"`` up to 96.
+        image_shape: Height, width and channels.
+        known: All presets.
+        large: Name of the preset for larger images.
+
+    Raises:
+        ConfigError: The name is unknown.
+    """
+    side = max(image_shape[:2])
+    automatic = "tiny" if side <= _TINY_SIDE else "small" if side <= _SMALL_SIDE else large
+    return resolve(f"preset of space {space}", preset or automatic, known)
+
+
+def changed(config: C, **options: Any) -> C:
+    """The configuration with those options that are given, which is to say not None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return dataclasses.replace(config, **given)
+
+
+def sevenths(image_shape: tuple[int, int, int], *parts: int) -> tuple[int, ...]:
+    """Options for the side of the input, as sevenths of the longer side of the images."""
+    side = max(image_shape[:2])
+    return tuple(sorted({max(1, side * part // 7) for part in parts}))

@@ -1,0 +1,69 @@
+"""ResNets as modules, put together of what was chosen."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+
+from hwnas.search_spaces.layers import Bottleneck, ConvNormAct
+from hwnas.search_spaces.resnet.config import ResNetConfig
+
+__all__ = ["ResNet", "block", "classifier", "first_block", "stem"]
+
+
+class ResNet(nn.Module):
+    """One network of a `ResNetSpace`: (N, C, H, W) -> (N, outputs)."""
+
+    def __init__(self, stem: nn.Module, stages: list[nn.Sequential], classifier: nn.Module) -> None:
+        super().__init__()
+        self.stem = stem
+        self.stages = nn.ModuleList(stages)
+        self.classifier = classifier
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Outputs (N, outputs) of images (N, C, H, W)."""
+        x = self.stem(images)
+        for stage in self.stages:
+            x = stage(x)
+        outputs: Tensor = self.classifier(x.mean((2, 3)))
+        return outputs
+
+
+def stem(config: ResNetConfig, width: float) -> nn.Module:
+    """The first convolution, and the maximum after it if there is one."""
+    conv = ConvNormAct(
+        config.in_channels,
+        config.stem_at(width),
+        config.stem_kernel_size,
+        config.stem_stride,
+        activation="relu",
+    )
+    parts: dict[str, nn.Module] = {"conv": conv}
+    if config.stem_pool:
+        parts["pool"] = nn.MaxPool2d(3, config.strides[1], 1)
+    return nn.Sequential(OrderedDict(parts))
+
+
+def first_block(
+    config: ResNetConfig, s: int, before: float, width: float, expand_ratio: float
+) -> Bottleneck:
+    """The first block of stage ``s``, after something of the width ``before``."""
+    stage = config.stages[s]
+    inputs = config.stages[s - 1].channels_at(before) if s else config.stem_at(before)
+    hidden, outputs = stage.hidden_at(width, expand_ratio), stage.channels_at(width)
+    return Bottleneck(inputs, hidden, outputs, stage.stride, projected=True)
+
+
+def block(config: ResNetConfig, s: int, width: float, expand_ratio: float) -> Bottleneck:
+    """A later block of stage ``s``."""
+    stage = config.stages[s]
+    channels = stage.channels_at(width)
+    return Bottleneck(channels, stage.hidden_at(width, expand_ratio), channels)
+
+
+def classifier(config: ResNetConfig, width: float) -> nn.Module:
+    """What makes outputs of the mean of the last stage's map."""
+    channels = config.stages[-1].channels_at(width)
+    dropout, outputs = nn.Dropout(config.dropout), nn.Linear(channels, config.outputs)
+    return nn.Sequential(OrderedDict(dropout=dropout, outputs=outputs))

@@ -1,0 +1,71 @@
+"""ResNet spaces by name, for a size of images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hwnas.search_spaces.resnet.config import ResNetConfig, ResNetStage
+
+__all__ = ["PRESETS", "Preset"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A configuration for images of any size.
+
+    Attributes:
+        config: All but the images.
+        fourteenths: Options for the resolution, as parts of the longer side of the images.
+    """
+
+    config: ResNetConfig
+    fourteenths: tuple[int, ...]
+
+    def resolution(self, side: int) -> tuple[int, ...]:
+        """Options for images with a longer side of so many pixels."""
+        return tuple(sorted({max(1, side * part // 14) for part in self.fourteenths}))
+
+
+_TINY = ResNetConfig(
+    stages=(
+        ResNetStage(64, 1, (1, 2), (0.25, 0.5)),
+        ResNetStage(96, 2, (1, 2), (0.25, 0.5)),
+        ResNetStage(128, 2, (1, 2), (0.25, 0.5)),
+    ),
+    width=(0.5, 1.0),
+    stem_channels=16,
+    stem_kernel_size=3,
+    stem_stride=1,
+    stem_pool=False,
+)
+_SMALL = ResNetConfig(
+    stages=(
+        ResNetStage(128, 1, (1, 2, 3), (0.125, 0.25)),
+        ResNetStage(256, 2, (1, 2, 3, 4), (0.125, 0.25)),
+        ResNetStage(512, 2, (1, 2, 3), (0.125, 0.25)),
+    ),
+    width=(0.5, 0.75, 1.0),
+    stem_channels=32,
+    stem_kernel_size=3,
+    stem_stride=1,
+    stem_pool=False,
+)
+# Up to ResNet-50 (He et al., CVPR 2016, table 1), which is the largest network. Depths, widths and
+# expansions have as many options as in once-for-all's ResNet-50 (and so in Intel's DyNAS-T), which
+# goes beyond the published network in depth and expansion.
+_RESNET_50 = ResNetConfig(
+    stages=(
+        ResNetStage(256, 1, (1, 2, 3), (0.15, 0.2, 0.25)),
+        ResNetStage(512, 2, (2, 3, 4), (0.15, 0.2, 0.25)),
+        ResNetStage(1024, 2, (4, 5, 6), (0.15, 0.2, 0.25)),
+        ResNetStage(2048, 2, (1, 2, 3), (0.15, 0.2, 0.25)),
+    ),
+    width=(0.65, 0.8, 1.0),
+)
+
+PRESETS: Mapping[str, Preset] = {
+    "tiny": Preset(_TINY, (14, 21, 28)),
+    "small": Preset(_SMALL, (10, 12, 14)),
+    "resnet-50": Preset(_RESNET_50, (8, 10, 12, 14)),
+}

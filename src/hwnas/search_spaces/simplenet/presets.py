@@ -1,0 +1,64 @@
+"""SimpleNet spaces by name, and the published networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hwnas.search_spaces.simplenet.config import Group
+
+__all__ = ["PRESETS", "Preset"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A space by name, for images of any size.
+
+    Attributes:
+        groups: As in `SimpleNetConfig`.
+        scales: Options for the input's side, as multiples of the images'.
+    """
+
+    groups: tuple[Group, ...]
+    scales: tuple[float, ...] = (1,)
+
+    def resolution(self, side: int) -> tuple[int, ...]:
+        """Options for the input's side; what shrinks images leaves as much as the space needs."""
+        least = 2 ** (len(self.groups) - 1)
+        return tuple(sorted({side if s == 1 else max(least, int(side * s)) for s in self.scales}))
+
+
+# The authors' files for CIFAR: 5.48 million and 310 thousand weights with 10 classes.
+_FULL = ((64, 128, 128, 128), (128, 128, 256), (256, 256), (512, 2048, 256), (256,))
+_SLIM = ((64, 32, 32, 32), (32, 32, 64), (64, 64), (128, 256, 64), (64,))
+_KERNELS = ((3,), (3,), (3,), (3, 1, 1), (3,))
+_DEPTHS = ((2, 3, 4), (1, 2, 3), (1, 2), (3,), (1,))
+_WIDTHS = (0.25, 0.5, 0.75, 1)
+
+
+def _published(channels: Sequence[tuple[int, ...]]) -> Preset:
+    """One network, as it is in the paper."""
+    return Preset(tuple(Group(*each) for each in zip(channels, _KERNELS, strict=True)))
+
+
+def _elastic(channels: Sequence[tuple[int, ...]]) -> Preset:
+    """The networks that are nowhere wider and nowhere deeper than a published one."""
+    each = zip(channels, _KERNELS, _DEPTHS, strict=True)
+    return Preset(tuple(Group(*sizes, _WIDTHS) for sizes in each), (0.75, 1))
+
+
+PRESETS: Mapping[str, Preset] = {
+    "tiny": Preset(
+        (
+            Group((16, 24, 24), depth=(2, 3), width=(0.5, 1)),
+            Group((32, 32), depth=(1, 2), width=(0.5, 1)),
+            Group((48, 96, 32), (3, 1, 1), width=(0.5, 1)),
+            Group((32,), width=(0.5, 1)),
+        ),
+        (1, 2),
+    ),
+    "slim": _elastic(_SLIM),
+    "full": _elastic(_FULL),
+    "simplenet-310k": _published(_SLIM),
+    "simplenet-5m": _published(_FULL),
+}

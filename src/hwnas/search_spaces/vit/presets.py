@@ -1,0 +1,91 @@
+"""Spaces of vision transformers by name, for a size of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hwnas.search_spaces.vit.config import VitConfig
+
+__all__ = ["PRESETS"]
+
+
+def _sides(image_shape: tuple[int, int, int], patch: int, *sevenths: int) -> tuple[int, ...]:
+    """Shares of an image's side, rounded up to whole patches; too small an image stays as it is."""
+    whole = max(image_shape[:2])
+    sides = (whole * part // 7 for part in sevenths)
+    return tuple(sorted({side if side < patch else -(-side // patch) * patch for side in sides}))
+
+
+def _tiny(image_shape: tuple[int, int, int]) -> VitConfig:
+    return VitConfig(
+        depth=(1, 2, 3, 4),
+        width=(32, 48, 64),
+        heads=(1, 2, 4),
+        mlp_ratio=(1, 2, 4),
+        patch_size=(4, 2),
+        resolution=_sides(image_shape, 4, 7),
+        head_width=16,
+    )
+
+
+def _small(image_shape: tuple[int, int, int]) -> VitConfig:
+    return VitConfig(
+        depth=(2, 3, 4, 5, 6),
+        width=(64, 96, 128),
+        heads=(2, 3, 4),
+        mlp_ratio=(2, 3, 4),
+        patch_size=(8, 4),
+        resolution=_sides(image_shape, 8, 7),
+        head_width=32,
+    )
+
+
+def _large(image_shape: tuple[int, int, int]) -> VitConfig:
+    """AutoFormer-tiny's choices (Chen et al., ICCV 2021, table 2), with sizes of input and patch.
+
+    There the heads of a block are what divides its query, key and value dimension of 192 or 256;
+    here the dimension follows from 3 or 4 heads of 64.
+    """
+    return VitConfig(
+        depth=(12, 13, 14),
+        width=(192, 216, 240),
+        heads=(3, 4),
+        mlp_ratio=(3.5, 4),
+        patch_size=(32, 16),
+        resolution=_sides(image_shape, 32, 5, 6, 7),
+        head_width=64,
+    )
+
+
+def _low_rank(image_shape: tuple[int, int, int]) -> VitConfig:
+    """For microcontrollers: what MCUFormer (Liang et al., NeurIPS 2023) makes elastic."""
+    return VitConfig(
+        depth=(2, 3, 4),
+        width=(48, 64, 96),
+        heads=(2, 3),
+        mlp_ratio=(2, 4),
+        rank=(0.2, 0.4, 0.6),
+        patch_size=(8, 4),
+        resolution=_sides(image_shape, 8, 7),
+        head_width=32,
+    )
+
+
+def _deit_tiny(image_shape: tuple[int, int, int]) -> VitConfig:
+    """DeiT-Ti (Touvron et al., ICML 2021), with the mean of tokens in place of a class token."""
+    return VitConfig(
+        depth=(12,),
+        width=(192,),
+        heads=(3,),
+        resolution=_sides(image_shape, 16, 7),
+        position="table",
+    )
+
+
+PRESETS: Mapping[str, Callable[[tuple[int, int, int]], VitConfig]] = {
+    "tiny": _tiny,
+    "small": _small,
+    "low-rank": _low_rank,
+    "large": _large,
+    "deit-tiny": _deit_tiny,
+}
