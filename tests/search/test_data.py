@@ -126,7 +126,7 @@ def test_images_of_one_colour_have_a_usable_deviation() -> None:
 def test_the_fingerprint_sees_pixels_labels_and_names(load: Load, numbered: str) -> None:
     data = load(numbered)
     brighter = replace(data.train, images=data.train.images + np.uint8(1))
-    relabelled = replace(data.test, targets=data.test.targets[::-1].copy())
+    relabelled = replace(data.test, image_targets=data.test.image_targets[::-1].copy())
     changed = [
         replace(data, train=brighter),
         replace(data, test=relabelled),
@@ -164,7 +164,7 @@ def test_says_what_does_not_fit_together(
 
 def test_values_need_no_class_names_and_classes_do(load: Load, numbered: str) -> None:
     data = load(numbered)
-    with pytest.raises(DataError, match="class_names belong to int64 targets"):
+    with pytest.raises(DataError, match="class_names belong to classes and masks"):
         replace(data, class_names=None)
 
 
