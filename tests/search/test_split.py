@@ -85,6 +85,21 @@ def test_mapped_images_travel_as_a_path(tmp_path: Path, start: int) -> None:
     assert isinstance(pickle.loads(pickle.dumps(again)).images, np.memmap)
 
 
+def test_mapped_masks_travel_as_a_path(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (200, 32, 32, 3), dtype=np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    np.save(tmp_path / "masks.npy", images[..., 0] % 3)
+    mapped = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("images", "masks"))
+    part = Split(*mapped, np.array([7, 2, 150]))
+    data = pickle.dumps(part)
+    assert len(data) < 2000
+    again = pickle.loads(data)
+    assert isinstance(again.image_targets, np.memmap)
+    assert again.kind == "masks"
+    np.testing.assert_array_equal(again.take([1, 2])[1], images[[2, 150], ..., 0] % 3)
+    np.testing.assert_array_equal(again.targets, part.targets)
+
+
 def test_images_in_memory_travel_whole() -> None:
     again = pickle.loads(pickle.dumps(split()))
     np.testing.assert_array_equal(again.images, IMAGES)
