@@ -51,8 +51,8 @@ class TrainConfig:
             ends with the weights themselves.
         precision: Of forward passes: ``"bf16"`` (autocast), ``"fp32"``, or ``"auto"``, which is the
             first on a GPU that computes in it and the second elsewhere.
-        shift_pixels: Images are shifted by up to this much.
-        flip: Whether images are mirrored left and right at random.
+        shift_pixels: Images are shifted by up to this much, and their masks with them.
+        flip: Whether images are mirrored left and right at random, and their masks with them.
         cutout: Side of a square that is erased from each image, as a share of the image's, in
             [0, 1].
         label_smoothing: Share of the target probability that is spread over all classes, in [0, 1),

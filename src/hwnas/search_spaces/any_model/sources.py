@@ -38,7 +38,7 @@ def named_elastic(
 
     Args:
         image_shape: Height, width and channels.
-        outputs: Length of the output vector.
+        outputs: Length of the output vector, of an image or of each of its pixels.
         model: ``"package.module:function"``, called with whichever it takes of ``image_shape`` and
             ``outputs``; ``"timm:NAME"``, or ``"hf:NAME"``.
         weights: A safetensors file with the state of the model; random weights if empty, the same
@@ -64,10 +64,11 @@ def named_elastic(
     space = elastic(network, example, widths=widths, step=step, min_depth=min_depth, keep=keep)
     with torch.no_grad():
         shape = tuple(network.eval()(example).shape)
-    if shape != (len(example), outputs):
+    if shape[:2] != (len(example), outputs):
         raise ConfigError(
             f"space.model {model!r} gives outputs of {shape} for {len(example)} images; expected "
-            f"({len(example)}, {outputs}). Let it take `outputs`, and build its last layer by it"
+            f"({len(example)}, {outputs}), or with height and width after it for outputs of each "
+            "pixel. Let it take `outputs`, and build its last layer by it"
         )
     return space
 
