@@ -9,10 +9,13 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor, nn
 
 from hwnas.errors import ConfigError
+from hwnas.search_spaces.any_model.axes import Axis
 from hwnas.search_spaces.any_model.blocks import Run, residual_runs
 from hwnas.search_spaces.any_model.cutting import reorder
 from hwnas.search_spaces.any_model.groups import ChannelGroup, channel_groups
+from hwnas.search_spaces.any_model.heads import Attention, attentions, head_groups, with_width
 from hwnas.search_spaces.any_model.importance import importance_order
+from hwnas.search_spaces.any_model.multihead import with_separate_heads
 from hwnas.search_spaces.any_model.space import ElasticSpace, Fixed
 from hwnas.search_spaces.any_model.trial import (
     check_traceable,
@@ -24,6 +27,8 @@ from hwnas.search_spaces.any_model.trial import (
 )
 
 __all__ = ["elastic"]
+
+_STIFF_HEADS = "its heads cannot be left out: its forward or its layers have their number built in"
 
 
 def elastic(
@@ -59,13 +64,13 @@ def elastic(
             made elastic.
     """
     _check_options(model, example_input, widths, step, min_depth, keep)
-    network = copy.deepcopy(model).cpu().eval()
+    network = with_separate_heads(copy.deepcopy(model).cpu().eval())
     example = example_input.detach().cpu()
     output = checked_output(network, example)
     check_traceable(network, example)
     wanted, fixed = _widths(network, example, output, widths, step, keep)
     good, reasons = permutable(network, list(wanted), example)
-    fixed |= {name: _of_heads(network, name) or reason for name, reason in reasons.items()}
+    fixed |= reasons
     good, reasons = cuttable(network, {g: wanted[g][0] for g in good}, example, output)
     fixed |= reasons
     depths, reasons = _depths(network, example, output, min_depth, keep)
@@ -94,12 +99,15 @@ def _widths(
     """The options of all groups that have several, and why layers are in no such group."""
     asked = [p.requires_grad for p in network.parameters()]
     network.requires_grad_(True)
-    groups, fixed = channel_groups(network, example)
+    found = attentions(network, example)
+    groups, fixed = channel_groups(network, example, {axis for each in found for axis in each.axes})
+    with_heads, of_heads = _with_heads(network, example, groups, found)
+    fixed |= of_heads
     for parameter, before in zip(network.parameters(), asked, strict=True):
         parameter.requires_grad_(before)
     wanted: dict[ChannelGroup, tuple[int, ...]] = {}
     barred = _reused(network, example) | _tied(network)
-    for group in groups:
+    for group in with_heads:
         names = [member.axis.name for member in group.members]
         shared = next((barred[name] for name in names if name in barred), "")
         options = _options(group, parts, step)
@@ -110,7 +118,7 @@ def _widths(
         elif any(_within(name, keep) for name in names):
             fixed[group.name] = "it was asked to stay as it is"
         elif len(options) == 1:
-            each = math.lcm(step, group.unit)
+            each = group.unit if group.heads else math.lcm(step, group.unit)
             fixed[group.name] = (
                 f"{group.channels} channels leave no smaller multiple of {each} at these widths"
             )
@@ -119,16 +127,27 @@ def _widths(
     return wanted, fixed
 
 
-def _of_heads(network: nn.Module, group: str) -> str:
-    """Why a group within attention stays as it is; empty for all others."""
-    owner = network.get_submodule(group.partition("#")[0].rpartition(".")[0])
-    if isinstance(getattr(owner, "num_heads", None), int):
-        return "its channels are those of attention heads, which stay as they are"
-    return ""
+def _with_heads(
+    network: nn.Module,
+    example: Tensor,
+    groups: Sequence[ChannelGroup],
+    found: Sequence[Attention],
+) -> tuple[list[ChannelGroup], dict[str, str]]:
+    """All groups, with those of heads, alone or as part of the width; and why others are not."""
+    alone = head_groups(network, example, found)
+    left = [attention for attention in found if attention not in alone]
+    together: list[ChannelGroup] = []
+    for group in groups:
+        axes = {member.axis for member in group.members}
+        inside = [attention for attention in left if Axis(attention.makers[0], "in") in axes]
+        joined = with_width(network, example, group, inside) if inside else None
+        left = left if joined is None else [a for a in left if a not in inside]
+        together.append(joined or group)
+    return [*together, *alone.values()], {attention.name: _STIFF_HEADS for attention in left}
 
 
 def _options(group: ChannelGroup, parts: Sequence[float], step: int) -> tuple[int, ...]:
-    each = math.lcm(step, group.unit)
+    each = group.unit if group.heads else math.lcm(step, group.unit)
     rounded = {math.ceil(part * group.channels / each - 1e-9) * each for part in parts}
     return (*sorted(w for w in rounded if w < group.channels), group.channels)
 

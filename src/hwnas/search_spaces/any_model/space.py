@@ -64,12 +64,14 @@ class ElasticSpace(SearchSpace):
         self.fixed = fixed
         self._network, self._blank = network, copy.deepcopy(network).to("meta")
         self._image_shape = image_shape
-        self._groups = {f"{group.name}.width": group for group in widths}
+        self._groups = {
+            f"{group.name}.{'heads' if group.heads else 'width'}": group for group in widths
+        }
         self._runs = {f"{run.name}.depth" if run.name else "depth": run for run in depths}
         self.choices = (
             *(Choice(name, depths[run]) for name, run in self._runs.items()),
             *(
-                Choice(name, widths[group], self._condition(group, depths))
+                Choice(name, _options(group, widths[group]), self._condition(group, depths))
                 for name, group in self._groups.items()
             ),
         )
@@ -115,7 +117,9 @@ class ElasticSpace(SearchSpace):
             block for name, run in self._runs.items() for block in run.skipped(int(values[name]))
         ]
         widths = {
-            group: int(values[name]) for name, group in self._groups.items() if name in values
+            group: int(values[name]) * (group.unit if group.heads else 1)
+            for name, group in self._groups.items()
+            if name in values
         }
         return plan(self._blank, widths, skipped)
 
@@ -127,6 +131,11 @@ class ElasticSpace(SearchSpace):
                     kept: tuple[Option, ...] = tuple(d for d in depths[run] if d > rank)
                     return When(name, kept) if len(kept) < len(depths[run]) else None
         return None
+
+
+def _options(group: ChannelGroup, widths: tuple[int, ...]) -> tuple[int, ...]:
+    """What is chosen: how many channels, or how many heads."""
+    return tuple(width // group.unit for width in widths) if group.heads else widths
 
 
 def _digest(network: nn.Module) -> str:
