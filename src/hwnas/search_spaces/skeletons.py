@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,16 @@ from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.blueprint import blueprint
 from hwnas.search_spaces.space import SearchSpace, Segments
 
-__all__ = ["Piece", "Skeleton", "Skeletons", "Slot", "corner", "pieces_of", "slots_of"]
+__all__ = [
+    "Piece",
+    "Skeleton",
+    "SkeletonSource",
+    "Skeletons",
+    "Slot",
+    "corner",
+    "pieces_of",
+    "slots_of",
+]
 
 _KEPT = 64  # whole networks, of spaces that do not say what their blocks depend on
 
@@ -131,6 +140,14 @@ class Skeleton:
 
     module: nn.Module
     pieces: tuple[Piece, ...]
+
+
+class SkeletonSource(Protocol):
+    """Gives the skeletons of a space's networks; a newer one may take the place of the last."""
+
+    def of(self, architecture: Architecture) -> Skeleton:
+        """The skeleton of a network."""
+        ...
 
 
 class Skeletons:

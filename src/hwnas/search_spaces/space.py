@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from hwnas.search_spaces.tabular import TabularSpace
 from hwnas.search_spaces.workload import Workload, trace
 
 if TYPE_CHECKING:
+    from hwnas.search_spaces.skeletons import SkeletonSource
     from hwnas.search_spaces.supernet import Supernet
 
 __all__ = ["SearchSpace", "Segments", "StageOutline"]
@@ -86,6 +87,16 @@ class SearchSpace(ChoiceSpace):
             a whole.
         """
         return None
+
+    def skeletons(self, shared: Container[str]) -> SkeletonSource:
+        """What a supernet runs: networks of this space without weights.
+
+        Args:
+            shared: Names of the tensors of the largest network.
+        """
+        from hwnas.search_spaces.skeletons import Skeletons
+
+        return Skeletons(self, shared)
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
         """The stages of a network, for a picture; none where a space has no such thing."""

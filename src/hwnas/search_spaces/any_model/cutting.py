@@ -12,10 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hwnas.search_spaces.any_model.axes import Axis, held, resize
+from hwnas.search_spaces.any_model.axes import Axis, held, resize, runs
 from hwnas.search_spaces.any_model.groups import ChannelGroup, Positions
+from hwnas.search_spaces.space import Segments
 
-__all__ = ["Cut", "PassThrough", "cut", "plan", "reorder"]
+__all__ = [
+    "Cut",
+    "PassThrough",
+    "cut",
+    "module_of",
+    "plan",
+    "reorder",
+    "segments_of",
+    "shapes_of",
+]
 
 
 class PassThrough(nn.Identity):
@@ -44,7 +54,10 @@ class Cut:
 
 
 def plan(
-    network: nn.Module, widths: Mapping[ChannelGroup, int], skipped: Iterable[str] = ()
+    network: nn.Module,
+    widths: Mapping[ChannelGroup, int],
+    skipped: Iterable[str] = (),
+    shapes: Mapping[str, torch.Size] | None = None,
 ) -> Cut:
     """What stays of a network with narrower groups.
 
@@ -52,6 +65,7 @@ def plan(
         network: The whole network; only names and shapes are looked at.
         widths: How many of its first channels a group keeps; groups left out keep all.
         skipped: Names of modules to leave out.
+        shapes: Those of `shapes_of`, where they are known already.
     """
     removed: dict[Axis, list[Positions]] = defaultdict(list)
     attributes: dict[tuple[str, str], int] = {}
@@ -65,13 +79,13 @@ def plan(
                 removed[member.axis].append(member.positions[:, width:].reshape(-1))
     tensors: dict[str, dict[int, Positions]] = defaultdict(dict)
     sides: dict[str, dict[str, int]] = defaultdict(dict)
-    shapes = _tensors(network)
+    shapes = shapes or shapes_of(network)
     for axis, positions in removed.items():
         if _within(axis.name, left_out):
             continue
         for name, dim in held(network, axis):
             if name in shapes:
-                stays = np.ones(shapes[name].shape[dim], dtype=bool)
+                stays = np.ones(shapes[name][dim], dtype=bool)
                 stays[np.concatenate(positions)] = False
                 tensors[name][dim] = np.flatnonzero(stays)
                 sides[axis.name][axis.side] = int(stays.sum())
@@ -119,6 +133,25 @@ def reorder(network: nn.Module, orders: Mapping[ChannelGroup, Positions]) -> Non
                         index[member.positions] = member.positions[:, order]
                         chosen = torch.from_numpy(index).to(tensor.device)
                         tensor.copy_(tensor.index_select(dim, chosen))
+
+
+def shapes_of(network: nn.Module) -> dict[str, torch.Size]:
+    """The shapes of all parameters and buffers, by name."""
+    return {name: tensor.shape for name, tensor in _tensors(network).items()}
+
+
+def module_of(axis: Axis) -> str:
+    """The name of the module whose tensors are as long as an axis."""
+    return axis.name.rpartition(".")[0] if axis.side == "own" else axis.name
+
+
+def segments_of(dims: Mapping[int, Positions]) -> Segments:
+    """Which pieces of a tensor stay, where that is not its corner."""
+    return tuple(
+        (dim, runs(positions.tolist()))
+        for dim, positions in dims.items()
+        if dim >= 2 or not np.array_equal(positions, np.arange(len(positions)))
+    )
 
 
 def _within(name: str, modules: Iterable[str]) -> bool:

@@ -79,6 +79,19 @@ class ChannelGroup:
     attributes: tuple[Attribute, ...] = ()
     heads: bool = False
 
+    @property
+    def choice(self) -> str:
+        """What is chosen: a width, or how many heads."""
+        return f"{self.name}.{'heads' if self.heads else 'width'}"
+
+    def width(self, option: int) -> int:
+        """How many channels there are at an option of the choice."""
+        return option * self.unit if self.heads else option
+
+    def option(self, width: int) -> int:
+        """The inverse of `width`."""
+        return width // self.unit if self.heads else width
+
 
 class _Couplings:
     """Which positions of which axes are coupled; a position is a number over all axes."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from hwnas.search_spaces.any_model.axes import runs as runs_of
 from hwnas.search_spaces.any_model.blocks import Run
-from hwnas.search_spaces.any_model.cutting import Cut, cut, plan
+from hwnas.search_spaces.any_model.cutting import Cut, cut, plan, segments_of, shapes_of
 from hwnas.search_spaces.any_model.groups import ChannelGroup
+from hwnas.search_spaces.any_model.skeletons import ElasticSkeletons
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choices import Choice, Option, When
 from hwnas.search_spaces.space import SearchSpace, Segments
@@ -63,15 +62,16 @@ class ElasticSpace(SearchSpace):
     ) -> None:
         self.fixed = fixed
         self._network, self._blank = network, copy.deepcopy(network).to("meta")
+        self._shapes = shapes_of(network)
         self._image_shape = image_shape
-        self._groups = {
-            f"{group.name}.{'heads' if group.heads else 'width'}": group for group in widths
-        }
+        self._groups = {group.choice: group for group in widths}
         self._runs = {f"{run.name}.depth" if run.name else "depth": run for run in depths}
         self.choices = (
             *(Choice(name, depths[run]) for name, run in self._runs.items()),
             *(
-                Choice(name, _options(group, widths[group]), self._condition(group, depths))
+                Choice(
+                    name, tuple(map(group.option, widths[group])), self._condition(group, depths)
+                )
                 for name, group in self._groups.items()
             ),
         )
@@ -100,16 +100,13 @@ class ElasticSpace(SearchSpace):
 
     def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
         """See `SearchSpace.segments`: of layers that read what was concatenated, say."""
-        found: dict[str, Segments] = {}
-        for name, dims in self._cut(architecture).tensors.items():
-            inner = {
-                dim: runs_of(positions.tolist())
-                for dim, positions in dims.items()
-                if dim >= 2 or not np.array_equal(positions, np.arange(len(positions)))
-            }
-            if inner:
-                found[name] = tuple(inner.items())
-        return found
+        tensors = self._cut(architecture).tensors.items()
+        found = {name: segments_of(dims) for name, dims in tensors}
+        return {name: segments for name, segments in found.items() if segments}
+
+    def skeletons(self, shared: Container[str]) -> ElasticSkeletons:
+        """See `SearchSpace.skeletons`: put together in microseconds."""
+        return ElasticSkeletons(self, self._blank, self._groups, self._runs, shared)
 
     def _cut(self, architecture: Architecture) -> Cut:
         values = self.check(architecture).as_dict()
@@ -117,11 +114,11 @@ class ElasticSpace(SearchSpace):
             block for name, run in self._runs.items() for block in run.skipped(int(values[name]))
         ]
         widths = {
-            group: int(values[name]) * (group.unit if group.heads else 1)
+            group: group.width(int(values[name]))
             for name, group in self._groups.items()
             if name in values
         }
-        return plan(self._blank, widths, skipped)
+        return plan(self._blank, widths, skipped, self._shapes)
 
     def _condition(self, group: ChannelGroup, depths: Mapping[Run, tuple[int, ...]]) -> When | None:
         """A group that lies within one block that may be skipped has an effect only with it."""
@@ -131,11 +128,6 @@ class ElasticSpace(SearchSpace):
                     kept: tuple[Option, ...] = tuple(d for d in depths[run] if d > rank)
                     return When(name, kept) if len(kept) < len(depths[run]) else None
         return None
-
-
-def _options(group: ChannelGroup, widths: tuple[int, ...]) -> tuple[int, ...]:
-    """What is chosen: how many channels, or how many heads."""
-    return tuple(width // group.unit for width in widths) if group.heads else widths
 
 
 def _digest(network: nn.Module) -> str:
