@@ -98,6 +98,14 @@ class SearchSpace(ChoiceSpace):
 
         return Skeletons(self, shared)
 
+    def teacher(self) -> nn.Module | None:
+        """The trained network that the weights of this space come from, which others learn from.
+
+        Returns:
+            In evaluation mode, without gradients; None where weights start at random.
+        """
+        return None
+
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
         """The stages of a network, for a picture; none where a space has no such thing."""
         return ()

@@ -39,6 +39,7 @@ def elastic(
     step: int = 8,
     min_depth: float = 0.5,
     keep: Sequence[str] = (),
+    pretrained: bool = False,
 ) -> ElasticSpace:
     """The space of all narrower and shallower networks within a model, with its weights.
 
@@ -55,6 +56,7 @@ def elastic(
         step: Widths are multiples of this, or all channels.
         min_depth: The part of each row of residual blocks that stays at least, in [0, 1].
         keep: Names of modules whose layers and blocks stay as they are.
+        pretrained: Whether the model is trained, so that a supernet may learn from it.
 
     Returns:
         The space; its ``fixed`` lists what is not elastic, and why.
@@ -85,7 +87,7 @@ def elastic(
     by_layer = {name.partition("#")[0]: reason for name, reason in fixed.items()}
     listed = tuple(Fixed(name, reason) for name, reason in by_layer.items())
     shape = (example.shape[1], example.shape[2], example.shape[3])
-    return ElasticSpace(network, shape, {g: wanted[g] for g in good}, depths, listed)
+    return ElasticSpace(network, shape, {g: wanted[g] for g in good}, depths, listed, pretrained)
 
 
 def _widths(

@@ -48,6 +48,7 @@ class ElasticSpace(SearchSpace):
         widths: The options of each group of channels.
         depths: The options of each run of blocks.
         fixed: What could not be made elastic.
+        pretrained: Whether the weights are trained.
     """
 
     name = "elastic"
@@ -59,8 +60,9 @@ class ElasticSpace(SearchSpace):
         widths: Mapping[ChannelGroup, tuple[int, ...]],
         depths: Mapping[Run, tuple[int, ...]],
         fixed: tuple[Fixed, ...],
+        pretrained: bool = False,
     ) -> None:
-        self.fixed = fixed
+        self.fixed, self.pretrained = fixed, pretrained
         self._network, self._blank = network, copy.deepcopy(network).to("meta")
         self._shapes = shapes_of(network)
         self._image_shape = image_shape
@@ -86,7 +88,7 @@ class ElasticSpace(SearchSpace):
             "weights": _digest(self._network),
             "image_shape": list(self._image_shape),
             "blocks": {name: list(run.blocks) for name, run in self._runs.items()},
-        }
+        } | ({"pretrained": True} if self.pretrained else {})
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
         """Channels, height and width of one input image."""
@@ -97,6 +99,12 @@ class ElasticSpace(SearchSpace):
         on_meta = torch.empty(0).is_meta
         whole = self._blank if on_meta else self._network
         return cut(whole, self._cut(architecture)).train()
+
+    def teacher(self) -> nn.Module | None:
+        """The given network, if its weights are trained."""
+        if not self.pretrained:
+            return None
+        return copy.deepcopy(self._network).requires_grad_(False).eval()
 
     def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
         """See `SearchSpace.segments`: of layers that read what was concatenated, say."""
