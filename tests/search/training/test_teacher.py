@@ -27,8 +27,6 @@ from hwnas.search.training import (
 from hwnas.search.training.supernet import teacher_of
 from hwnas.search_spaces import ElasticSpace, MobileNetSpace, elastic
 
-pytest.importorskip("torch_pruning")
-
 SHAPE = (1, 8, 8)
 
 

@@ -16,8 +16,6 @@ from hwnas.deploy.export import export_onnx
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import ElasticSpace, elastic
 
-pytest.importorskip("torch_pruning")
-
 
 def example() -> Tensor:
     return torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -73,7 +71,14 @@ def test_the_smallest_has_under_three_fifths_of_the_parameters(name: str) -> Non
     assert params(space.build(space.smallest())) < 0.6 * params(MODELS[name]())
 
 
-@pytest.mark.parametrize("name", sorted({*MODELS} - {"vit-separate", "vit-bound", "encoder"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("dense", "unet-resizing", "convnext", "vit-torch"),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("plain", "resnet", "mobilenet")),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("unet", "vit")),
+    ],
+)
 def test_an_extracted_module_is_plain_and_exports(name: str, tmp_path: Path) -> None:
     space = space_of(name)
     network = space.supernet().extract(space.sample(random.Random(1))).eval()

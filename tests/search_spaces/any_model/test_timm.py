@@ -12,7 +12,6 @@ from torch import nn
 from hwnas.deploy.export import export_onnx
 from hwnas.search_spaces import elastic
 
-pytest.importorskip("torch_pruning")
 if find_spec("timm") is None:
     pytest.skip("timm is not installed", allow_module_level=True)
 

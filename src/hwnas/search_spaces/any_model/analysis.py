@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor, nn
 
@@ -26,7 +26,7 @@ from hwnas.search_spaces.any_model.trial import (
     skippable,
 )
 
-__all__ = ["elastic"]
+__all__ = ["elastic", "narrow_groups"]
 
 _STIFF_HEADS = "its heads cannot be left out: its forward or its layers have their number built in"
 
@@ -70,11 +70,9 @@ def elastic(
     example = example_input.detach().cpu()
     output = checked_output(network, example)
     check_traceable(network, example)
-    wanted, fixed = _widths(network, example, output, widths, step, keep)
-    good, reasons = permutable(network, list(wanted), example)
-    fixed |= reasons
-    good, reasons = cuttable(network, {g: wanted[g][0] for g in good}, example, output)
-    fixed |= reasons
+    good, fixed = narrow_groups(
+        network, example, output, lambda group: _options(group, widths, step), step, keep
+    )
     depths, reasons = _depths(network, example, output, min_depth, keep)
     fixed |= reasons
     if not good and not depths:
@@ -87,18 +85,46 @@ def elastic(
     by_layer = {name.partition("#")[0]: reason for name, reason in fixed.items()}
     listed = tuple(Fixed(name, reason) for name, reason in by_layer.items())
     shape = (example.shape[1], example.shape[2], example.shape[3])
-    return ElasticSpace(network, shape, {g: wanted[g] for g in good}, depths, listed, pretrained)
+    return ElasticSpace(network, shape, good, depths, listed, pretrained)
 
 
-def _widths(
+def narrow_groups(
     network: nn.Module,
     example: Tensor,
     output: Tensor,
-    parts: Sequence[float],
+    options: Callable[[ChannelGroup], tuple[int, ...]],
+    step: int,
+    keep: Sequence[str] = (),
+) -> tuple[dict[ChannelGroup, tuple[int, ...]], dict[str, str]]:
+    """The groups of channels that can be narrow, with their widths; each was tried.
+
+    Args:
+        network: In evaluation mode.
+        example: An input for it.
+        output: What it makes of that.
+        options: Widths of a group, increasing.
+        step: What widths are multiples of, for the reasons.
+        keep: Names of modules whose channels stay.
+
+    Returns:
+        The groups that have narrower widths, and by layer, why it is in no such group.
+    """
+    wanted, fixed = _wanted(network, example, output, options, step, keep)
+    good, reasons = permutable(network, list(wanted), example)
+    fixed |= reasons
+    good, reasons = cuttable(network, {g: wanted[g][0] for g in good}, example, output)
+    return {group: wanted[group] for group in good}, fixed | reasons
+
+
+def _wanted(
+    network: nn.Module,
+    example: Tensor,
+    output: Tensor,
+    options: Callable[[ChannelGroup], tuple[int, ...]],
     step: int,
     keep: Sequence[str],
 ) -> tuple[dict[ChannelGroup, tuple[int, ...]], dict[str, str]]:
-    """The options of all groups that have several, and why layers are in no such group."""
+    """The widths of all groups that have narrower ones, and why layers are in no such group."""
     asked = [p.requires_grad for p in network.parameters()]
     network.requires_grad_(True)
     found = attentions(network, example)
@@ -112,20 +138,20 @@ def _widths(
     for group in with_heads:
         names = [member.axis.name for member in group.members]
         shared = next((barred[name] for name in names if name in barred), "")
-        options = _options(group, parts, step)
+        widths = options(group)
         if is_output(network, group, example, output):
             fixed[group.name] = "its channels are outputs of the network"
         elif shared:
             fixed[group.name] = shared
         elif any(_within(name, keep) for name in names):
             fixed[group.name] = "it was asked to stay as it is"
-        elif len(options) == 1:
+        elif widths[0] == group.channels:
             each = group.unit if group.heads else math.lcm(step, group.unit)
             fixed[group.name] = (
                 f"{group.channels} channels leave no smaller multiple of {each} at these widths"
             )
         else:
-            wanted[group] = options
+            wanted[group] = widths
     return wanted, fixed
 
 

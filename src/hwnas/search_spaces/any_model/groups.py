@@ -12,7 +12,6 @@ import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -161,7 +160,7 @@ def channel_groups(
         The groups in the order of the network, and by layer, why its channels are in none.
 
     Raises:
-        ConfigError: Torch-Pruning is not installed, or cannot follow the network.
+        ConfigError: Torch-Pruning cannot follow the network.
     """
     couplings = _Couplings(network, left_out)
     graph = _dependency_graph(network, example)
@@ -186,10 +185,6 @@ def _why_not(layer: nn.Module, seen: bool) -> str:
 
 
 def _dependency_graph(network: nn.Module, example: Tensor) -> Any:
-    if find_spec("torch_pruning") is None:
-        raise ConfigError(
-            "space elastic: torch-pruning is not installed; run: pip install 'hwnas[elastic]'"
-        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what it treats as element-wise; all is tried later
         from torch_pruning.dependency import DependencyGraph
@@ -198,7 +193,7 @@ def _dependency_graph(network: nn.Module, example: Tensor) -> Any:
             return DependencyGraph().build_dependency(network, example, verbose=False)
         except Exception as error:  # whatever it stumbles over, the user's model is the cause
             raise ConfigError(
-                f"space elastic: torch-pruning cannot follow {type(network).__name__} "
+                f"torch-pruning cannot follow {type(network).__name__} "
                 f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
                 "write its forward with modules and plain tensor operations"
             ) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,6 +74,7 @@ class ElasticSkeletons:
         space: Of the networks.
         whole: The whole network, on the meta device.
         groups: By the names of their choices.
+        width: How many channels a group has, by the name of its choice and the option.
         runs: By the names of their choices.
         shared: Names of the shared tensors.
     """
@@ -83,9 +84,11 @@ class ElasticSkeletons:
         space: SearchSpace,
         whole: nn.Module,
         groups: Mapping[str, ChannelGroup],
+        width: Callable[[str, Option], int],
         runs: Mapping[str, Run],
         shared: Container[str],
     ) -> None:
+        self._width = width
         self._space, self._fingerprint = space, space.fingerprint
         self._whole, self._shapes = whole, shapes_of(whole)
         missing = next((name for name in self._shapes if name not in shared), None)
@@ -150,7 +153,7 @@ class ElasticSkeletons:
 
     def _variant(self, site: _Site, values: Mapping[str, Option]) -> _Variant:
         widths = {
-            group: group.width(int(values[name]))
+            group: self._width(name, values[name])
             for name, group in site.groups.items()
             if name in values
         }

@@ -114,7 +114,7 @@ class ElasticSpace(SearchSpace):
 
     def skeletons(self, shared: Container[str]) -> ElasticSkeletons:
         """See `SearchSpace.skeletons`: put together in microseconds."""
-        return ElasticSkeletons(self, self._blank, self._groups, self._runs, shared)
+        return ElasticSkeletons(self, self._blank, self._groups, self._width, self._runs, shared)
 
     def _cut(self, architecture: Architecture) -> Cut:
         values = self.check(architecture).as_dict()
@@ -122,11 +122,14 @@ class ElasticSpace(SearchSpace):
             block for name, run in self._runs.items() for block in run.skipped(int(values[name]))
         ]
         widths = {
-            group: group.width(int(values[name]))
+            group: self._width(name, values[name])
             for name, group in self._groups.items()
             if name in values
         }
         return plan(self._blank, widths, skipped, self._shapes)
+
+    def _width(self, choice: str, option: Option) -> int:
+        return self._groups[choice].width(int(option))
 
     def _condition(self, group: ChannelGroup, depths: Mapping[Run, tuple[int, ...]]) -> When | None:
         """A group that lies within one block that may be skipped has an effect only with it."""

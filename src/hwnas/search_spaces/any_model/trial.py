@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,12 +45,12 @@ def checked_output(network: nn.Module, example: Tensor) -> Tensor:
             output = network(example)
     except Exception as error:  # a user's module may fail in any way; say where
         raise ConfigError(
-            f"space elastic: {type(network).__name__} does not run on an input of "
+            f"{type(network).__name__} does not run on an input of "
             f"{tuple(example.shape)}: {_reason(error)}{_place(error, network)}"
         ) from error
     if not isinstance(output, Tensor):
         raise ConfigError(
-            f"space elastic: {type(network).__name__} returns a {type(output).__name__}; expected "
+            f"{type(network).__name__} returns a {type(output).__name__}; expected "
             "one tensor. Wrap it in a module that returns the tensor that counts"
         )
     return output
@@ -68,7 +68,7 @@ def check_traceable(network: nn.Module, example: Tensor) -> None:
             blank(example.to("meta"))
     except Exception as error:
         raise ConfigError(
-            f"space elastic: {type(network).__name__} cannot be traced, since its forward looks at "
+            f"{type(network).__name__} cannot be traced, since its forward looks at "
             f"values of tensors or makes some on a fixed device: {_reason(error)}"
             f"{_place(error, blank)}. Use torch.where in place of `if`, shapes in place of values, "
             "and the device of the input"
@@ -117,6 +117,8 @@ def cuttable(
     Returns:
         These groups, and by name of others, why not.
     """
+    if not any(_fails(network, part, (), example, output) for part in _parted(widths)):
+        return list(widths), {}
     good: list[ChannelGroup] = []
     reasons: dict[str, str] = {}
     for group, width in widths.items():
@@ -136,6 +138,14 @@ def cuttable(
         else:
             together.append(group)
     return together, reasons
+
+
+def _parted(widths: Mapping[ChannelGroup, int]) -> Iterator[dict[ChannelGroup, int]]:
+    """All groups, and parts of them such that any two groups are told apart by one part."""
+    yield dict(widths)
+    for bit in range(max(len(widths) - 1, 0).bit_length()):
+        for side in (0, 1):
+            yield {g: width for i, (g, width) in enumerate(widths.items()) if i >> bit & 1 == side}
 
 
 def skippable(
