@@ -27,6 +27,7 @@ from hwnas.search.task import Task, smoothed
 from hwnas.search.training import TrainConfig
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.sampling import SAMPLING, check_sampling
+from hwnas.search.training.supernet import teacher_of
 from hwnas.search_spaces import ChoiceSpace, RecipeSpace, SearchSpace
 from hwnas.search_spaces.catalogue import joint_space
 
@@ -85,6 +86,7 @@ class Ingredients:
             searchable(target)
         _check_training(recipe.train, task, len(data.train))
         check_sampling(recipe.train.sampling, space.network)
+        teacher_of(space.network, recipe.train)
         return cls(recipe, data, task, space)
 
     @property

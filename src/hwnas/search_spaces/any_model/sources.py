@@ -32,6 +32,7 @@ def named_elastic(
     step: int = 8,
     min_depth: float = 0.5,
     keep: Sequence[str] = (),
+    pretrained: bool | None = None,
     folder: Path = Path(),
 ) -> ElasticSpace:
     """The space of a recipe's ``[space] name = "elastic"``.
@@ -47,6 +48,8 @@ def named_elastic(
         step: See `elastic`.
         min_depth: See `elastic`.
         keep: See `elastic`.
+        pretrained: Whether the model comes with trained weights, which the supernet then learns
+            from. If None, that is so with a file of ``weights``, and with a model of ``hf:``.
         folder: Where a relative path starts.
 
     Raises:
@@ -61,7 +64,17 @@ def named_elastic(
         example = torch.randn(2, channels, height, width)
     if weights:
         load_weights(network, folder / Path(os.path.expandvars(weights)).expanduser())
-    space = elastic(network, example, widths=widths, step=step, min_depth=min_depth, keep=keep)
+    if pretrained is None:
+        pretrained = bool(weights) or model.startswith("hf:")
+    space = elastic(
+        network,
+        example,
+        widths=widths,
+        step=step,
+        min_depth=min_depth,
+        keep=keep,
+        pretrained=pretrained,
+    )
     with torch.no_grad():
         shape = tuple(network.eval()(example).shape)
     if shape[:2] != (len(example), outputs):
