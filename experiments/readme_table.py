@@ -256,6 +256,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "gemm": crosstab,
     "latency_zoo": crosstab,
     "peak_memory": crosstab,
+    "precropping": crosstab,
     "predictors": crosstab,
     "search_quality": crosstab,
     "spec_sheets": crosstab,
