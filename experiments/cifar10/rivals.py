@@ -17,8 +17,8 @@ from experiments.alone import Alone
 from hwnas.search_spaces import MobileNetSpace
 from hwnas.search_spaces.cifar_resnet import BasicBlock
 from hwnas.search_spaces.layers import ConvNormAct, make_divisible
-from hwnas.search_spaces.mobilenet_config import MobileNetConfig, Stage
-from hwnas.search_spaces.mobilenet_presets import PRESETS
+from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
+from hwnas.search_spaces.mobilenet.presets import PRESETS
 
 __all__ = ["RIVALS", "Rival"]
 
