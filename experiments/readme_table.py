@@ -57,6 +57,29 @@ HEADLINES = (
         "hwnas / random",
     ),
     Headline(
+        "CIFAR-10, latency at equal accuracy: published networks over the best of two spaces",
+        "at least 1.5",
+        "cifar10",
+        "speed_at_equal_accuracy",
+        "best / published",
+    ),
+    *(
+        Headline(
+            f"Hypervolume of a model made elastic over its widths, equal minutes: {name}",
+            "above 1",
+            "own_models",
+            "hypervolume_ratio",
+            f"{model} elastic / scratch",
+        )
+        for model, name in (
+            ("cnn", "a plain CNN"),
+            ("resnet", "ResNet-20"),
+            ("mobilenet", "a MobileNet"),
+            ("convnext", "a ConvNeXt"),
+            ("vit", "a vision transformer"),
+        )
+    ),
+    Headline(
         "Ranking by the supernet: Kendall tau over that between two training seeds",
         "at least 0.85",
         "ranking",

@@ -56,40 +56,42 @@ class Rival:
     width: float
     resolution: int
 
-    def build(self, outputs: int) -> nn.Module:
-        """A plain module: (N, 3, resolution, resolution) -> (N, outputs)."""
+    def build(self, in_channels: int, outputs: int) -> nn.Module:
+        """A plain module: (N, in_channels, resolution, resolution) -> (N, outputs)."""
         if self.family in _RESNETS:
             channels, blocks = _RESNETS[self.family]
-            return ResNet([make_divisible(c * self.width) for c in channels], blocks, outputs)
+            wide = [make_divisible(c * self.width) for c in channels]
+            return ResNet(in_channels, wide, blocks, outputs)
         config = _SMALL if self.family == "mobilenet-v3-small" else _LARGE
-        return _mobilenet(config, self, outputs)
+        return _mobilenet(replace(config, in_channels=in_channels, outputs=outputs), self)
 
-    def alone(self, outputs: int) -> Alone:
+    def alone(self, in_channels: int, outputs: int) -> Alone:
         """To be trained by itself."""
-        shape = (3, self.resolution, self.resolution)
+        shape = (in_channels, self.resolution, self.resolution)
         name = f"{self.family}-w{self.width:g}-r{self.resolution}"
-        return Alone(name, partial(self.build, outputs), shape, dict(vars(self)))
+        return Alone(name, partial(self.build, in_channels, outputs), shape, dict(vars(self)))
 
 
-def _mobilenet(config: MobileNetConfig, rival: Rival, outputs: int) -> nn.Module:
+def _mobilenet(config: MobileNetConfig, rival: Rival) -> nn.Module:
     """Dropout is left out: small networks that are trained for minutes do not overfit."""
-    scaled = replace(config, width=(rival.width,), resolution=(rival.resolution,))
-    space = MobileNetSpace(replace(scaled, outputs=outputs, dropout=0.0))
+    scaled = replace(config, width=(rival.width,), resolution=(rival.resolution,), dropout=0.0)
+    space = MobileNetSpace(scaled)
     return space.build(space.smallest())
 
 
 class ResNet(nn.Module):
-    """Stages of basic blocks, each after the first at half the size: (N, 3, H, W) -> (N, outputs).
+    """Stages of basic blocks, each after the first at half the size: (N, C, H, W) -> (N, outputs).
 
     Args:
+        in_channels: C.
         channels: Of each stage; the first convolution has those of the first.
         blocks: In each stage.
         outputs: Length of the output vector.
     """
 
-    def __init__(self, channels: list[int], blocks: int, outputs: int) -> None:
+    def __init__(self, in_channels: int, channels: list[int], blocks: int, outputs: int) -> None:
         super().__init__()
-        self.stem = ConvNormAct(3, channels[0], 3, activation="relu")
+        self.stem = ConvNormAct(in_channels, channels[0], 3, activation="relu")
         stages, before = [], channels[0]
         for s, wide in enumerate(channels):
             for b in range(blocks):

@@ -87,7 +87,8 @@ def observe(seed: int, targets: Sequence[Target], arguments: argparse.Namespace)
     for space in SPACES:
         found, ingredients, spent[space] = searched(space, seed, folder, arguments)
         networks += found
-    rivals = [rival.alone(ingredients.task.outputs) for rival in RIVALS[-arguments.rivals :]]
+    about = ingredients.data.image_shape[2], ingredients.task.outputs
+    rivals = [rival.alone(*about) for rival in RIVALS[-arguments.rivals :]]
     with cores(ingredients.recipe) as at_once:
         share = seconds_each(max(spent.values()), len(rivals), at_once)
         training = replace(ingredients.recipe.train, epochs=None, budget_minutes=share / 60)

@@ -8,6 +8,7 @@ from experiments.record import Row
 
 OURS = np.array([[0.4, 1.0], [0.2, 4.0], [0.3, 9.0]])  # the last one is not on the front
 THEIRS = np.array([[0.5, 2.0], [0.3, 8.0]])
+WORSE = THEIRS + np.array([1.0, 0.0])
 
 
 def rows(side: str, table: np.ndarray, standard_error: float = 0.0) -> list[Row]:
@@ -25,7 +26,7 @@ def test_latency_is_interpolated_on_a_logarithmic_scale_and_held_beyond_the_ends
 
 def test_accuracies_are_quoted_where_both_fronts_are() -> None:
     assert levels(OURS, THEIRS, (0.0, 0.5, 1.0)) == pytest.approx([0.4, 0.35, 0.3])
-    assert len(levels(OURS, THEIRS + [1.0, 0.0])) == 0
+    assert len(levels(OURS, WORSE)) == 0
 
 
 def test_speed_is_their_latency_over_ours() -> None:
@@ -39,7 +40,7 @@ def test_speed_is_their_latency_over_ours() -> None:
 
 
 def test_fronts_without_a_common_accuracy_have_no_speed() -> None:
-    apart = [*rows("a", OURS), *rows("b", THEIRS + [1.0, 0.0])]
+    apart = [*rows("a", OURS), *rows("b", WORSE)]
     assert [row.metric for row in compared(apart, "a", "b", 0)] == ["hypervolume_ratio"]
 
 
