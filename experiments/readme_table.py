@@ -15,7 +15,7 @@ from statistics import median
 from experiments.record import ROOT, Row, read_rows
 from hwnas.atomic import write_text
 
-__all__ = ["crosstab", "filled", "headline_table", "latest", "markdown"]
+__all__ = ["across", "crosstab", "filled", "headline_table", "latest", "markdown"]
 
 FOLDER = Path(__file__).parent
 START, END = "<!-- results -->", "<!-- /results -->"
@@ -287,6 +287,24 @@ def crosstab(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", _source(rows)])
 
 
+def across(rows: Sequence[Row]) -> str:
+    """The same with a line for each subject, and metrics across."""
+    if not rows:
+        return MISSING[0].upper() + MISSING[1:] + "."
+    groups: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        groups.setdefault(row.subject, {}).setdefault(row.metric, []).append(row)
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    lines = [f"| of | {' | '.join(metrics)} |", f"|---|{'---|' * len(metrics)}"]
+    lines += [
+        f"| {subject} | "
+        + " | ".join(_cell(found[m]) if m in found else "-" for m in metrics)
+        + " |"
+        for subject, found in groups.items()
+    ]
+    return "\n".join([*lines, "", _source(rows)])
+
+
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "accuracy_predictor": crosstab,
     "evolution": crosstab,
@@ -296,6 +314,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "peak_memory": crosstab,
     "precropping": crosstab,
     "predictors": crosstab,
+    "ranking": across,
     "search_quality": crosstab,
     "spec_sheets": crosstab,
 }
@@ -347,6 +366,12 @@ def _range(group: Sequence[Row]) -> str:
     if len(values) < 2:
         return "-"
     return f"{_number(min(values), unit)} to {_number(max(values), unit)}"
+
+
+def _cell(group: Sequence[Row]) -> str:
+    """The median, and the range where there is one."""
+    spread = _range(group)
+    return _median(group) if spread == "-" else f"{_median(group)} ({spread})"
 
 
 def _seeds(group: Sequence[Row]) -> int:
