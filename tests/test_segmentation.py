@@ -109,7 +109,7 @@ def test_the_search_goes_by_mean_iou(run: Path, bundles: list[Bundle]) -> None:
         assert named["mean_iou", "test"]["value"] > 0.6, "it has learned something"
         assert 0 < named["mean_iou", "test"]["standard_error"] < 0.2
         assert named["pixel_accuracy", "validation"]["unit"] == "fraction"
-    assert "mean_iou" in (run / "report.html").read_text()
+    assert "test mean IoU" in (run / "report.html").read_text()
 
 
 def test_bundles_give_the_masks_that_were_scored(bundles: list[Bundle], data: ImageData) -> None:

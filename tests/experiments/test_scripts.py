@@ -22,6 +22,15 @@ TOY = [
     "search.workers=0",
     "deploy.finetune_epochs=0.1",
 ]
+TOY_MASKS = [
+    "data.train_limit=300",
+    "data.test_limit=100",
+    "train.budget_minutes=0.02",
+    "predictor.networks=4",
+    "search.trials=4",
+    "deploy.top=2",
+    "deploy.finetune_epochs=0.1",
+]
 SCRIPTS = {
     "predictor": ["--seeds", "0", "--timed", "4", "--unseen", "3"],
     "engine": ["--seeds", "0", "--trials", "200", "--cases", "random-12"],
@@ -139,6 +148,18 @@ def test_a_script_with_options_of_its_own_does_nothing_twice(script: str, tmp_pa
     assert {(r.metric, r.subject) for r in read_rows(tmp_path / "out/results.jsonl")} >= expected
     assert prefix in first.stdout
     assert prefix not in second.stdout
+
+
+@pytest.mark.slow
+def test_masks_of_bundles_score_what_is_recorded(tmp_path: Path, hwnas_data: Path) -> None:
+    options = [part for setting in TOY_MASKS for part in ("--set", setting)]
+    done = run("segmentation", tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    answers = {(row.metric, row.subject): row for row in read_rows(tmp_path / "out/results.jsonl")}
+    assert {pick for _, pick in answers} >= {"fastest", "most-accurate"}
+    for (metric, pick), row in answers.items():
+        if metric == "test_mean_iou":
+            assert answers["mean_iou_of_masks", pick].value == pytest.approx(row.value, abs=1e-3)
 
 
 def test_bad_input_is_one_line_and_status_2(tmp_path: Path) -> None:

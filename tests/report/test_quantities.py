@@ -47,4 +47,5 @@ def test_a_value_carries_its_unit_and_a_name_does_not():
     assert with_unit(0.41237, latency) == "0.4124 ms"
     assert metric_name("latency_ms", "ms") == "latency"
     assert metric_name("top_5") == "top 5"
+    assert metric_name("mean_iou") == "mean IoU"
     assert number(123_456.7) == "123,457"

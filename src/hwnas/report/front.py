@@ -35,7 +35,7 @@ def pareto_front(data: ReportData, across: ObjectiveInfo | None = None) -> go.Fi
     """
     y, x = data.main_objective, across or data.other_objectives[0]
     title = f"{metric_name(y.metric, y.unit)} against {metric_name(x.metric, x.unit)}"
-    figure = blank(html.escape(title.capitalize()), axis_title(x), axis_title(y))
+    figure = blank(html.escape(title[:1].upper() + title[1:]), axis_title(x), axis_title(y))
     joined = len(data.objectives) == 2
     for trace in _clouds(data, x, y):
         figure.add_trace(trace)

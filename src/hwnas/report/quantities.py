@@ -43,7 +43,8 @@ def score(value: Score) -> str:
 
 def metric_name(metric: str, unit: str = "") -> str:
     """A metric in words, its unit taken off: ``latency_ms`` is ``latency``."""
-    return metric.removesuffix(f"_{unit}" if unit else "").replace("_", " ")
+    words = metric.removesuffix(f"_{unit}" if unit else "").split("_")
+    return " ".join("IoU" if word == "iou" else word for word in words)
 
 
 def with_unit(value: float, objective: ObjectiveInfo) -> str:
