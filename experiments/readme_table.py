@@ -15,7 +15,7 @@ from statistics import median
 from experiments.record import ROOT, Row, read_rows
 from hwnas.atomic import write_text
 
-__all__ = ["crosstab", "filled", "headline_table", "latest", "markdown"]
+__all__ = ["across", "crosstab", "filled", "headline_table", "latest", "markdown"]
 
 FOLDER = Path(__file__).parent
 START, END = "<!-- results -->", "<!-- /results -->"
@@ -57,6 +57,29 @@ HEADLINES = (
         "hwnas / random",
     ),
     Headline(
+        "CIFAR-10, latency at equal accuracy: published networks over the best of two spaces",
+        "at least 1.5",
+        "cifar10",
+        "speed_at_equal_accuracy",
+        "best / published",
+    ),
+    *(
+        Headline(
+            f"Hypervolume of a model made elastic over its widths, equal minutes: {name}",
+            "above 1",
+            "own_models",
+            "hypervolume_ratio",
+            f"{model} elastic / scratch",
+        )
+        for model, name in (
+            ("cnn", "a plain CNN"),
+            ("resnet", "ResNet-20"),
+            ("mobilenet", "a MobileNet"),
+            ("convnext", "a ConvNeXt"),
+            ("vit", "a vision transformer"),
+        )
+    ),
+    Headline(
         "Ranking by the supernet: Kendall tau over that between two training seeds",
         "at least 0.85",
         "ranking",
@@ -85,6 +108,20 @@ HEADLINES = (
         "default",
     ),
     Headline("The same: median error", "at most 8 %", "predictor", "median_error", "default"),
+    Headline(
+        "Networks of convolution and attention, 224x224 images: Spearman after 20 timed ones",
+        "over 0.97",
+        "hybrid_latency",
+        "spearman",
+        "large default",
+    ),
+    Headline(
+        "The same: Spearman of multiply-accumulates",
+        "less",
+        "hybrid_latency",
+        "spearman",
+        "large macs",
+    ),
     Headline(
         "Hypervolume lost after 100 evaluations, NAS-Bench-201: over the best rival (3 devices)",
         "at most 0.6",
@@ -250,13 +287,34 @@ def crosstab(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", _source(rows)])
 
 
+def across(rows: Sequence[Row]) -> str:
+    """The same with a line for each subject, and metrics across."""
+    if not rows:
+        return MISSING[0].upper() + MISSING[1:] + "."
+    groups: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        groups.setdefault(row.subject, {}).setdefault(row.metric, []).append(row)
+    metrics = list(dict.fromkeys(row.metric for row in rows))
+    lines = [f"| of | {' | '.join(metrics)} |", f"|---|{'---|' * len(metrics)}"]
+    lines += [
+        f"| {subject} | "
+        + " | ".join(_cell(found[m]) if m in found else "-" for m in metrics)
+        + " |"
+        for subject, found in groups.items()
+    ]
+    return "\n".join([*lines, "", _source(rows)])
+
+
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "accuracy_predictor": crosstab,
     "evolution": crosstab,
     "gemm": crosstab,
+    "hybrid_latency": crosstab,
     "latency_zoo": crosstab,
     "peak_memory": crosstab,
+    "precropping": crosstab,
     "predictors": crosstab,
+    "ranking": across,
     "search_quality": crosstab,
     "spec_sheets": crosstab,
 }
@@ -308,6 +366,12 @@ def _range(group: Sequence[Row]) -> str:
     if len(values) < 2:
         return "-"
     return f"{_number(min(values), unit)} to {_number(max(values), unit)}"
+
+
+def _cell(group: Sequence[Row]) -> str:
+    """The median, and the range where there is one."""
+    spread = _range(group)
+    return _median(group) if spread == "-" else f"{_median(group)} ({spread})"
 
 
 def _seeds(group: Sequence[Row]) -> int:

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 import pytest
@@ -43,6 +43,10 @@ TINY = (
     "deploy.top=1",
     "deploy.finetune_epochs=0",
 )
+METRICS: dict[str, dict[str, Literal["maximize", "minimize"]]] = {
+    "classification": {"accuracy": "maximize"},
+    "segmentation": {"mean_iou": "maximize", "pixel_accuracy": "maximize"},
+}
 BASE = """
 name = "base"
 data = { source = "digits" }
@@ -155,7 +159,7 @@ def check_names(recipe: Recipe) -> None:
     if not any(":" in name for name in own):
         joint_space(recipe.space.names, (28, 28, 1), 10, recipe.space.options)
     if ":" not in recipe.task.name:
-        check_objectives(recipe.objective, {"accuracy": "maximize"})
+        check_objectives(recipe.objective, METRICS[recipe.task.name])
 
 
 def options_by_command() -> dict[str, set[str]]:

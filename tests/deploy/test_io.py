@@ -153,12 +153,39 @@ def test_values_are_themselves() -> None:
     assert named == [{"values": {"x": 1.5, "y": -2.0}}]
 
 
+def test_scores_of_pixels_become_shares_and_masks() -> None:
+    classes = np.array([[[0, 2], [2, 2]], [[1, 1], [1, 1]]])
+    outputs = np.eye(3, dtype=np.float32)[classes].transpose(0, 3, 1, 2)
+    meaning = OutputMeaning("pixel_class_scores", ("a", "b", "c"))
+    assert meaning.describe(outputs) == [
+        {"shares": {"a": 0.25, "b": 0, "c": 0.75}},
+        {"shares": {"a": 0, "b": 1, "c": 0}},
+    ]
+    assert np.array_equal(meaning.masks(outputs), classes)
+    larger = meaning.masks(outputs, (4, 6))
+    assert larger.dtype == np.uint8
+    assert larger.shape == (2, 4, 6)
+    assert larger[0, 0, 0] == 0, "the corner stays what it is"
+    assert larger[0, -1, -1] == 2
+
+
+def test_only_scores_of_pixels_make_masks() -> None:
+    with pytest.raises(DataError, match="gives class_scores of whole images, so it makes no mask"):
+        OutputMeaning("class_scores", ("a", "b")).masks(np.zeros((1, 2)))
+    meaning = OutputMeaning("pixel_class_scores", ("a", "b"))
+    for wrong in ((1, 2), (1, 3, 4, 4)):
+        with pytest.raises(DataError, match=r"expected \(N, 2, H, W\)"):
+            meaning.describe(np.zeros(wrong))
+    with pytest.raises(ConfigError, match="300 classes of pixels; a mask can tell 255 apart"):
+        OutputMeaning("pixel_class_scores", tuple(map(str, range(300))))
+
+
 def test_outputs_that_do_not_fit_are_refused() -> None:
     with pytest.raises(DataError, match=r"shape \(1, 2\); expected \(N, 3\)"):
         OutputMeaning("class_scores", ("a", "b", "c")).describe(np.zeros((1, 2)))
     with pytest.raises(ConfigError, match="two labels"):
         OutputMeaning("class_scores", ("a",))
-    with pytest.raises(ConfigError, match="'class_scores' or 'values'"):
+    with pytest.raises(ConfigError, match="one of class_scores, pixel_class_scores, values"):
         OutputMeaning("boxes")  # type: ignore[arg-type]
 
 
@@ -170,5 +197,5 @@ def test_damaged_json_is_refused(data: dict[str, object]) -> None:
 
 
 def test_meaning_survives_json() -> None:
-    for meaning in (OutputMeaning("values"), OutputMeaning("class_scores", ("ä", "b"))):
+    for meaning in (OutputMeaning("values"), OutputMeaning("pixel_class_scores", ("ä", "b"))):
         assert OutputMeaning.from_json(meaning.to_json()) == meaning

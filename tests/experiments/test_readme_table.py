@@ -4,6 +4,7 @@ from experiments.over_cases import mean_over_cases
 from experiments.readme_table import (
     HEADLINES,
     MISSING,
+    across,
     crosstab,
     filled,
     headline_table,
@@ -54,6 +55,16 @@ def test_methods_stand_side_by_side_for_each_case(tmp_path: Path) -> None:
     assert "| score | of | ours | ridge |" in table
     assert "| spearman | a | 0.9 | 0.8 |" in table
     assert "| spearman | b | 0.7 | - |" in table
+
+
+def test_a_line_a_subject_has_its_metrics_across_with_their_ranges(tmp_path: Path) -> None:
+    rows = [Row("tau", "teacher", seed, 0.5 + seed / 10, "tau", 16) for seed in (0, 1)]
+    rows.append(Row("interval", "teacher", 0, 0.9, "ratio", 16, {"least": 0.7, "most": 1.1}))
+    rows.append(Row("tau", "macs", 0, 0.4, "tau", 16))
+    table = across(recorded(tmp_path, rows))
+    assert "| of | tau | interval |" in table
+    assert "| teacher | 0.55 (0.5 to 0.6) | 0.9 (0.7 to 1.1) |" in table
+    assert "| macs | 0.4 | - |" in table
 
 
 def test_only_the_configuration_that_was_recorded_last_is_shown(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,12 +50,13 @@ class InkCentre:
     def distillation_loss(self, outputs: Tensor, teacher_outputs: Tensor) -> Tensor:
         return self.loss(outputs, teacher_outputs.detach())
 
-    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         distance = torch.linalg.vector_norm(outputs - targets, dim=1)
         return {"distance": distance, "hits": (distance <= self.radius).float()}
 
+    def metric_values(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(means)
+
 
 def task(data: ImageData, radius: float = 0.1) -> InkCentre:
-    height, width, channels = data.image_shape
-    pixels = Preprocessing(height, width, channels, data.channel_mean, data.channel_std)
-    return InkCentre(pixels, radius)
+    return InkCentre(data.preprocessing, radius)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,7 @@ def test_images_of_one_colour_have_a_usable_deviation() -> None:
 def test_the_fingerprint_sees_pixels_labels_and_names(load: Load, numbered: str) -> None:
     data = load(numbered)
     brighter = replace(data.train, images=data.train.images + np.uint8(1))
-    relabelled = replace(data.test, targets=data.test.targets[::-1].copy())
+    relabelled = replace(data.test, image_targets=data.test.image_targets[::-1].copy())
     changed = [
         replace(data, train=brighter),
         replace(data, test=relabelled),
@@ -164,7 +164,7 @@ def test_says_what_does_not_fit_together(
 
 def test_values_need_no_class_names_and_classes_do(load: Load, numbered: str) -> None:
     data = load(numbered)
-    with pytest.raises(DataError, match="class_names belong to int64 targets"):
+    with pytest.raises(DataError, match="class_names belong to classes and masks"):
         replace(data, class_names=None)
 
 
@@ -210,3 +210,101 @@ class TestRealSets:
         assert np.bincount(data.validation.targets).tolist() == [600] * 10
         assert isinstance(data.train.images, np.memmap)
         assert len(pickle.dumps(data)) < 2 * 16 * sum(parts)
+
+
+class TestMasks:
+    @pytest.fixture
+    def arrays(self) -> dict[str, Any]:
+        rng = np.random.default_rng(0)
+        masks = rng.integers(0, 3, (50, 8, 6), dtype=np.uint8)
+        masks[:, 0] = 255
+        images = masks * np.uint8(40)
+        return {
+            "x_train": images[:40],
+            "y_train": masks[:40],
+            "x_test": images[40:],
+            "y_test": masks[40:],
+        }
+
+    @pytest.fixture
+    def own(self, tmp_path: Path) -> Callable[..., ImageData]:
+        def loaded(arrays: Mapping[str, Any], map_above: int = 10**9, **options: Any) -> ImageData:
+            np.savez(tmp_path / "masks.npz", **arrays)
+            config = DataConfig("npz:masks.npz", **options)
+            return load_data(config, tmp_path, 0, tmp_path / "cache", map_above)
+
+        return loaded
+
+    def test_belong_to_their_images(
+        self, own: Callable[..., ImageData], arrays: dict[str, Any]
+    ) -> None:
+        for map_above in (10**9, 1000):
+            data = own(arrays, map_above)
+            assert data.kind == "masks"
+            assert data.class_names == ("0", "1", "2")
+            assert [len(s) for s in (data.train, data.validation, data.test)] == [36, 4, 10]
+            for split in (data.train, data.validation, data.test):
+                images, masks = split.take(range(len(split)))
+                assert isinstance(split.image_targets, np.memmap) == (map_above == 1000)
+                known = masks != 255
+                assert np.array_equal(images[..., 0][known], masks[known] * 40)
+
+    def test_are_resized_to_the_nearest_pixel(
+        self, own: Callable[..., ImageData], arrays: dict[str, Any]
+    ) -> None:
+        for map_above in (10**9, 1000):
+            data = own(arrays, map_above, size=12)
+            images, masks = data.test.take(range(10))
+            assert images.shape == (10, 12, 12, 1)
+            assert masks.shape == (10, 12, 12)
+            assert set(np.unique(masks)) == {0, 1, 2, 255}
+            assert np.array_equal(masks[:, :, ::2], masks[:, :, 1::2]), "six columns became twelve"
+
+    def test_change_the_fingerprint(
+        self, own: Callable[..., ImageData], arrays: dict[str, Any]
+    ) -> None:
+        other = {**arrays, "y_train": arrays["y_train"][:, ::-1].copy()}
+        assert own(arrays).fingerprint != own(other).fingerprint
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (
+                lambda a: {"y_train": a["y_train"] / 2},
+                r"float64 with shape \(40, 8, 6\); masks are",
+            ),
+            (
+                lambda a: {"y_test": a["y_test"].transpose(0, 2, 1)},
+                "y_test has masks of 6 x 8 pixels for images of 8 x 6; give each image",
+            ),
+            (lambda a: {"y_test": a["y_test"][:9]}, "10 images in x_test but 9 targets in y_test"),
+            (
+                lambda a: {"class_names": ["a", "b"]},
+                "training labels go from 0 to 2, but the 2 classes from 0 to 1",
+            ),
+            (
+                lambda a: {"class_names": list("abcd")},
+                r"class 3 \('d'\) has no training pixels; add some",
+            ),
+            (
+                lambda a: {"y_train": np.where(a["y_train"] == 1, 7, a["y_train"])},
+                "class 1 has no training pixels, but class 7 has; number classes from 0",
+            ),
+            (
+                lambda a: {"y_test": np.full_like(a["y_test"], 255)},
+                "no pixel of the test masks has a class: all are 255",
+            ),
+            (lambda a: {"y_train": a["y_train"][:, 0, 0] % 2}, r"\(10, 8, 6\); expected \(N,\)"),
+            (lambda a: {"y_train": a["y_train"].astype(int) - 1}, "goes from -1 to 254; the class"),
+        ],
+    )
+    def test_that_are_wrong_are_refused(
+        self,
+        own: Callable[..., ImageData],
+        arrays: dict[str, Any],
+        change: Callable[[dict[str, Any]], dict[str, Any]],
+        message: str,
+    ) -> None:
+        with pytest.raises(DataError, match=message) as caught:
+            own({**arrays, **change(arrays)})
+        assert "\n" not in str(caught.value)

@@ -56,6 +56,22 @@ def test_plain_arrays(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
+def test_masks_are_mapped_where_images_are(tmp_path: Path) -> None:
+    masks = {f"y_{part}": PLAIN[f"x_{part}"][..., 0] % 3 for part in ("train", "test")}
+    for map_above, kind in ((10**9, np.ndarray), (1000, np.memmap)):
+        raw = read(tmp_path, {**PLAIN, **masks}, map_above)
+        assert type(raw.targets) is kind
+        np.testing.assert_array_equal(raw.targets, masks["y_train"])
+        assert raw.test is not None
+        np.testing.assert_array_equal(raw.test[1], masks["y_test"])
+
+
+def test_masks_of_another_size_are_refused(tmp_path: Path) -> None:
+    masks = {f"y_{part}": PLAIN[f"x_{part}"][:, :5, :, 0] % 3 for part in ("train", "test")}
+    with pytest.raises(DataError, match="y_train has masks of 5 x 8 pixels for images of 9 x 8;"):
+        read(tmp_path, {**PLAIN, **masks})
+
+
 def test_large_arrays_are_extracted_once_and_mapped(tmp_path: Path) -> None:
     raw = read(tmp_path, PLAIN, map_above=1000)
     assert isinstance(raw.images, np.memmap)

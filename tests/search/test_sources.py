@@ -97,7 +97,7 @@ def test_own_values(own: Callable[[str], ImageData], shape: str) -> None:
 
 def test_an_own_division_is_used_as_it_is(own: Callable[[str], ImageData], tmp_path: Path) -> None:
     body = """
-        part = [Split(x[..., None], y[:n], np.arange(n)) for n in (8, 4, 2)]
+        part = [Split(x[..., None], y, np.arange(n)) for n in (8, 4, 2)]
         return ImageData(*part, ("a", "b"))
     """
     data = own(body.strip("\n"))
@@ -125,7 +125,7 @@ def test_an_own_division_is_used_as_it_is(own: Callable[[str], ImageData], tmp_p
         (arrays(y="np.stack([y, y], 1)"), r"y_train has shape \(20, 2\); expected \(N,\)"),
         (arrays(y="y / 2", more=", class_names=['a', 'b']"), r"y_train\[1\] is 0.5; a class is a"),
         (arrays(y="y / np.inf * np.nan"), r"y_train\[0\] is nan; expected finite numbers"),
-        (arrays(y="np.zeros((20, 2, 2))"), r"float64 with shape \(20, 2, 2\); expected floats"),
+        (arrays(y="np.zeros((20, 2, 2))"), r"float64 with shape \(20, 2, 2\); masks are"),
         (arrays(more=", class_names='ab'"), r"class_names has shape \(\); expected one name a"),
     ],
 )

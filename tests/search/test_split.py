@@ -16,7 +16,7 @@ IMAGES = np.arange(10 * 4 * 4 * 3, dtype=np.uint8).reshape(10, 4, 4, 3)
 
 def split(images: np.ndarray = IMAGES, rows: tuple[int, ...] = (7, 2, 5)) -> Split:
     positions = np.array(rows, dtype=np.int64)
-    return Split(images, positions * 10, positions)
+    return Split(images, np.arange(len(images)) * 10, positions)
 
 
 @given(
@@ -44,8 +44,8 @@ def test_draw_depends_on_the_seed_alone() -> None:
     assert sorted(one) != sorted(other)
 
 
-def test_draw_of_values_is_random() -> None:
-    drawn, rest = draw(np.zeros((50, 2), np.float32), 0.2, np.random.default_rng(0), "test")
+def test_draw_of_one_class_is_random() -> None:
+    drawn, rest = draw(np.zeros(50, np.int64), 0.2, np.random.default_rng(0), "test")
     assert (len(drawn), len(rest)) == (10, 40)
     assert drawn.tolist() != sorted(drawn)
 
@@ -78,11 +78,26 @@ def test_mapped_images_travel_as_a_path(tmp_path: Path, start: int) -> None:
     mapped = np.load(tmp_path / "images.npy", mmap_mode="r")[start:, ..., np.newaxis]
     part = split(mapped)
     data = pickle.dumps(part)
-    assert len(data) < 2000
+    assert len(data) < images.nbytes / 50
     again = pickle.loads(data)
     assert isinstance(again.images, np.memmap)
     np.testing.assert_array_equal(again.take([0, 1, 2])[0], part.take([0, 1, 2])[0])
     assert isinstance(pickle.loads(pickle.dumps(again)).images, np.memmap)
+
+
+def test_mapped_masks_travel_as_a_path(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (200, 32, 32, 3), dtype=np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    np.save(tmp_path / "masks.npy", images[..., 0] % 3)
+    mapped = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("images", "masks"))
+    part = Split(*mapped, np.array([7, 2, 150]))
+    data = pickle.dumps(part)
+    assert len(data) < 2000
+    again = pickle.loads(data)
+    assert isinstance(again.image_targets, np.memmap)
+    assert again.kind == "masks"
+    np.testing.assert_array_equal(again.take([1, 2])[1], images[[2, 150], ..., 0] % 3)
+    np.testing.assert_array_equal(again.targets, part.targets)
 
 
 def test_images_in_memory_travel_whole() -> None:
@@ -102,13 +117,14 @@ def test_a_mapped_file_that_is_gone_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "targets", "positions", "message"),
     [
-        (IMAGES[..., 0], np.arange(2), np.arange(2), r"\(10, 4, 4\); expected \(N, H, W, C\)"),
-        (IMAGES / 255, np.arange(2), np.arange(2), "images is float64; expected uint8"),
-        (IMAGES, np.arange(2.0), np.arange(2), r"targets are float64 with shape \(2,\)"),
-        (IMAGES, np.arange(2), np.arange(3), r"2 targets, positions of shape \(3,\)"),
-        (IMAGES, np.arange(0), np.arange(0), "at least one"),
-        (IMAGES, np.arange(2), np.array([3, 10]), "range of the 10 images"),
-        (IMAGES, np.arange(2), np.array([-1, 0]), "range of the 10 images"),
+        (IMAGES[..., 0], np.arange(10), np.arange(2), r"\(10, 4, 4\); expected \(N, H, W, C\)"),
+        (IMAGES / 255, np.arange(10), np.arange(2), "images is float64; expected uint8"),
+        (IMAGES, np.arange(10.0), np.arange(2), r"targets are float64 with shape \(10,\)"),
+        (IMAGES, np.arange(2), np.arange(2), "10 images but 2 targets; each image needs one"),
+        (IMAGES, np.arange(10), np.arange(0), "at least one"),
+        (IMAGES, np.arange(10), np.array([3, 10]), "range of the 10 images"),
+        (IMAGES, np.arange(10), np.array([-1, 0]), "range of the 10 images"),
+        (IMAGES, IMAGES[:, :2, :, 0], np.arange(2), "masks of 2 x 4 pixels for images of 4 x 4"),
     ],
 )
 def test_refuses_what_is_no_split(

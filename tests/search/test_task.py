@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 from hwnas.errors import ConfigError, DataError
 from hwnas.plugin import build, resolve
 from hwnas.search.data import DataConfig, ImageData, load_data
-from hwnas.search.task import TASKS, Classification, Task, classification, smoothed
+from hwnas.search.delta_method import with_standard_errors
+from hwnas.search.task import Classification, Task, classification, smoothed
+from hwnas.search.tasks import TASKS
 
 # Each task that must conform: what a recipe would name as data.source and as task.name.
-TASKS_AND_DATA = [("digits", "classification"), ("ink_centre:blots", "ink_centre:task")]
+TASKS_AND_DATA = [
+    ("digits", "classification"),
+    ("ink_centre:blots", "ink_centre:task"),
+    ("painted:strokes", "segmentation"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +34,25 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Task, ImageDat
     source, name = request.param
     data = load_data(DataConfig(source), tmp_path, 0, tmp_path)
     return build("task", resolve("task", name, TASKS), {}, data=data), data
+
+
+class ForEachPixel(torch.nn.Linear):
+    """The same linear model wherever the outputs are of pixels."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def linear_model(task: Task, data: ImageData) -> torch.nn.Module:
+    if task.meaning.kind == "pixel_class_scores":
+        return ForEachPixel(data.image_shape[2], task.outputs)
+    pixels = math.prod(data.image_shape)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(pixels, task.outputs))
+
+
+def random_outputs(task: Task, n: int) -> torch.Tensor:
+    maps = (4, 6) if task.meaning.kind == "pixel_class_scores" else ()
+    return torch.randn(n, task.outputs, *maps)
 
 
 class TestConformance:
@@ -55,9 +80,9 @@ class TestConformance:
     def test_a_linear_model_learns_it(self, case: tuple[Task, ImageData]) -> None:
         task, data = case
         images, targets = data.train.take(range(min(len(data.train), 200)))
-        inputs, wanted = task.preprocessing(images).flatten(1), torch.from_numpy(targets)
+        inputs, wanted = task.preprocessing(images), torch.from_numpy(targets)
         torch.manual_seed(0)
-        model = torch.nn.Linear(inputs.shape[1], task.outputs)
+        model = linear_model(task, data)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
         before = self._primary(task, model(inputs), wanted)
         for _ in range(60):
@@ -70,26 +95,36 @@ class TestConformance:
         assert after > before if task.metrics[0].direction == "maximize" else after < before
 
     def _primary(self, task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> float:
-        return task.scores(outputs, targets)[task.metrics[0].name].mean().item()
+        found = with_standard_errors(task.metric_values, task.statistics(outputs, targets))
+        return found[task.metrics[0].name][0]
 
-    def test_scores_are_one_number_an_image(self, case: tuple[Task, ImageData]) -> None:
+    def test_statistics_are_those_of_each_image(self, case: tuple[Task, ImageData]) -> None:
         task, data = case
         targets = torch.from_numpy(data.validation.targets)
-        outputs = torch.randn(len(targets), task.outputs)
-        scores = task.scores(outputs, targets)
-        assert set(scores) == {metric.name for metric in task.metrics}
-        parts = task.scores(outputs[:1], targets[:1])
-        for name, values in scores.items():
-            assert values.shape == (len(targets),)
-            assert values.is_floating_point()
-            assert values[0] == pytest.approx(parts[name][0])
+        outputs = random_outputs(task, len(targets))
+        together = task.statistics(outputs, targets)
+        alone = [task.statistics(outputs[i : i + 1], targets[i : i + 1]) for i in range(3)]
+        for name, entries in together.items():
+            assert len(entries) == len(targets)
+            assert entries.is_floating_point()
+            assert torch.allclose(entries[:3], torch.cat([one[name] for one in alone]))
+
+    def test_metrics_are_numbers_with_standard_errors(self, case: tuple[Task, ImageData]) -> None:
+        task, data = case
+        targets = torch.from_numpy(data.validation.targets)
+        statistics = task.statistics(random_outputs(task, len(targets)), targets)
+        found = with_standard_errors(task.metric_values, statistics)
+        assert set(found) == {metric.name for metric in task.metrics}
+        for value, error in found.values():
+            assert math.isfinite(value)
+            assert 0 <= error < max(1, abs(value))
 
     def test_distillation_pulls_towards_the_teacher_only(
         self, case: tuple[Task, ImageData]
     ) -> None:
         task, _ = case
-        teacher = torch.randn(8, task.outputs, requires_grad=True)
-        student = torch.randn(8, task.outputs, requires_grad=True)
+        teacher = random_outputs(task, 8).requires_grad_()
+        student = random_outputs(task, 8).requires_grad_()
         loss = task.distillation_loss(student, teacher)
         loss.backward()
         assert loss.shape == ()
@@ -123,8 +158,10 @@ def test_classification_takes_classes_and_statistics_from_the_data(digits: Image
 
 def test_accuracy_counts_the_right_ones(digits: ImageData) -> None:
     outputs = torch.eye(10)[[3, 1, 4, 1]]
-    scores = classification(digits).scores(outputs, torch.tensor([3, 1, 4, 5]))
-    assert scores["accuracy"].tolist() == [1, 1, 1, 0]
+    task = classification(digits)
+    hits = task.statistics(outputs, torch.tensor([3, 1, 4, 5]))
+    assert hits["accuracy"].tolist() == [1, 1, 1, 0]
+    assert with_standard_errors(task.metric_values, hits)["accuracy"] == (0.75, 0.25)
 
 
 def test_smoothed_loss_of_uniform_outputs_is_log_of_the_classes(digits: ImageData) -> None:
@@ -163,7 +200,7 @@ def test_training_may_smooth_labels_in_another_way(digits: ImageData) -> None:
     sharp = smoothed(task, 0.0)
     outputs, targets = 9 * torch.eye(10), torch.arange(10)
     assert sharp.loss(outputs, targets) < task.loss(outputs, targets)
-    assert sharp.scores(outputs, targets)["accuracy"].all()
+    assert sharp.statistics(outputs, targets)["accuracy"].all()
 
 
 def test_a_task_without_labels_has_none_to_smooth(tmp_path: Path) -> None:
@@ -183,7 +220,14 @@ def test_an_unknown_option_is_named(digits: ImageData) -> None:
         build("task", classification, {"label_smooting": 0.1}, data=digits)
 
 
-def test_classification_refuses_values(tmp_path: Path) -> None:
-    data = load_data(DataConfig("ink_centre:blots"), tmp_path, 0, tmp_path)
-    with pytest.raises(DataError, match="targets are values, not classes"):
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("ink_centre:blots", "targets are values, not classes"),
+        ("painted:strokes", "targets are masks, .* task.name = 'segmentation'"),
+    ],
+)
+def test_classification_refuses_other_targets(source: str, message: str, tmp_path: Path) -> None:
+    data = load_data(DataConfig(source), tmp_path, 0, tmp_path)
+    with pytest.raises(DataError, match=message):
         classification(data)

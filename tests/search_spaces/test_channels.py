@@ -48,6 +48,15 @@ def stiff() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 10, 3))
 
 
+class Narrowing(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return self[1](x.mean(2, keepdim=True))
+
+
+def too_small() -> nn.Module:
+    return Narrowing(nn.Conv2d(1, 8, 1), nn.Conv2d(1, 8, 3))
+
+
 def number() -> int:
     return 3
 
@@ -167,8 +176,10 @@ def test_ratios_have_to_increase(ratios: tuple[float, ...]) -> None:
 def test_models_that_do_not_serve_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"unknown model of space channels 'resnet2'.*resnet20"):
         channels((32, 32, 3), 10, model="resnet2")
-    with pytest.raises(ConfigError, match=r"no channels that can be cropped: input .*outputs"):
+    with pytest.raises(ConfigError, match=r"no channels that can be cropped: 0 .*outputs"):
         own(stiff)
+    with pytest.raises(ConfigError, match=r"Narrowing does not run .*\(in '1', .* line \d+\)"):
+        own(too_small)
     with pytest.raises(ConfigError, match=r"cannot be built .KeyError: 'no such variant'"):
         own(broken)
     with pytest.raises(ConfigError, match=r"\[space\.options\] has no key 'colour'"):

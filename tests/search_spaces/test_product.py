@@ -151,11 +151,7 @@ class TestNames:
     @pytest.mark.parametrize(
         ("names", "options", "message"),
         [
-            (
-                ("recipe", "mobilenet"),
-                {},
-                "'recipe', which builds no networks; name .* before it: .*mobilenet",
-            ),
+            (("recipe", "mobilenet"), {}, "'recipe', which builds no networks; .*: .*mobilenet"),
             (("mobilenet", "recipes"), {}, "unknown role of a space 'recipes'; did you mean"),
             (("mobilenet", "recipe", "recipe"), {}, "has a role twice"),
             (("mobilenet", "recipe"), {"recipe": 3}, r"expected a table, \[space.recipe\]"),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hwnas.cli.app import BundlePath, Json, app, out, print_json
+
+if TYPE_CHECKING:
+    from hwnas.deploy.bundle import Bundle
 
 
 @app.command()
@@ -29,18 +33,40 @@ def verify(bundle: BundlePath, as_json: Json = False) -> None:
 def run(
     bundle: BundlePath,
     images: Annotated[list[Path], typer.Argument(help="Image files.")],
+    out_path: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write the mask of one image as a PNG (segmentation)."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a bundle on images."""
     from hwnas.deploy.bundle import Bundle
 
-    answers = Bundle.load(bundle).run(images)
+    opened = Bundle.load(bundle)
+    if out_path is not None:
+        _write_mask(opened, images, out_path)
+    answers = opened.run(images)
     if as_json:
         print_json([{"image": str(i), **a} for i, a in zip(images, answers, strict=True)])
         return
     for image, answer in zip(images, answers, strict=True):
-        if "label" in answer:
-            text = f"{answer['label']}  {answer['probability']:.1%}"
-        else:
-            text = json.dumps(answer["values"])
-        out.print(f"{image}  {text}", soft_wrap=True, markup=False)
+        out.print(f"{image}  {_text(answer)}", soft_wrap=True, markup=False)
+
+
+def _text(answer: Mapping[str, Any]) -> str:
+    if "label" in answer:
+        return f"{answer['label']}  {answer['probability']:.1%}"
+    if "shares" in answer:
+        ordered = sorted(answer["shares"].items(), key=lambda item: -item[1])
+        return "  ".join(f"{label} {share:.1%}" for label, share in ordered if share)
+    return json.dumps(answer["values"])
+
+
+def _write_mask(bundle: Bundle, images: Sequence[Path], path: Path) -> None:
+    from hwnas.deploy.mask_image import write_mask
+    from hwnas.errors import ConfigError
+
+    if len(images) != 1:
+        raise ConfigError(f"--out is for the mask of one image; {len(images)} were given")
+    (mask,) = bundle.masks(images)
+    write_mask(path, mask)

@@ -166,7 +166,7 @@ class Bundle:
             raise ArtifactError(f"{self.folder / WEIGHTS} is damaged: {error}") from error
 
     def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
-        """The network's outputs (N, K) for uint8 images (N, H, W, C).
+        """The network's outputs, (N, K) or (N, K, h, w), for uint8 images (N, H, W, C).
 
         Raises:
             DataError: The images are not of that kind or there are none.
@@ -195,6 +195,26 @@ class Bundle:
             return self.outputs.describe(self.predict(images))
         pixels = (self.preprocessing.read_image(Path(path)) for path in images)
         return [self.outputs.describe(self.predict(image[None]))[0] for image in pixels]
+
+    def masks(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[NDArray[np.uint8]]:
+        """For each pixel of each image its likeliest class, a place in the bundle's labels.
+
+        Args:
+            images: uint8 (N, H, W, C), or paths of image files, which may differ in size.
+
+        Returns:
+            uint8 (H, W) for each image, in its own size.
+
+        Raises:
+            DataError: The network is none for segmentation, a file is no image, or the array is
+                not of that kind.
+            ArtifactError: The ONNX file is damaged.
+        """
+        if isinstance(images, np.ndarray):
+            height, width = images.shape[1:3]
+            return list(self.outputs.masks(self.predict(images), (height, width)))
+        pixels = (self.preprocessing.read_image(Path(path)) for path in images)
+        return [mask for image in pixels for mask in self.masks(image[None])]
 
     def checks(self) -> list[Check]:
         """Look at every file's sum, at the ONNX file, the weights and the golden outputs."""

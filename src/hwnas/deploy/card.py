@@ -11,6 +11,16 @@ from hwnas.deploy.io import PILLOW_MODES
 __all__ = ["card"]
 
 _LABELS_SHOWN = 20
+_ANSWERS = {
+    "class_scores": ["print(labels[outputs[0].argmax()])"],
+    "pixel_class_scores": [
+        "mask = outputs[0].argmax(0).astype(np.uint8)  # for each pixel its place in labels",
+        "print({label: float((mask == i).mean()) for i, label in enumerate(labels)})",
+        'Image.fromarray(mask).save("mask.png")',
+    ],
+    "values": ["print(dict(zip(labels, outputs[0])) if labels else outputs[0])"],
+}
+"""What the example on the card does with the outputs, by their kind."""
 _NO_LICENCE = "none was stated; the terms of the data that it was trained on apply"
 
 
@@ -57,6 +67,11 @@ def _summary(description: Mapping[str, Any]) -> str:
     labels = [_cell(label) for label in outputs["labels"]]
     shown = ", ".join(labels[:_LABELS_SHOWN]) + (", ..." if len(labels) > _LABELS_SHOWN else "")
     gives = f"one score for each of {len(labels)} classes ({shown})"
+    if outputs["kind"] == "pixel_class_scores":
+        gives = f"for each pixel {gives}"
+        height, width = outputs["shape"][2:]
+        if (height, width) != (inputs["height"], inputs["width"]):
+            gives += f", at {height} x {width} pixels"
     if outputs["kind"] == "values":
         gives = f"values{f' ({shown})' if labels else ''}"
     return (
@@ -108,9 +123,7 @@ def _code(description: Mapping[str, Any]) -> list[str]:
     pre = description["preprocessing"]
     channels, height, width = pre["channels"], pre["height"], pre["width"]
     mode = PILLOW_MODES.get(channels, "RGB")
-    answer = "print(dict(zip(labels, outputs[0])) if labels else outputs[0])"
-    if description["outputs"]["kind"] == "class_scores":
-        answer = "print(labels[outputs[0].argmax()])"
+    answer = _ANSWERS[description["outputs"]["kind"]]
     return [
         "```python",
         "import json, numpy as np, onnxruntime",
@@ -123,7 +136,7 @@ def _code(description: Mapping[str, Any]) -> list[str]:
         f"pixels = (pixels - np.float32({list(pre['mean'])})) / np.float32({list(pre['std'])})",
         'session = onnxruntime.InferenceSession("model.onnx")',
         'outputs = session.run(None, {"images": pixels.transpose(2, 0, 1)[None]})[0]',
-        answer,
+        *answer,
         "```",
     ]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -16,11 +16,22 @@ from torch.nn import functional
 
 from hwnas.errors import ArtifactError, ConfigError, DataError
 
-__all__ = ["PILLOW_MODES", "OutputMeaning", "Preprocessing"]
+__all__ = ["PILLOW_MODES", "OutputMeaning", "Preprocessing", "at_size"]
 
 SCHEMA = 1
 PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """What Pillow calls images of so many channels."""
+
+OutputKind = Literal["class_scores", "pixel_class_scores", "values"]
+_KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
+_MOST_PIXEL_CLASSES = 255  # masks are uint8, and 255 marks pixels without a class
+
+
+def at_size(maps: Tensor, size: Sequence[int]) -> Tensor:
+    """Maps (N, K, h, w) interpolated (bilinearly) to height and width; the same if they fit."""
+    if tuple(maps.shape[2:]) == tuple(size):
+        return maps
+    return functional.interpolate(maps, tuple(size), mode="bilinear", antialias=False)
 
 
 @dataclass(frozen=True)
@@ -161,41 +172,91 @@ class OutputMeaning:
     """What the numbers that come out of a network stand for.
 
     Attributes:
-        kind: ``"class_scores"``: one logit a class, exactly one class is right. ``"values"``: the
-            numbers themselves are the answer.
+        kind: ``"class_scores"``: one logit a class, exactly one class is right.
+            ``"pixel_class_scores"``: the same for each pixel. ``"values"``: the numbers themselves
+            are the answer.
         labels: Name of each number, in order; may be empty for values.
     """
 
-    kind: Literal["class_scores", "values"]
+    kind: OutputKind
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in ("class_scores", "values"):
-            raise ConfigError(f"kind is {self.kind!r}; expected 'class_scores' or 'values'")
-        if self.kind == "class_scores" and len(self.labels) < 2:
+        if self.kind not in _KINDS:
+            raise ConfigError(f"kind is {self.kind!r}; expected one of {', '.join(_KINDS)}")
+        if self.kind != "values" and len(self.labels) < 2:
             raise ConfigError(f"class scores need two labels or more; given: {self.labels}")
+        if self.kind == "pixel_class_scores" and len(self.labels) > _MOST_PIXEL_CLASSES:
+            raise ConfigError(
+                f"{len(self.labels)} classes of pixels; a mask can tell {_MOST_PIXEL_CLASSES} apart"
+            )
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether outputs of this shape, with the batch, can have this meaning."""
+        labels = len(self.labels) or shape[1]
+        dimensions = 4 if self.kind == "pixel_class_scores" else 2
+        return len(shape) == dimensions and shape[1] == labels and 0 not in shape
+
+    @property
+    def shape(self) -> str:
+        """Of outputs, in words for messages."""
+        maps = ", H, W" if self.kind == "pixel_class_scores" else ""
+        return f"(N, {len(self.labels) or 'K'}{maps})"
 
     def describe(self, outputs: Tensor | NDArray[Any]) -> list[dict[str, Any]]:
         """Say in words what a network's outputs mean.
 
         Args:
-            outputs: (N, K), one row an image.
+            outputs: (N, K), one row an image, or (N, K, h, w) for class scores of pixels.
 
         Returns:
             One object an image. For class scores: ``label``, ``probability`` (by softmax, in 0..1)
-            and ``top``, the five likeliest with both. For values: ``values``, by label if they
+            and ``top``, the five likeliest with both. For class scores of pixels: ``shares``, by
+            label the share of the pixels that have it. For values: ``values``, by label if they
             have labels.
 
         Raises:
-            DataError: The outputs are not a matrix with one column a label.
+            DataError: The outputs do not have one column, or map, a label.
         """
         rows = np.asarray(torch.as_tensor(outputs).detach().cpu(), dtype=np.float64)
-        if rows.ndim != 2 or (self.labels and rows.shape[1] != len(self.labels)):
-            raise DataError(
-                f"outputs have shape {rows.shape}; expected (N, {len(self.labels) or 'K'})"
-            )
-        describe = self._class_scores if self.kind == "class_scores" else self._values
+        self._check(rows.shape)
+        describe = {
+            "class_scores": self._class_scores,
+            "pixel_class_scores": self._shares,
+            "values": self._values,
+        }[self.kind]
         return [describe(row) for row in rows]
+
+    def masks(
+        self, outputs: Tensor | NDArray[Any], size: tuple[int, int] | None = None
+    ) -> NDArray[np.uint8]:
+        """The likeliest class of each pixel.
+
+        Args:
+            outputs: (N, K, h, w).
+            size: Height and width to interpolate the scores to; their own if None.
+
+        Returns:
+            uint8 (N, height, width), places in `labels`.
+
+        Raises:
+            DataError: The outputs are no class scores of pixels.
+        """
+        maps = torch.as_tensor(outputs).detach().cpu().float()
+        if self.kind != "pixel_class_scores":
+            raise DataError(f"the network gives {self.kind} of whole images, so it makes no masks")
+        self._check(tuple(maps.shape))
+        found: NDArray[np.uint8] = at_size(maps, size or maps.shape[2:]).argmax(1).byte().numpy()
+        return found
+
+    def _check(self, shape: tuple[int, ...]) -> None:
+        if not self.fits(shape):
+            raise DataError(f"outputs have shape {shape}; expected {self.shape}")
+
+    def _shares(self, maps: NDArray[np.float64]) -> dict[str, Any]:
+        counts = np.bincount(maps.argmax(axis=0).reshape(-1), minlength=len(self.labels))
+        shares = counts / counts.sum()
+        return {"shares": dict(zip(self.labels, shares.tolist(), strict=True))}
 
     def _class_scores(self, row: NDArray[np.float64]) -> dict[str, Any]:
         odds = np.exp(row - row.max())

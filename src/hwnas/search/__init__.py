@@ -20,9 +20,11 @@ from hwnas.search.result import Scored, SearchResult
 from hwnas.search.rungs import Rungs
 from hwnas.search.samplers import SAMPLERS
 from hwnas.search.scores import ScoreStore
+from hwnas.search.segmentation import Segmentation, segmentation
 from hwnas.search.shared_study import Sharing
 from hwnas.search.study import SearchStudy
-from hwnas.search.task import TASKS, Classification, Metric, Task, classification
+from hwnas.search.task import Classification, Metric, Task, classification
+from hwnas.search.tasks import TASKS
 from hwnas.search.training import SupernetTraining, TrainConfig, train_supernet
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "Scored",
     "SearchResult",
     "SearchStudy",
+    "Segmentation",
     "Sharing",
     "Split",
     "SupernetEvaluator",
@@ -61,5 +64,6 @@ __all__ = [
     "evolve",
     "load_data",
     "run_search",
+    "segmentation",
     "train_supernet",
 ]

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from hwnas.deploy.io import Preprocessing
 from hwnas.errors import ConfigError, DataError
-from hwnas.search.image_cache import ImageCache, Images
-from hwnas.search.raw_images import RawImages, Targets
+from hwnas.search.image_cache import ImageCache
+from hwnas.search.masks import VOID, class_counts
+from hwnas.search.raw_images import RawImages, TargetKind, Targets, target_kind
 from hwnas.search.sources import read_source
 from hwnas.search.split import Rows, Split, draw
 
@@ -60,7 +62,7 @@ class ImageData:
         train: To learn weights from, and to recalibrate BatchNorm on.
         validation: To choose networks by; drawn from the training images.
         test: For finalists only.
-        class_names: One a class, or None where the targets are values.
+        class_names: One a class, of images or of pixels; None where the targets are values.
     """
 
     train: Split
@@ -75,10 +77,11 @@ class ImageData:
                     f"training images are {self.image_shape} but {name} images are "
                     f"{split.images.shape[1:]} (height, width, channels); they must agree"
                 )
-            if split.targets.shape[1:] != self.train.targets.shape[1:]:
+            ours, theirs = self.train.image_targets, split.image_targets
+            if theirs.shape[1:] != ours.shape[1:] or split.kind != self.kind:
                 raise DataError(
-                    f"training targets have shape {self.train.targets.shape} but {name} targets "
-                    f"{split.targets.shape}; they must agree beyond the number of images"
+                    f"training targets are {self.kind} of shape {ours.shape} but {name} targets "
+                    f"{split.kind} of {theirs.shape}; they must agree beyond the number of images"
                 )
             if split.images is self.train.images:
                 shared = np.intersect1d(split.positions, self.train.positions)
@@ -86,10 +89,18 @@ class ImageData:
                     raise DataError(
                         f"image {shared[0]} is for training and for {name}; keep the splits apart"
                     )
-        if (self.train.targets.ndim == 1) != (self.class_names is not None):
-            raise DataError("class_names belong to int64 targets (classes), and only to those")
+        if (self.kind == "values") != (self.class_names is None):
+            raise DataError(
+                "class_names belong to classes and masks, and only to those: int64 (N,) or uint8 "
+                f"(N, H, W), but these targets are {self.kind}"
+            )
         if self.class_names is not None:
             _check_classes(self, self.class_names)
+
+    @property
+    def kind(self) -> TargetKind:
+        """Whether the targets are classes of images, values, or masks."""
+        return self.train.kind
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -101,11 +112,14 @@ class ImageData:
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that change with the images, the targets or the division.
 
-        Targets and positions count in full; of each split's images a sample (`Split.sample`).
+        Positions count in full, and targets but for masks; of images and masks of each split a
+        sample (`Split.sample`).
         """
         content = hashlib.sha256(repr(self.class_names).encode())
         for split in (self.train, self.validation, self.test):
-            for array in (split.sample(), split.targets, split.positions):
+            images, masks = split.sample()
+            targets = masks if split.kind == "masks" else split.targets
+            for array in (images, targets, split.positions):
                 content.update(repr(array.shape).encode() + array.tobytes())
         return content.hexdigest()[:12]
 
@@ -119,9 +133,15 @@ class ImageData:
         """Standard deviation of each channel, likewise; at least one grey level, 1/255."""
         return self._moments[1]
 
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """From these images to a network's input, at their own size."""
+        height, width, channels = self.image_shape
+        return Preprocessing(height, width, channels, self.channel_mean, self.channel_std)
+
     @cached_property
     def _moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        sample = self.train.sample()
+        sample, _ = self.train.sample()
         mean = sample.mean(axis=(0, 1, 2)) / 255
         std = (sample.std(axis=(0, 1, 2)) / 255).clip(min=1 / 255)
         return tuple(mean.tolist()), tuple(std.tolist())
@@ -135,18 +155,28 @@ def _check_classes(data: ImageData, class_names: tuple[str, ...]) -> None:
         ("validation", data.validation),
         ("test", data.test),
     ):
-        low, high = split.targets.min(), split.targets.max()
-        if low < 0 or high >= len(class_names):
+        classes = _classes(split.image_targets, split.positions)
+        if not len(classes):
+            raise DataError(f"no pixel of the {name} masks has a class: all are {VOID}")
+        if classes[0] < 0 or classes[-1] >= len(class_names):
             raise DataError(
-                f"{name} labels go from {low} to {high}, but the {len(class_names)} classes from "
-                f"0 to {len(class_names) - 1}; mend the labels or class_names"
+                f"{name} labels go from {classes[0]} to {classes[-1]}, but the {len(class_names)} "
+                f"classes from 0 to {len(class_names) - 1}; mend the labels or class_names"
             )
-    empty = np.flatnonzero(np.bincount(data.train.targets, minlength=len(class_names)) == 0)
-    if len(empty):
-        raise DataError(
-            f"class {empty[0]} ({class_names[empty[0]]!r}) has no training images; add some, raise "
-            "data.train_limit or leave the class out"
-        )
+        empty = np.setdiff1d(np.arange(len(class_names)), classes)
+        if name == "training" and len(empty):
+            what = "pixels" if data.kind == "masks" else "images"
+            raise DataError(
+                f"class {empty[0]} ({class_names[empty[0]]!r}) has no training {what}; add some, "
+                "raise data.train_limit or leave the class out"
+            )
+
+
+def _classes(targets: Targets, rows: Rows) -> Rows:
+    """Those that some rows of classes or masks have, in order."""
+    if target_kind(targets) == "masks":
+        return np.flatnonzero(class_counts(targets, rows)[:VOID])
+    return np.unique(targets[rows])
 
 
 def load_data(
@@ -154,7 +184,8 @@ def load_data(
 ) -> ImageData:
     """Read a set and divide it.
 
-    The validation split is drawn from the training images, class by class. Where a source does not
+    The validation split is drawn from the training images, class by class where an image has one
+    class. Where a source does not
     say which images are for testing (digits, a folder without ``test``), a fifth is set aside, the
     same fifth for every seed.
 
@@ -198,37 +229,42 @@ def _as_given(data: ImageData, config: DataConfig) -> ImageData:
 def _divided(raw: RawImages, config: DataConfig, seed: int) -> ImageData:
     """Training, validation and test from what a source gave."""
     rng, test_rng = np.random.default_rng(seed), np.random.default_rng(_TEST_SEED)
+    strata = _strata(raw)
     if raw.test is None:
-        test_rows, rows = draw(raw.targets, _TEST_FRACTION, test_rng, "testing")
+        test_rows, rows = draw(strata, _TEST_FRACTION, test_rng, "testing")
         test_images, test_targets = raw.images, raw.targets
     else:
         test_images, test_targets = raw.test
         test_rows, rows = test_rng.permutation(len(test_targets)), np.arange(len(raw.targets))
     rows = rng.permutation(rows)[: config.train_limit]
     names = _class_names(raw)
-    picked, others = draw(raw.targets[rows], config.validation_fraction, rng, "validation")
-    test_rows = test_rows[: config.test_limit]
+    picked, others = draw(strata[rows], config.validation_fraction, rng, "validation")
     return ImageData(
-        train=_split(raw.images, raw.targets, rows[others]),
-        validation=_split(raw.images, raw.targets, rows[picked]),
-        test=_split(test_images, test_targets, test_rows),
+        train=Split(raw.images, raw.targets, rows[others]),
+        validation=Split(raw.images, raw.targets, rows[picked]),
+        test=Split(test_images, test_targets, test_rows[: config.test_limit]),
         class_names=names,
     )
 
 
-def _split(images: Images, targets: Targets, rows: Rows) -> Split:
-    return Split(images, targets[rows], rows)
+def _strata(raw: RawImages) -> Rows:
+    """The class of each image; 0 for all where images as a whole have none."""
+    if target_kind(raw.targets) == "classes":
+        return raw.targets
+    return np.zeros(len(raw.targets), np.int64)
 
 
 def _class_names(raw: RawImages) -> tuple[str, ...] | None:
     """The names given, or the numbers of the classes as their names."""
-    if raw.class_names is not None or raw.targets.ndim == 2:
+    kind = target_kind(raw.targets)
+    if raw.class_names is not None or kind == "values":
         return raw.class_names
-    classes = np.unique(raw.targets)
+    classes = _classes(raw.targets, np.arange(len(raw.targets)))
+    what = "pixels" if kind == "masks" else "images"
     gaps = np.flatnonzero(classes != np.arange(len(classes)))
     if len(gaps):
         raise DataError(
-            f"class {gaps[0]} has no training images, but class {classes[-1]} has; number classes "
+            f"class {gaps[0]} has no training {what}, but class {classes[-1]} has; number classes "
             "from 0 without gaps, or give class_names"
         )
     return tuple(map(str, classes))

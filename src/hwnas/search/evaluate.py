@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from hwnas.errors import ConfigError
 from hwnas.search.data import ImageData, Split
+from hwnas.search.delta_method import with_standard_errors
 from hwnas.search.task import Task, smoothed
 from hwnas.search.training.checkpoint import differing_keys
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
@@ -36,6 +38,9 @@ __all__ = [
 ]
 
 SplitName = Literal["validation", "test"]
+
+_VALUES_AT_ONCE = 2**26
+"""Of images in a batch: 256 of 224 x 224 pixels with 3 channels, fewer of larger ones."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,9 @@ class Evaluation:
     """What was found out about one candidate.
 
     Attributes:
-        values: Mean score of each metric of the task, in the metric's unit.
-        standard_errors: Of these means, over images.
+        values: Each metric of the task, in its unit.
+        standard_errors: Of these, because other images would have given others; see
+            `with_standard_errors`.
         n: Number of images.
         split: Which images.
         wall_s: Seconds it took.
@@ -116,7 +122,7 @@ def score(
     """Score a network on all images of a split.
 
     Args:
-        network: (N, *input_shape) -> (N, task.outputs); put into evaluation mode.
+        network: (N, *input_shape) -> outputs of the task; put into evaluation mode.
         task: Gives preprocessing and metrics.
         split: The images.
         input_shape: Channels, height and width that the network takes.
@@ -125,19 +131,19 @@ def score(
     """
     wall, cpu = time.perf_counter(), time.process_time()
     network.eval()
-    parts: dict[str, list[Tensor]] = {metric.name: [] for metric in task.metrics}
+    parts: defaultdict[str, list[Tensor]] = defaultdict(list)
     device = next((p.device for p in network.parameters()), torch.device("cpu"))
     with torch.no_grad():
         for images, targets in _batches(split, task, input_shape, batch_size):
             outputs = network(images.to(device)).float().cpu()
-            for metric, values in task.scores(outputs, targets).items():
-                parts[metric].append(values.double())
-    scores = {metric: torch.cat(values) for metric, values in parts.items()}
-    n = len(split)
+            for part, entries in task.statistics(outputs, targets).items():
+                parts[part].append(entries)
+    statistics = {part: torch.cat(entries) for part, entries in parts.items()}
+    found = with_standard_errors(task.metric_values, statistics)
     return Evaluation(
-        {metric: float(values.mean()) for metric, values in scores.items()},
-        {metric: float(values.std() / n**0.5) for metric, values in scores.items()},
-        n,
+        {metric.name: found[metric.name][0] for metric in task.metrics},
+        {metric.name: found[metric.name][1] for metric in task.metrics},
+        len(split),
         name,
         time.perf_counter() - wall,
         time.process_time() - cpu,
@@ -148,6 +154,8 @@ def _batches(
     split: Split, task: Task, input_shape: tuple[int, int, int], batch_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     preprocessing = task.preprocessing.at(*input_shape[1:])
+    largest = max(split.images[0].size, math.prod(input_shape))
+    batch_size = max(1, min(batch_size, _VALUES_AT_ONCE // largest))
     # Batches of equal size: a last one of one image would have no variance to normalise with.
     for rows in np.array_split(np.arange(len(split)), math.ceil(len(split) / batch_size)):
         images, targets = split.take(rows)

@@ -24,11 +24,12 @@ __all__ = ["read_npz"]
 
 
 def read_npz(path: Path, cache: ImageCache) -> RawImages:
-    """Read a set of classified images.
+    """Read a set of images with classes or masks.
 
     Either ``x_train``, ``y_train``, ``x_test``, ``y_test``; or ``train_jpeg`` (the bytes of all
     files, one after the other), ``train_offsets`` (where each begins, and the end), ``y_train`` and
-    the same for ``test`` (or ``val``). ``class_names`` is optional in both.
+    the same for ``test`` (or ``val``). ``class_names`` is optional in both. Masks are ``y_train``
+    and ``y_test`` of (N, H, W).
 
     Args:
         path: The file. Nothing in it is ever unpickled.
@@ -70,12 +71,22 @@ def _plain(
     archive: zipfile.ZipFile, names: set[str], path: Path, cache: ImageCache
 ) -> dict[str, Any]:
     check_names(("x_train", "y_train", "x_test", "y_test"), names, str(path))
-    arrays: dict[str, Any] = {name: _read(archive, name) for name in ("y_train", "y_test")}
-    images = ("x_train", "x_test")
-    if cache.maps(sum(archive.getinfo(f"{name}.npy").file_size for name in images)):
-        copies = {name: partial(_copy, archive, name) for name in images}
+    large = ["x_train", "x_test"]
+    large += [name for name in ("y_train", "y_test") if _is_of_masks(archive, name)]
+    arrays: dict[str, Any] = {
+        name: _read(archive, name) for name in ("y_train", "y_test") if name not in large
+    }
+    if cache.maps(sum(archive.getinfo(f"{name}.npy").file_size for name in large)):
+        copies = {name: partial(_copy, archive, name) for name in large}
         return arrays | cache.arrays(source_key(path), copies)
-    return arrays | {name: _read(archive, name) for name in images}
+    return arrays | {name: _read(archive, name) for name in large}
+
+
+def _is_of_masks(archive: zipfile.ZipFile, name: str) -> bool:
+    """Whether an array is as large as images, and could be memory-mapped as they are."""
+    with archive.open(f"{name}.npy") as stream:
+        shape, dtype = _header(stream)
+    return len(shape) > 2 and dtype == np.uint8
 
 
 def _copy(archive: zipfile.ZipFile, name: str, file: BinaryIO) -> None:
@@ -125,6 +136,13 @@ def _decode(archive: zipfile.ZipFile, part: str, what: str, file: BinaryIO) -> N
 
 def _skip_header(stream: IO[bytes], what: str) -> int:
     """Go to the first byte of a one-dimensional uint8 array; its length."""
+    shape, dtype = _header(stream)
+    if len(shape) != 1 or dtype != np.uint8:
+        raise DataError(f"{what} is {dtype} with shape {shape}; expected uint8 bytes, (N,)")
+    return shape[0]
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = np.lib.format.read_magic(stream)
     read_header = (
         np.lib.format.read_array_header_1_0
@@ -132,9 +150,7 @@ def _skip_header(stream: IO[bytes], what: str) -> int:
         else np.lib.format.read_array_header_2_0
     )
     shape, _, dtype = read_header(stream)
-    if len(shape) != 1 or dtype != np.uint8:
-        raise DataError(f"{what} is {dtype} with shape {shape}; expected uint8 bytes, (N,)")
-    return int(shape[0])
+    return shape, dtype
 
 
 def _jpeg(data: bytes, what: str) -> Images:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -14,7 +14,7 @@ from hwnas.errors import DataError
 from hwnas.search.image_cache import ImageCache, Images, source_key, write_images
 from hwnas.search.raw_images import RawImages, Targets, read_image, resize
 
-__all__ = ["read_folder"]
+__all__ = ["channels_of", "entries", "read_folder", "write_files"]
 
 _LAYOUT = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image>"
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
@@ -47,10 +47,10 @@ def read_folder(folder: Path, size: int | None, cache: ImageCache) -> RawImages:
         for part, classes in parts.items()
     }
     every_file = [file for members in files.values() for file in members]
-    channels = 1 if {_mode(file) for file in every_file} <= {"1", "L"} else 3
+    channels = channels_of(every_file)
     images = cache.arrays(
         f"{source_key(folder, every_file)}-{size or 'own'}",
-        {part: partial(_write, members, size, channels) for part, members in files.items()},
+        {part: partial(write_files, members, size, channels) for part, members in files.items()},
     )
     names = tuple(parts.get("train", parts.get("all", ())))
     targets = {part: _targets(classes, names) for part, classes in parts.items()}
@@ -82,15 +82,15 @@ def _classes(folder: Path) -> Classes:
 
 
 def _folders(folder: Path) -> list[Path]:
-    entries = _entries(folder)
-    stray = [path for path in entries if not path.is_dir()]
+    found = entries(folder, _LAYOUT)
+    stray = [path for path in found if not path.is_dir()]
     if stray:
         raise DataError(f"{stray[0]} lies beside the class folders; {_LAYOUT}")
-    return entries
+    return found
 
 
 def _images(folder: Path) -> list[Path]:
-    files = _entries(folder)
+    files = entries(folder, _LAYOUT)
     if not files:
         raise DataError(f"{folder} has no images; {_LAYOUT}")
     nested = [path for path in files if path.is_dir()]
@@ -99,11 +99,25 @@ def _images(folder: Path) -> list[Path]:
     return files
 
 
-def _entries(folder: Path) -> list[Path]:
+def entries(folder: Path, layout: str) -> list[Path]:
+    """What is in a folder, sorted, but for names that begin with a dot.
+
+    Raises:
+        DataError: There is no such folder, or it cannot be read; the message ends with ``layout``.
+    """
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
-        raise DataError(f"{folder} cannot be read ({error.strerror}); {_LAYOUT}") from error
+        raise DataError(f"{folder} cannot be read ({error.strerror}); {layout}") from error
+
+
+def channels_of(files: Iterable[Path]) -> int:
+    """1 where all files are grey, otherwise 3.
+
+    Raises:
+        DataError: A file is not an image of 8 bits a channel.
+    """
+    return 1 if {_mode(file) for file in files} <= {"1", "L"} else 3
 
 
 def _mode(file: Path) -> str:
@@ -119,7 +133,12 @@ def _mode(file: Path) -> str:
     return mode
 
 
-def _write(files: Sequence[Path], size: int | None, channels: int, file: BinaryIO) -> None:
+def write_files(files: Sequence[Path], size: int | None, channels: int, file: BinaryIO) -> None:
+    """Decode image files into one ``.npy`` array, (N, H, W, channels), resized if asked for.
+
+    Raises:
+        DataError: A file is damaged or has another size than the first.
+    """
     write_images(file, _read(files, size, channels), len(files))
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,21 +15,47 @@ import numpy.typing as npt
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import DataError
 from hwnas.search.image_cache import ImageCache, Images, write_images
+from hwnas.search.masks import Masks, check_masks, resize_masks
 
 __all__ = [
     "RawImages",
+    "TargetKind",
     "Targets",
     "check_images",
+    "check_mask_size",
     "check_names",
     "read_image",
     "resize",
     "spaced_rows",
+    "target_kind",
 ]
 
 Targets = npt.NDArray[Any]
-"""int64 (N,) where they are classes, float32 (N, K) where they are values."""
+"""int64 (N,) where they are classes, float32 (N, K) values, uint8 (N, H, W) masks."""
+
+TargetKind = Literal["classes", "values", "masks"]
+_KINDS: Mapping[tuple[str, int], TargetKind] = {
+    ("int64", 1): "classes",
+    ("float32", 2): "values",
+    ("uint8", 3): "masks",
+}
 
 _BLOCK = 256
+
+
+def target_kind(targets: Targets) -> TargetKind:
+    """What targets are, by their type and shape.
+
+    Raises:
+        DataError: They are none of these.
+    """
+    kind = _KINDS.get((str(targets.dtype), targets.ndim))
+    if kind is None:
+        raise DataError(
+            f"targets are {targets.dtype} with shape {targets.shape}; expected int64 (N,) for "
+            "classes, float32 (N, K) for values, or uint8 (N, H, W) for masks"
+        )
+    return kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +78,8 @@ class RawImages:
     def of(cls, arrays: Mapping[str, Any], where: str, values_allowed: bool = False) -> RawImages:
         """Check the four arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
+        Targets of three dimensions and more are masks.
+
         Args:
             arrays: Those four and, if the classes have names, ``class_names``.
             where: Names the source in messages.
@@ -62,17 +90,18 @@ class RawImages:
         """
         check_names(("x_train", "y_train", "x_test", "y_test"), arrays, where)
         given = arrays.get("class_names")
-        kind = np.asarray(arrays["y_train"]).dtype.kind
-        check_targets = _values if values_allowed and given is None and kind == "f" else _labels
+        check_targets = _check_of(_array(arrays["y_train"]), values_allowed and given is None)
         parts = []
         for part in ("train", "test"):
             images = check_images(arrays[f"x_{part}"], f"{where}: x_{part}")
-            targets = check_targets(np.asarray(arrays[f"y_{part}"]), f"{where}: y_{part}")
+            targets = check_targets(_array(arrays[f"y_{part}"]), f"{where}: y_{part}")
             if len(targets) != len(images):
                 raise DataError(
                     f"{where}: {len(images)} images in x_{part} but {len(targets)} targets in "
                     f"y_{part}; each image needs one"
                 )
+            if check_targets is check_masks:
+                check_mask_size(images, targets, f"{where}: y_{part}")
             parts.append((images, targets))
         names = None if given is None else _class_names(given, f"{where}: class_names")
         return cls(*parts[0], names, parts[1])
@@ -83,19 +112,26 @@ class RawImages:
         Raises:
             StorageError: The cache cannot be written.
         """
-        sets = {"train": self.images} | ({"test": self.test[0]} if self.test else {})
-        if all(images.shape[1:3] == (size, size) for images in sets.values()):
+        parts = {"train": (self.images, self.targets)} | ({"test": self.test} if self.test else {})
+        if all(images.shape[1:3] == (size, size) for images, _ in parts.values()):
             return self
         content = hashlib.sha256()
-        for images in sets.values():
-            sample = images[spaced_rows(len(images), images[0].nbytes)]
-            content.update(repr(images.shape).encode() + sample.tobytes())
-        small = cache.arrays(
-            f"resized-{size}-{content.hexdigest()[:12]}",
-            {name: partial(_write_resized, images, size) for name, images in sets.items()},
-        )
-        test = (small["test"], self.test[1]) if self.test else None
-        return replace(self, images=small["train"], test=test)
+        writers: dict[str, Callable[[BinaryIO], None]] = {}
+        for part, (images, targets) in parts.items():
+            rows = spaced_rows(len(images), images[0].nbytes)
+            content.update(repr(images.shape).encode() + images[rows].tobytes())
+            writers[part] = partial(_write_resized, images, partial(resize, size=size))
+            if target_kind(targets) == "masks":
+                content.update(targets[rows].tobytes())
+                shrink = partial(resize_masks, size=size)
+                writers[f"{part}-masks"] = partial(_write_resized, targets, shrink)
+        small = cache.arrays(f"resized-{size}-{content.hexdigest()[:12]}", writers)
+        resized = {
+            part: (small[part], small.get(f"{part}-masks", targets))
+            for part, (_, targets) in parts.items()
+        }
+        images, targets = resized["train"]
+        return replace(self, images=images, targets=targets, test=resized.get("test"))
 
 
 def _plain_pixels(size: int, channels: int) -> Preprocessing:
@@ -119,9 +155,11 @@ def resize(images: Images, size: int) -> Images:
     return np.ascontiguousarray(pixels.numpy())
 
 
-def _write_resized(images: Images, size: int, file: BinaryIO) -> None:
+def _write_resized(
+    images: Images, resize_block: Callable[[Images], Images], file: BinaryIO
+) -> None:
     blocks = (images[start : start + _BLOCK] for start in range(0, len(images), _BLOCK))
-    small = (image for block in blocks for image in resize(block, size))
+    small = (image for block in blocks for image in resize_block(block))
     write_images(file, ((f"image {i}", image) for i, image in enumerate(small)), len(images))
 
 
@@ -164,10 +202,43 @@ def check_images(given: Any, name: str) -> Images:
     return images if images.ndim == 4 else images[..., np.newaxis]
 
 
+def check_mask_size(images: Images, masks: Masks, name: str) -> None:
+    """Refuse masks that are not of the size of their images.
+
+    Raises:
+        DataError: They are not.
+    """
+    if masks.shape[1:] != images.shape[1:3]:
+        found, wanted = (
+            " x ".join(map(str, shape)) for shape in (masks.shape[1:], images.shape[1:3])
+        )
+        raise DataError(
+            f"{name} has masks of {found} pixels for images of {wanted}; give each image a mask of "
+            "its own height and width"
+        )
+
+
+def _array(given: Any) -> npt.NDArray[Any]:
+    """As it is where it is an array: one that is mapped stays so."""
+    return given if isinstance(given, np.ndarray) else np.asarray(given)
+
+
+def _check_of(
+    targets: npt.NDArray[Any], values_allowed: bool
+) -> Callable[[npt.NDArray[Any], str], Targets]:
+    """How targets of such a shape and type are checked."""
+    if targets.ndim > 2:
+        return check_masks
+    return _values if values_allowed and targets.dtype.kind == "f" else _labels
+
+
 def _labels(given: npt.NDArray[Any], name: str) -> Targets:
     labels = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
     if labels.ndim != 1:
-        raise DataError(f"{name} has shape {labels.shape}; expected (N,), one class an image")
+        raise DataError(
+            f"{name} has shape {labels.shape}; expected (N,), one class an image, or masks, "
+            "(N, H, W)"
+        )
     if labels.dtype.kind not in "iubf":
         raise DataError(
             f"{name} is {labels.dtype}; expected integers, class 0 to number of classes - 1"

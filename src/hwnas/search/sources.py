@@ -14,6 +14,7 @@ from hwnas.plugin import closest, resolve
 from hwnas.search.image_archive import read_npz
 from hwnas.search.image_cache import ImageCache
 from hwnas.search.image_folder import read_folder
+from hwnas.search.mask_folder import has_masks, read_mask_folder
 from hwnas.search.raw_images import RawImages
 
 __all__ = ["read_source"]
@@ -45,7 +46,8 @@ def read_source(source: str, base: Path, size: int | None, cache: ImageCache) ->
     if kind == "npz" and colon:
         return read_npz(_locate(source, path, base), cache)
     if kind == "folder" and colon:
-        return read_folder(_locate(source, path, base), size, cache)
+        folder = _locate(source, path, base)
+        return (read_mask_folder if has_masks(folder) else read_folder)(folder, size, cache)
     if colon:
         return _call(source)
     raise ConfigError(

@@ -12,7 +12,14 @@ import numpy.typing as npt
 
 from hwnas.errors import DataError
 from hwnas.search.image_cache import Images
-from hwnas.search.raw_images import Targets, check_images, spaced_rows
+from hwnas.search.raw_images import (
+    TargetKind,
+    Targets,
+    check_images,
+    check_mask_size,
+    spaced_rows,
+    target_kind,
+)
 
 __all__ = ["Rows", "Split", "draw"]
 
@@ -64,34 +71,36 @@ class FilePlace:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Some rows of an image array, in random order, with their targets.
+    """Some rows of an array of images and of one of targets, in random order.
 
-    Pickling one whose images are memory-mapped passes the file's path, not its content.
+    Pickling one whose arrays are memory-mapped passes the files' paths, not their content.
 
     Attributes:
         images: uint8 (M, H, W, C), perhaps memory-mapped and shared with other splits.
-        targets: Of this split: int64 (N,) for classes, float32 (N, K) for values.
-        positions: int64 (N,), the row of ``images`` that each target belongs to.
+        image_targets: One for each of these images: int64 (M,) for classes, float32 (M, K) for
+            values, uint8 (M, H, W) for masks, which may be memory-mapped, too.
+        positions: int64 (N,), the rows of both that belong to this split.
     """
 
     images: Images
-    targets: Targets
+    image_targets: Targets
     positions: Rows
 
     def __post_init__(self) -> None:
         check_images(self.images, "images")
         if self.images.ndim != 4:
             raise DataError(f"images have shape {self.images.shape}; expected (N, H, W, C)")
-        kind = (str(self.targets.dtype), self.targets.ndim)
-        if kind not in (("int64", 1), ("float32", 2)):
+        target_kind(self.image_targets)
+        if len(self.image_targets) != len(self.images):
             raise DataError(
-                f"targets are {self.targets.dtype} with shape {self.targets.shape}; expected int64 "
-                "(N,) for classes or float32 (N, K) for values"
+                f"{len(self.images)} images but {len(self.image_targets)} targets; each image "
+                "needs one"
             )
-        if self.positions.shape != (len(self.targets),) or not len(self.positions):
+        if self.kind == "masks":
+            check_mask_size(self.images, self.image_targets, "targets")
+        if self.positions.ndim != 1 or not len(self.positions):
             raise DataError(
-                f"{len(self.targets)} targets, positions of shape {self.positions.shape}; expected "
-                "one position a target and at least one"
+                f"positions have shape {self.positions.shape}; expected (N,), at least one row"
             )
         if not 0 <= self.positions.min() <= self.positions.max() < len(self.images):
             raise DataError(f"positions leave the range of the {len(self.images)} images")
@@ -101,7 +110,19 @@ class Split:
 
     def __reduce__(self) -> tuple[Callable[..., Split], tuple[Any, ...]]:
         images = FilePlace.of(self.images) or self.images
-        return _unpickled, (images, self.targets, self.positions)
+        masks = FilePlace.of(self.image_targets) if self.kind == "masks" else None
+        return _unpickled, (images, masks or self.image_targets, self.positions)
+
+    @property
+    def kind(self) -> TargetKind:
+        """What the targets are."""
+        return target_kind(self.image_targets)
+
+    @property
+    def targets(self) -> Targets:
+        """A copy of those of this split, one a row; of masks that may be much."""
+        found: Targets = np.asarray(self.image_targets[self.positions])
+        return found
 
     def take(self, rows: npt.ArrayLike) -> tuple[Images, Targets]:
         """Copy images and targets.
@@ -110,34 +131,34 @@ class Split:
             rows: Integers (B,), each in 0..len - 1.
 
         Returns:
-            uint8 (B, H, W, C) and the targets, (B,) or (B, K).
+            uint8 (B, H, W, C) and the targets, (B,), (B, K) or (B, H, W).
         """
-        chosen = np.asarray(rows, dtype=np.int64)
-        return np.asarray(self.images[self.positions[chosen]]), self.targets[chosen]
+        chosen = self.positions[np.asarray(rows, dtype=np.int64)]
+        return np.asarray(self.images[chosen]), np.asarray(self.image_targets[chosen])
 
-    def sample(self) -> Images:
-        """Images that stand for all: evenly spaced, at most 1,000 of them and 32 MB of pixels."""
-        return self.take(spaced_rows(len(self), self.images[0].nbytes))[0]
+    def sample(self) -> tuple[Images, Targets]:
+        """Rows that stand for all: evenly spaced, at most 1,000 of them and 32 MB of pixels."""
+        return self.take(spaced_rows(len(self), self.images[0].nbytes))
 
     def first(self, n: int) -> Split:
         """At most ``n`` rows; a random sample, because the order is random."""
-        return Split(self.images, self.targets[:n], self.positions[:n])
+        return Split(self.images, self.image_targets, self.positions[:n])
 
 
-def _unpickled(images: Images | FilePlace, targets: Targets, positions: Rows) -> Split:
-    return Split(images.open() if isinstance(images, FilePlace) else images, targets, positions)
+def _unpickled(images: Images | FilePlace, targets: Targets | FilePlace, positions: Rows) -> Split:
+    opened = images.open() if isinstance(images, FilePlace) else images
+    targets = targets.open() if isinstance(targets, FilePlace) else targets
+    return Split(opened, targets, positions)
 
 
-def draw(
-    targets: Targets, fraction: float, rng: np.random.Generator, what: str
-) -> tuple[Rows, Rows]:
-    """Draw rows, class by class where targets are classes.
+def draw(classes: Rows, fraction: float, rng: np.random.Generator, what: str) -> tuple[Rows, Rows]:
+    """Draw rows, class by class.
 
     Every class keeps one row back; from the others the draw takes the same share of each class, to
     within one row.
 
     Args:
-        targets: (N,) classes or (N, K) values.
+        classes: int64 (N,), the class of each row; one for all where there are none.
         fraction: Of the N rows, in (0, 1).
         rng: Source of the draw.
         what: Names the drawn part in messages.
@@ -148,17 +169,16 @@ def draw(
     Raises:
         DataError: There are too few rows to draw from.
     """
-    shuffled = rng.permutation(len(targets))
-    classes = targets if targets.ndim == 1 else np.zeros(len(targets))
+    shuffled = rng.permutation(len(classes))
     by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
     kept = np.unique(classes[by_class], return_index=True)[1]
     free = np.delete(by_class, kept)
-    count = min(round(fraction * len(targets)), len(free))
+    count = min(round(fraction * len(classes)), len(free))
     if count == 0:
         raise DataError(
-            f"{len(targets)} images are too few to take a fraction of {fraction} for {what} and "
+            f"{len(classes)} images are too few to take a fraction of {fraction} for {what} and "
             "leave one a class; add images or raise the fraction"
         )
-    drawn = np.zeros(len(targets), dtype=bool)
+    drawn = np.zeros(len(classes), dtype=bool)
     drawn[free[((np.arange(count) + 0.5) * len(free) / count).astype(np.int64)]] = True
     return shuffled[drawn[shuffled]], shuffled[~drawn[shuffled]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
@@ -14,7 +14,6 @@ from hwnas.errors import ConfigError, DataError
 from hwnas.search.data import ImageData
 
 __all__ = [
-    "TASKS",
     "Classification",
     "Metric",
     "Smoothable",
@@ -43,8 +42,9 @@ class Task(Protocol):
     """What trainer, evaluator, export and report know of the thing that is learned.
 
     A task travels to worker processes, so it must pickle: make it a frozen dataclass of a module.
-    Outputs are float (N, `outputs`), on any device; targets are those of the data, int64 (N,) for
-    classes or float32 (N, K) for values, on the same device.
+    Outputs are float (N, `outputs`), or (N, `outputs`, h, w) where `meaning` is of pixels, on any
+    device; targets are those of the data, int64 (N,) for classes, float32 (N, K) for values, uint8
+    (N, H, W) for masks, on the same device.
     """
 
     @property
@@ -57,11 +57,11 @@ class Task(Protocol):
 
     @property
     def outputs(self) -> int:
-        """Length of the output vector of a network."""
+        """Length of a network's output vector, for an image or for each of its pixels."""
 
     @property
     def meaning(self) -> OutputMeaning:
-        """What the numbers of that vector stand for."""
+        """What the numbers of that vector stand for, and whether there is one for each pixel."""
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -73,8 +73,16 @@ class Task(Protocol):
     def distillation_loss(self, outputs: Tensor, teacher_outputs: Tensor) -> Tensor:
         """How far a network is from a larger one: a scalar without gradient to the teacher."""
 
-    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """For each metric one score an image, float (N,), whose mean is the metric."""
+    def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """What the metrics are computed from: by a name, float (N, ...), one entry an image."""
+
+    def metric_values(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The metrics by name, scalars.
+
+        Args:
+            means: Of the statistics over all images of a split, each without its first dimension;
+                float64. The result is differentiable in them, for that gives its standard error.
+        """
 
 
 @runtime_checkable
@@ -156,9 +164,13 @@ class Classification:
         log_p = teacher_outputs.detach().float().log_softmax(dim=1)
         return functional.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
 
-    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """``accuracy``: 1 where the highest logit is the right class's, else 0."""
         return {"accuracy": (outputs.argmax(dim=1) == targets).float()}
+
+    def metric_values(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """``accuracy``: the share of right answers."""
+        return dict(means)
 
 
 def classification(data: ImageData, label_smoothing: float = 0.1) -> Classification:
@@ -170,16 +182,15 @@ def classification(data: ImageData, label_smoothing: float = 0.1) -> Classificat
 
     Raises:
         ConfigError: ``label_smoothing`` is out of range.
-        DataError: The targets of the data are values, not classes.
+        DataError: The targets of the data are values or masks, not classes.
     """
+    if data.kind == "masks":
+        raise DataError(
+            "the targets are masks, not classes of whole images; set task.name = 'segmentation'"
+        )
     if data.class_names is None:
         raise DataError(
             "the targets are values, not classes; give integer labels, or name a task of your own: "
             'task.name = "package.module:object"'
         )
-    height, width, channels = data.image_shape
-    preprocessing = Preprocessing(height, width, channels, data.channel_mean, data.channel_std)
-    return Classification(data.class_names, preprocessing, label_smoothing)
-
-
-TASKS: Mapping[str, Callable[..., Task]] = {"classification": classification}
+    return Classification(data.class_names, data.preprocessing, label_smoothing)

@@ -6,7 +6,6 @@ from hwnas.search_spaces.any_model import ElasticSpace, elastic, named_elastic
 from hwnas.search_spaces.architecture import Architecture, Candidate
 from hwnas.search_spaces.cells import CellSpace, nasbench201
 from hwnas.search_spaces.channel_config import ChannelConfig
-from hwnas.search_spaces.channel_groups import ChannelGroup, channel_groups
 from hwnas.search_spaces.channels import ChannelSpace, channels
 from hwnas.search_spaces.choice_space import ChoiceSpace
 from hwnas.search_spaces.choices import Choice, Option, When
@@ -30,7 +29,6 @@ __all__ = [
     "Candidate",
     "CellSpace",
     "ChannelConfig",
-    "ChannelGroup",
     "ChannelSpace",
     "Choice",
     "ChoiceSpace",
@@ -63,7 +61,6 @@ __all__ = [
     "When",
     "Workload",
     "batch_norms",
-    "channel_groups",
     "channels",
     "elastic",
     "hybrid",

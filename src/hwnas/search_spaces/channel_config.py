@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 
 from hwnas.errors import ConfigError, HwnasError
@@ -121,7 +120,8 @@ class ChannelConfig:
             "options": json.loads(json.dumps(dict(self.options), default=str)),
         }
 
-    def example(self) -> torch.Tensor:
-        """Two images' worth of shape."""
+    @property
+    def example_shape(self) -> tuple[int, int, int, int]:
+        """Of two images."""
         height, width, channels = self.image_shape
-        return torch.empty((2, channels, height, width), device="meta")
+        return 2, channels, height, width

@@ -1,4 +1,4 @@
-"""Any convolutional network with fewer channels in each layer, chosen before it is trained.
+"""Any network with fewer channels in each layer, chosen before it is trained.
 
 PreCropping (Cai et al., "Structured Pruning is All You Need for Pruning CNNs at Initialization",
 2022): which channels a layer keeps matters little before training, how many matters much. So the
@@ -10,20 +10,26 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Container, Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from hwnas.errors import ConfigError
+from hwnas.search_spaces.any_model.analysis import narrow_groups
+from hwnas.search_spaces.any_model.cutting import Cut, cut, plan, segments_of, shapes_of
+from hwnas.search_spaces.any_model.groups import ChannelGroup
+from hwnas.search_spaces.any_model.skeletons import ElasticSkeletons
+from hwnas.search_spaces.any_model.trial import check_traceable, checked_output
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.channel_config import ChannelConfig
-from hwnas.search_spaces.channel_crop import crop
-from hwnas.search_spaces.channel_groups import ChannelGroup, channel_groups
-from hwnas.search_spaces.choices import Choice
-from hwnas.search_spaces.space import SearchSpace
+from hwnas.search_spaces.choices import Choice, Option
+from hwnas.search_spaces.skeletons import SkeletonSource
+from hwnas.search_spaces.space import SearchSpace, Segments
 
 __all__ = ["ChannelSpace", "channels"]
 
@@ -31,11 +37,12 @@ __all__ = ["ChannelSpace", "channels"]
 class ChannelSpace(SearchSpace):
     """The networks that are left of a model when each group keeps a ratio of its channels.
 
-    Shared weights are the first channels of each layer. Behind a concatenation that means other
-    channels in a narrow network than in a wide one: there, train networks on their own.
-
     Args:
         config: The model, and what is asked of it.
+
+    Attributes:
+        groups: The groups of channels that can be cropped.
+        fixed: Why other layers keep their channels, by name.
 
     Raises:
         ConfigError: The model cannot be built or traced, does not take the images, or none of its
@@ -47,40 +54,36 @@ class ChannelSpace(SearchSpace):
     def __init__(self, config: ChannelConfig) -> None:
         self.config = config
         with torch.random.fork_rng(devices=[]):
-            model = config.make()
-        self._blank = copy.deepcopy(model).to("meta")
-        self.wiring = channel_groups(self._blank, config.example())
-        if not any(self._sizes):
+            torch.manual_seed(0)
+            model = config.make().eval()
+            example = torch.randn(config.example_shape)
+        self._blank = copy.deepcopy(model).to("meta").train()
+        self._shapes = shapes_of(model)
+        output = checked_output(model, example)
+        check_traceable(model, example)
+        found, self.fixed = narrow_groups(model, example, output, self._widths, config.divisor)
+        self.groups: tuple[ChannelGroup, ...] = tuple(found)
+        if not self.groups:
             raise ConfigError(
                 f"space.model {config.model!r} has no channels that can be cropped: "
                 f"{self._reasons()}"
             )
 
+    def _widths(self, group: ChannelGroup) -> tuple[int, ...]:
+        return tuple(self.config.sizes(group.channels, group.unit).values())
+
     @cached_property
-    def _sizes(self) -> tuple[dict[float, int], ...]:
-        """For each group, the channels that are left by ratio; none where they stay."""
-        return tuple(
-            {} if group.fixed else self.config.sizes(group.channels, group.multiple)
-            for group in self.wiring.groups
-        )
-
-    @property
-    def groups(self) -> tuple[ChannelGroup, ...]:
-        """The groups of channels that can be cropped."""
-        return tuple(group for group in self.wiring.groups if not group.fixed)
-
-    @property
-    def fixed(self) -> Mapping[str, str]:
-        """Why other groups keep their channels, by name."""
-        return {group.name: group.fixed for group in self.wiring.groups if group.fixed}
+    def _sizes(self) -> Mapping[str, Mapping[float, int]]:
+        """By the name of a group's choice, the channels that are left by ratio."""
+        return {
+            _choice(group): self.config.sizes(group.channels, group.unit) for group in self.groups
+        }
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
         """The ratio of each group that has several."""
-        found = zip(self.wiring.groups, self._sizes, strict=True)
-        return tuple(
-            Choice(f"{group.name}.ratio", tuple(sizes)) for group, sizes in found if len(sizes) > 1
-        )
+        found = self._sizes.items()
+        return tuple(Choice(name, tuple(sizes)) for name, sizes in found if len(sizes) > 1)
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -90,31 +93,83 @@ class ChannelSpace(SearchSpace):
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
         """Channels, height and width of one input image."""
-        height, width, channels = self.config.image_shape
-        return channels, height, width
+        return self.config.example_shape[1:]
 
     def channels_of(self, architecture: Architecture) -> dict[str, int]:
         """How many channels are left of each group that can be cropped, by its name."""
-        values = self.check(architecture).as_dict()
-        return {
-            group.name: sizes[float(values.get(f"{group.name}.ratio", next(iter(sizes))))]
-            for group, sizes in zip(self.wiring.groups, self._sizes, strict=True)
-            if sizes
-        }
+        return {group.name: width for group, width in self._left(architecture).items()}
 
     def build(self, architecture: Architecture) -> nn.Module:
-        """A plain module of the model's class: (N, C, H, W) float32 -> what the model gives."""
-        left = self.channels_of(architecture)
+        """A plain module of the model's class: (N, C, H, W) float32 -> what the model gives.
+
+        What is left keeps its initial values, so that a model's own initialisation stays in force.
+        Weights that sum over fewer inputs are scaled up by the square root of the ratio, as every
+        initialisation by fan-in (He et al., ICCV 2015, section 2.2) would have it.
+        """
+        what = self._cut(architecture)
         # A skeleton needs no factory, which may look at values that the meta device has not.
-        blank = torch.empty(0).is_meta
-        model = copy.deepcopy(self._blank) if blank else self.config.make()
-        sizes = [left.get(group.name, group.channels) for group in self.wiring.groups]
-        crop(model, self.wiring, sizes)
+        if torch.empty(0).is_meta:
+            return cut(self._blank, what)
+        model = cut(self.config.make(), what)
+        for name, sides in what.sides.items():
+            if "in" in sides:
+                before = self._inputs(name)
+                layer = model.get_submodule(name)
+                assert isinstance(layer.weight, nn.Parameter)
+                layer.weight.data *= math.sqrt(before / sides["in"])
         return model
+
+    def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
+        """See `SearchSpace.segments`: of layers that read what was concatenated, say."""
+        found = {}
+        for name, dims in self._cut(architecture).tensors.items():
+            shared = self._largest_cut.tensors.get(name, {})
+            found[name] = segments_of(
+                {
+                    dim: np.searchsorted(shared[dim], kept) if dim in shared else kept
+                    for dim, kept in dims.items()
+                }
+            )
+        return {name: segments for name, segments in found.items() if segments}
+
+    def skeletons(self, shared: Container[str]) -> SkeletonSource:
+        """See `SearchSpace.skeletons`: put together in microseconds, if a whole group can stay."""
+        if self.config.ratios[-1] < 1:
+            return super().skeletons(shared)
+        groups = {_choice(group): group for group in self.groups}
+        return ElasticSkeletons(self, self._blank, groups, self._width, {}, shared)
+
+    @cached_property
+    def _largest_cut(self) -> Cut:
+        return self._cut(self.largest())
+
+    def _cut(self, architecture: Architecture) -> Cut:
+        return plan(self._blank, self._left(architecture), shapes=self._shapes)
+
+    def _left(self, architecture: Architecture) -> dict[ChannelGroup, int]:
+        values = self.check(architecture).as_dict()
+        return {
+            group: sizes[float(values.get(choice, next(iter(sizes))))]
+            for group, (choice, sizes) in zip(self.groups, self._sizes.items(), strict=True)
+        }
+
+    def _width(self, choice: str, option: Option) -> int:
+        return self._sizes[choice][float(option)]
+
+    def _inputs(self, name: str) -> int:
+        """Over how many inputs a layer of the whole model sums, but for the size of its kernel."""
+        layer = self._blank.get_submodule(name)
+        size = layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
+        assert isinstance(size, int)
+        return size
 
     def _reasons(self) -> str:
         found = [f"{name} ({reason})" for name, reason in self.fixed.items()]
         return "; ".join(found) or "it has no convolution or linear layer"
+
+
+def _choice(group: ChannelGroup) -> str:
+    return f"{group.name}.ratio"
 
 
 def channels(

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,16 @@ from hwnas.search_spaces.blueprint import blueprint
 from hwnas.search_spaces.places import Place, Values
 from hwnas.search_spaces.space import SearchSpace, Segments
 
-__all__ = ["Piece", "Skeleton", "Skeletons", "Slot", "corner", "pieces_of", "slots_of"]
+__all__ = [
+    "Piece",
+    "Skeleton",
+    "SkeletonSource",
+    "Skeletons",
+    "Slot",
+    "corner",
+    "pieces_of",
+    "slots_of",
+]
 
 _KEPT = 64  # whole networks, of spaces that do not say what they are put together of
 _KEPT_BLOCKS = 128  # at each place, so that spaces of very many options stay within memory
@@ -134,6 +143,14 @@ class Skeleton:
 
     module: nn.Module
     pieces: tuple[Piece, ...]
+
+
+class SkeletonSource(Protocol):
+    """Gives the skeletons of a space's networks; a newer one may take the place of the last."""
+
+    def of(self, architecture: Architecture) -> Skeleton:
+        """The skeleton of a network."""
+        ...
 
 
 class Skeletons:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from hwnas.search_spaces.tabular import TabularSpace
 from hwnas.search_spaces.workload import Workload, trace
 
 if TYPE_CHECKING:
+    from hwnas.search_spaces.skeletons import SkeletonSource
     from hwnas.search_spaces.supernet import Supernet
 
 __all__ = ["SearchSpace", "Segments", "StageOutline"]
@@ -88,6 +89,24 @@ class SearchSpace(ChoiceSpace):
     def values(self, architecture: Architecture) -> Mapping[str, Any]:
         """What decides what stands at the `places`: the options, and what follows from them."""
         return dict(architecture.values)
+
+    def skeletons(self, shared: Container[str]) -> SkeletonSource:
+        """What a supernet runs: networks of this space without weights.
+
+        Args:
+            shared: Names of the tensors of the largest network.
+        """
+        from hwnas.search_spaces.skeletons import Skeletons
+
+        return Skeletons(self, shared)
+
+    def teacher(self) -> nn.Module | None:
+        """The trained network that the weights of this space come from, which others learn from.
+
+        Returns:
+            In evaluation mode, without gradients; None where weights start at random.
+        """
+        return None
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
         """The stages of a network, for a picture; none where a space has no such thing."""

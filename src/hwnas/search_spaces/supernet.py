@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.skeletons import Piece, Skeletons, corner, pieces_of, slots_of
+from hwnas.search_spaces.skeletons import Piece, corner, pieces_of, slots_of
 from hwnas.search_spaces.space import SearchSpace
 
 __all__ = ["Supernet", "batch_norms"]
@@ -37,7 +37,7 @@ class Supernet(nn.Module):
         self.space = space
         self.shared = space.build(space.largest())
         self._tensors = self._shared_tensors()
-        self._skeletons = Skeletons(space, frozenset(self._tensors))
+        self._skeletons = space.skeletons(frozenset(self._tensors))
         self._pieces: tuple[Piece, ...] = ()
         self.activate(space.largest())
 

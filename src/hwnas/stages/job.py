@@ -27,6 +27,7 @@ from hwnas.search.task import Task, smoothed
 from hwnas.search.training import TrainConfig
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.sampling import SAMPLING, check_sampling
+from hwnas.search.training.supernet import teacher_of
 from hwnas.search_spaces import ChoiceSpace, RecipeSpace, SearchSpace
 from hwnas.search_spaces.catalogue import joint_space
 
@@ -76,6 +77,7 @@ class Ingredients:
         )
         names, options = recipe.space.names, recipe.space.options
         space = joint_space(names, data.image_shape, task.outputs, options, recipe_folder)
+        _check_outputs(names[0], space.network, task)
         if recipe.search.evaluator == "grow":
             check_growable(space.network)
         _check_roles(space.roles, recipe, task, len(data.train))
@@ -84,6 +86,7 @@ class Ingredients:
             searchable(target)
         _check_training(recipe.train, task, len(data.train))
         check_sampling(recipe.train.sampling, space.network)
+        teacher_of(space.network, recipe.train)
         return cls(recipe, data, task, space)
 
     @property
@@ -101,6 +104,25 @@ class Ingredients:
     def hash(self) -> str:
         """Changes with anything that a trained network depends on, beside how it is trained."""
         return content_hash(self.space.fingerprint, repr(self.task), self.data.fingerprint)
+
+
+def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
+    """Refuse a space whose networks do not answer what the task asks: a vector, or a map."""
+    workload = space.workload(space.smallest())
+    shape = workload.tensors[workload.outputs[0]].shape
+    meaning = task.meaning
+    if shape[1:2] == (task.outputs,) and meaning.fits(shape):
+        return
+    hint = "one vector an image; name a space of such networks"
+    if meaning.kind == "pixel_class_scores":
+        hint = (
+            'one map a class; bring such a network with [space] name = "elastic" and '
+            'model = "package.module:function"'
+        )
+    raise ConfigError(
+        f"space {name!r} builds networks with outputs of shape {shape}, but task {task.name} "
+        f"needs {hint}"
+    )
 
 
 def _check_roles(roles: Mapping[str, ChoiceSpace], recipe: Recipe, task: Task, images: int) -> None:

@@ -5,9 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hwnas.search.training.augment import augment
+from hwnas.search.training import augment as module
 
 Images = NDArray[np.uint8]
+
+
+def augment(
+    images: Images, rng: np.random.Generator, shift: int, flip: bool, cutout: float = 0.0
+) -> Images:
+    """Of images with one class each, which stays what it is."""
+    classes = np.arange(len(images))
+    augmented, same = module.augment(images, classes, rng, shift, flip, cutout)
+    assert same is classes
+    return augmented
 
 
 def images(n: int, height: int, width: int, channels: int) -> Images:
@@ -90,3 +100,27 @@ def test_every_place_is_erased_at_times() -> None:
     erased = (after == 2).mean(0)[..., 0]
     assert (erased > 0).all()
     assert erased[3, 3] > erased[0, 5] > 0, "at the edge part of the square lies outside"
+
+
+@given(
+    shape=st.tuples(*(st.integers(1, n) for n in (5, 9, 9))),
+    shift=st.integers(0, 3),
+    flip=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_masks_move_with_their_images(
+    shape: tuple[int, int, int], shift: int, flip: bool, seed: int
+) -> None:
+    before = images(*shape, 1)
+    masks = before[..., 0] // 50
+    after, moved = module.augment(before, masks, np.random.default_rng(seed), shift, flip)
+    assert moved.dtype == np.uint8
+    assert np.array_equal(moved, after[..., 0] // 50)
+
+
+def test_what_is_erased_keeps_its_class() -> None:
+    before = images(8, 6, 6, 3)
+    masks = before[..., 0] % 4
+    after, same = module.augment(before, masks, np.random.default_rng(0), 0, False, 0.5)
+    assert not np.array_equal(after, before)
+    assert np.array_equal(same, masks)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hwnas.deploy.io import OutputMeaning
 from hwnas.errors import ConfigError
+from hwnas.search.segmentation import Segmentation
 from hwnas.search.task import Classification
 from hwnas.search.training.distillation import alpha_divergence, distillation_loss
 
@@ -83,3 +84,16 @@ def test_values_have_no_probabilities(digits_task: Classification) -> None:
     task = Values(**{f.name: getattr(digits_task, f.name) for f in dataclasses.fields(digits_task)})
     with pytest.raises(ConfigError, match=r"train\.distillation_loss is 'alpha', .* use 'kl'"):
         distillation_loss(task, "alpha")
+
+
+@pytest.mark.parametrize("name", ["kl", "alpha"])
+def test_pixels_learn_from_a_teacher_of_another_resolution(name: str) -> None:
+    task = Segmentation(("a", "b", "c"), preprocessing=None)  # type: ignore[arg-type]
+    distance = distillation_loss(task, name)
+    teacher = torch.randn(2, 3, 8, 8)
+    student = torch.zeros(2, 3, 4, 4, requires_grad=True)
+    before = distance(student, teacher)
+    before.backward()
+    assert student.grad is not None
+    assert distance(student.detach() - 5 * student.grad, teacher) < before
+    assert distance(teacher, teacher).item() == pytest.approx(0, abs=1e-6)

@@ -1,7 +1,6 @@
 """Plain models as users write them, made elastic."""
 
 import random
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,161 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_models import MODELS, BasicBlock, PlainCNN, ResNet, seeded
 from torch import Tensor, nn
 
 from hwnas.deploy.export import export_onnx
 from hwnas.errors import ConfigError
-from hwnas.search_spaces import ElasticSpace, elastic, mobilenet
-
-pytest.importorskip("torch_pruning")
-
-
-class PlainCNN(nn.Module):
-    """Flattened before its linear layers."""
-
-    def __init__(self, outputs: int = 10, channels: int = 3) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(channels, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 48, 3, padding=1, bias=False),
-            nn.BatchNorm2d(48),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(2),
-        )
-        self.hidden = nn.Linear(48 * 4 * 4, 64)
-        self.outputs = nn.Linear(64, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.features(x).flatten(1)
-        outputs: Tensor = self.outputs(self.hidden(x).relu())
-        return outputs
-
-
-class BasicBlock(nn.Module):
-    """He et al., CVPR 2016."""
-
-    def __init__(self, inputs: int, channels: int, stride: int = 1) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(channels)
-        self.activation = nn.ReLU(inplace=True)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride > 1 or inputs != channels:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.activation(self.norm1(self.conv1(x)))
-        y = self.norm2(self.conv2(y))
-        y += self.shortcut(x)
-        result: Tensor = self.activation(y)
-        return result
-
-
-class ResNet(nn.Module):
-    def __init__(self, outputs: int = 10) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)
-        )
-        self.layer1 = nn.Sequential(BasicBlock(16, 16), BasicBlock(16, 16))
-        self.layer2 = nn.Sequential(BasicBlock(16, 32, 2), BasicBlock(32, 32), BasicBlock(32, 32))
-        self.outputs = nn.Linear(32, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self.outputs(self.layer2(self.layer1(self.stem(x))).mean((2, 3)))
-        return outputs
-
-
-class Dense(nn.Module):
-    """Concatenations, with batch and group normalisation behind them, and grouped convolution."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 16, 3, padding=1)
-        self.left = nn.Conv2d(16, 24, 3, padding=1, bias=False)
-        self.right = nn.Conv2d(16, 16, 1, bias=False)
-        self.norm = nn.BatchNorm2d(40)
-        self.mix = nn.Conv2d(40, 32, 1)
-        self.group_norm = nn.GroupNorm(4, 32)
-        self.grouped = nn.Conv2d(32, 32, 3, padding=1, groups=8)
-        self.outputs = nn.Linear(48, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x).relu()
-        y = self.norm(torch.cat([self.left(x), self.right(x)], 1)).relu()
-        z = self.grouped(self.group_norm(self.mix(y)).relu())
-        outputs: Tensor = self.outputs(torch.cat([x, z], 1).mean((2, 3)))
-        return outputs
-
-
-def double(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(),
-        nn.Conv2d(outputs, outputs, 3, padding=1),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(),
-    )
-
-
-class UNet(nn.Module):
-    """Ronneberger et al., MICCAI 2015, in small: an output for each pixel."""
-
-    def __init__(self, outputs: int = 2) -> None:
-        super().__init__()
-        self.down1, self.down2, self.bottom = double(3, 16), double(16, 32), double(32, 64)
-        self.pool = nn.MaxPool2d(2)
-        self.up2 = nn.ConvTranspose2d(64, 32, 2, 2)
-        self.merge2 = double(64, 32)
-        self.up1 = nn.ConvTranspose2d(32, 16, 2, 2)
-        self.merge1 = double(32, 16)
-        self.outputs = nn.Conv2d(16, outputs, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        first = self.down1(x)
-        second = self.down2(self.pool(first))
-        third = self.bottom(self.pool(second))
-        y = self.merge2(torch.cat([self.up2(third), second], 1))
-        y = self.merge1(torch.cat([self.up1(y), first], 1))
-        outputs: Tensor = self.outputs(y)
-        return outputs
-
-
-def mobile() -> nn.Module:
-    space = mobilenet((16, 16, 3), 10)
-    return space.build(space.largest())
-
-
-def seeded(make: Callable[[], nn.Module]) -> nn.Module:
-    """A model whose weights and statistics are those of no start."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = make()
-        for name, tensor in model.named_buffers():
-            if name.endswith("running_mean"):
-                tensor.normal_(0, 0.1)
-            elif name.endswith("running_var"):
-                tensor.uniform_(0.5, 1.5)
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.data.add_(torch.rand_like(parameter) * 0.2)
-    return model
-
-
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "plain": PlainCNN,
-    "resnet": ResNet,
-    "mobilenet": mobile,
-    "dense": Dense,
-    "unet": UNet,
-}
+from hwnas.search_spaces import ElasticSpace, elastic
 
 
 def example() -> Tensor:
@@ -221,7 +71,14 @@ def test_the_smallest_has_under_three_fifths_of_the_parameters(name: str) -> Non
     assert params(space.build(space.smallest())) < 0.6 * params(MODELS[name]())
 
 
-@every_model
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("dense", "unet-resizing", "convnext", "vit-torch"),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("plain", "resnet", "mobilenet")),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("unet", "vit")),
+    ],
+)
 def test_an_extracted_module_is_plain_and_exports(name: str, tmp_path: Path) -> None:
     space = space_of(name)
     network = space.supernet().extract(space.sample(random.Random(1))).eval()

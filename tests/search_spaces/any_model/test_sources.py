@@ -6,13 +6,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
 
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.search_spaces import ElasticSpace
 from hwnas.search_spaces.catalogue import named_space
-
-pytest.importorskip("torch_pruning")
 
 SOURCE = """
 from torch import nn
@@ -112,11 +109,3 @@ def test_a_library_that_is_not_installed_is_named(
     monkeypatch.setattr("hwnas.search_spaces.any_model.sources.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"is not installed; run: pip install \w+$"):
         made(name)
-
-
-def test_torch_pruning_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hwnas.search_spaces import elastic
-
-    monkeypatch.setattr("hwnas.search_spaces.any_model.groups.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"run: pip install 'hwnas\[elastic\]'"):
-        elastic(nn.Sequential(nn.Conv2d(3, 16, 3)), torch.zeros(1, 3, 8, 8))

@@ -1,23 +1,27 @@
-"""Augmentation of whole batches of uint8 images."""
+"""Augmentation of whole batches of uint8 images, and of their masks with them."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+
+from hwnas.search.image_cache import Images
+from hwnas.search.raw_images import Targets, target_kind
 
 __all__ = ["augment"]
-
-Images = npt.NDArray[np.uint8]
 
 
 def augment(
     images: Images,
+    targets: Targets,
     rng: np.random.Generator,
     shift_pixels: int,
     flip: bool,
     cutout: float = 0.0,
-) -> Images:
+) -> tuple[Images, Targets]:
     """Shift every image by a few pixels, edges repeated, mirror half of them, erase a square.
+
+    Masks are shifted and mirrored as their images are; what was erased keeps its class, to be told
+    from what is around it. Other targets stay as they are.
 
     What is erased takes the mean colour of its image (DeVries and Taylor, "Improved Regularization
     of Convolutional Neural Networks with Cutout", 2017); the square's centre may be anywhere, so
@@ -25,13 +29,14 @@ def augment(
 
     Args:
         images: (N, H, W, C) uint8.
+        targets: First dimension N; masks are (N, H, W) uint8.
         rng: Source of randomness.
         shift_pixels: Largest shift in each direction; 0 for none.
         flip: Whether to mirror left and right.
         cutout: Side of the square as a share of the image's longer side, in [0, 1]; 0 for none.
 
     Returns:
-        (N, H, W, C) uint8.
+        Images and targets, of the same shapes.
     """
     n, height, width, _ = images.shape
     rows = np.broadcast_to(np.arange(height), (n, height))
@@ -44,9 +49,12 @@ def augment(
         mirrored = rng.random((n, 1)) < 0.5
         columns = np.where(mirrored, columns[:, ::-1], columns)
     if shift_pixels or flip:
-        images = images[np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]]
+        moved = np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]
+        images = images[moved]
+        if target_kind(targets) == "masks":
+            targets = targets[moved]
     side = round(cutout * max(height, width))
-    return _erased(images, rng, side) if side else images
+    return _erased(images, rng, side) if side else images, targets
 
 
 def _erased(images: Images, rng: np.random.Generator, side: int) -> Images:

@@ -23,7 +23,11 @@ _ABOVE_ZERO = (
     "ranking_epochs",
 )
 _FEWEST_RANKED = 4
-_NAMES = {"distillation_loss": ("kl", "alpha"), "precision": ("auto", "bf16", "fp32")}
+_NAMES = {
+    "distillation_loss": ("kl", "alpha"),
+    "precision": ("auto", "bf16", "fp32"),
+    "teacher": ("auto", "original", "largest"),
+}
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,12 @@ class TrainConfig:
             `Sampling`.
         random_subnets: Random networks in a sandwich step, beside the largest and the smallest;
             ``"teacher"``, ``"progressive"`` and ``"fair"`` have one more, in place of the smallest.
-        distillation: Weight of the teacher against the labels for all networks of a step but the
-            first, in [0, 1].
+        distillation: Weight of the teacher against the labels, in [0, 1], for all networks of a
+            step but the teacher itself.
+        teacher: ``"original"``, the network that the weights come from, as it was given;
+            ``"largest"``, the largest network of the supernet as it is trained, where a sampling
+            rule puts it first; or ``"auto"``, which is the first for a space with trained weights
+            (`SearchSpace.teacher`) and the second for others.
         distillation_loss: How far a network is from its teacher: ``"kl"``, the task's own, or
             ``"alpha"``, AlphaNet's adaptive and clipped alpha-divergence (tasks of classes).
         batch_size: Images of a step, over all workers.
@@ -51,8 +59,8 @@ class TrainConfig:
             ends with the weights themselves.
         precision: Of forward passes: ``"bf16"`` (autocast), ``"fp32"``, or ``"auto"``, which is the
             first on a GPU that computes in it and the second elsewhere.
-        shift_pixels: Images are shifted by up to this much.
-        flip: Whether images are mirrored left and right at random.
+        shift_pixels: Images are shifted by up to this much, and their masks with them.
+        flip: Whether images are mirrored left and right at random, and their masks with them.
         cutout: Side of a square that is erased from each image, as a share of the image's, in
             [0, 1].
         label_smoothing: Share of the target probability that is spread over all classes, in [0, 1),
@@ -69,6 +77,7 @@ class TrainConfig:
     sampling: str = "sandwich"
     random_subnets: int = 1
     distillation: float = 0.5
+    teacher: Literal["auto", "original", "largest"] = "auto"
     distillation_loss: Literal["kl", "alpha"] = "kl"
     batch_size: int = 64
     accumulate: int = 1

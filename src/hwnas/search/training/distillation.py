@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hwnas.deploy.io import at_size
 from hwnas.errors import ConfigError
 from hwnas.search.task import Task
 
@@ -29,7 +30,12 @@ def distillation_loss(task: Task, name: str) -> Callable[[Tensor, Tensor], Tenso
             f"train.distillation_loss is {name!r}, which compares probabilities of classes; task "
             f"{task.name} has none, so use 'kl', which stands for the task's own"
         )
-    return alpha_divergence
+    return alpha_divergence if task.meaning.kind == "class_scores" else _alpha_of_pixels
+
+
+def _alpha_of_pixels(outputs: Tensor, teacher_outputs: Tensor) -> Tensor:
+    """In the mean over pixels; a teacher of another resolution has others."""
+    return alpha_divergence(at_size(outputs, teacher_outputs.shape[2:]), teacher_outputs)
 
 
 def alpha_divergence(
@@ -38,7 +44,7 @@ def alpha_divergence(
     alphas: tuple[float, float] = _ALPHAS,
     clip: float = _CLIP,
 ) -> Tensor:
-    """The larger of two alpha-divergences of each image, in the mean over images.
+    """The larger of two alpha-divergences of each image or pixel, in the mean over all.
 
     AlphaNet (Wang et al., ICML 2021). With p the teacher's probabilities and q the network's,
 

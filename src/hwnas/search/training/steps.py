@@ -76,8 +76,9 @@ class Step(Protocol):
 class SupernetStep:
     """Trains some networks of a supernet on one batch.
 
-    If the first is the largest of the space, it learns from labels; the others learn from it, too
-    (in-place distillation, Yu and Huang, ICCV 2019). Gradients of all add up.
+    All learn from labels, and from a teacher: the one that is given, in evaluation mode, or else
+    the first network of the step if that is the largest of the space (in-place distillation, Yu
+    and Huang, ICCV 2019). Gradients of all add up.
     """
 
     supernet: Supernet
@@ -86,6 +87,7 @@ class SupernetStep:
     random_subnets: int = 1
     distillation: float = 0.5
     distillation_loss: str = "kl"
+    teacher: nn.Module | None = None
 
     def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
         """Forward and backward for every network; a loss that is not finite goes first."""
@@ -119,7 +121,7 @@ class SupernetStep:
         return distillation_loss(self.task, self.distillation_loss)
 
     def _train(self, part: _MicroBatch, moment: Moment, networks: Sequence[Architecture]) -> Tensor:
-        teacher: Tensor | None = None
+        teacher = self._taught(part, moment)
         losses = []
         for place, network in enumerate(networks):
             outputs = self._outputs(part, moment, network)
@@ -132,6 +134,16 @@ class SupernetStep:
             (part.weight * loss).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return torch.stack(losses)
+
+    def _taught(self, part: _MicroBatch, moment: Moment) -> Tensor | None:
+        """What the teacher that was given makes of the images, at the largest resolution."""
+        if self.teacher is None:
+            return None
+        shape = self.supernet.space.input_shape(self._largest)
+        with torch.no_grad(), moment.forward_passes(part.images):
+            inputs = self.task.preprocessing.at(*shape[1:])(part.images)
+            outputs: Tensor = self.teacher(inputs)
+        return outputs.float()
 
     def _outputs(self, part: _MicroBatch, moment: Moment, network: Architecture) -> Tensor:
         self.supernet.activate(network)

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+from torch import nn
 
 from hwnas.atomic import storage_errors
-from hwnas.errors import DeviceError, HwnasError, WorkerError
+from hwnas.errors import ConfigError, DeviceError, HwnasError, WorkerError
 from hwnas.search.data import ImageData
 from hwnas.search.task import Task, smoothed
 from hwnas.search.training.checkpoint import save_weights
 from hwnas.search.training.trainer import SupernetStep, TrainConfig, TrainingRow, fit
 from hwnas.search_spaces import SearchSpace
 
-__all__ = ["SupernetTraining", "read_rows", "train_supernet"]
+__all__ = ["SupernetTraining", "read_rows", "teacher_of", "train_supernet"]
 
 WEIGHTS, CHECKPOINT, ROWS = "weights.safetensors", "checkpoint.safetensors", "training.jsonl"
 _LOST_WORKERS_BORNE = 3
@@ -104,6 +105,9 @@ def _train(
     config = training.config
     supernet = training.space.supernet().to(device)
     supernet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    teacher = teacher_of(training.space, config)
+    if teacher is not None:
+        teacher = teacher.to(device)
     task = smoothed(training.task, config.label_smoothing)
     step = SupernetStep(
         supernet,
@@ -112,6 +116,7 @@ def _train(
         config.random_subnets,
         config.distillation,
         config.distillation_loss,
+        teacher,
     )
     rows = training.folder / ROWS
     with storage_errors(rows), rows.open("a", encoding="utf-8") as file:
@@ -131,6 +136,21 @@ def _train(
         curve.finish()
     if rank == 0:
         save_weights(training.folder / WEIGHTS, supernet.shared.state_dict())
+
+
+def teacher_of(space: SearchSpace, config: TrainConfig) -> nn.Module | None:
+    """The network that all others learn from; None if it is the largest as it is trained.
+
+    Raises:
+        ConfigError: The original is asked for, and the space has none.
+    """
+    original = None if config.teacher == "largest" else space.teacher()
+    if original is None and config.teacher == "original":
+        raise ConfigError(
+            f"train.teacher is 'original', but space {space.name} starts with random weights; give "
+            "space.weights, or set train.teacher = 'largest'"
+        )
+    return original
 
 
 class _Curve:

@@ -293,7 +293,7 @@ def _batch(
     rows = order[within * config.batch_size : (within + 1) * config.batch_size][rank::world]
     images, targets = split.take(rows)
     rng = np.random.default_rng([seed, step, rank, 1])
-    images = augment(images, rng, config.shift_pixels, config.flip, config.cutout)
+    images, targets = augment(images, targets, rng, config.shift_pixels, config.flip, config.cutout)
     return torch.from_numpy(images), torch.from_numpy(targets)
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor, nn
 
 from hwnas.errors import ConfigError
+from hwnas.search_spaces.any_model.axes import Axis
 from hwnas.search_spaces.any_model.blocks import Run, residual_runs
 from hwnas.search_spaces.any_model.cutting import reorder
 from hwnas.search_spaces.any_model.groups import ChannelGroup, channel_groups
+from hwnas.search_spaces.any_model.heads import Attention, attentions, head_groups, with_width
 from hwnas.search_spaces.any_model.importance import importance_order
+from hwnas.search_spaces.any_model.multihead import with_separate_heads
 from hwnas.search_spaces.any_model.space import ElasticSpace, Fixed
 from hwnas.search_spaces.any_model.trial import (
     check_traceable,
@@ -23,7 +26,9 @@ from hwnas.search_spaces.any_model.trial import (
     skippable,
 )
 
-__all__ = ["elastic"]
+__all__ = ["elastic", "narrow_groups"]
+
+_STIFF_HEADS = "its heads cannot be left out: its forward or its layers have their number built in"
 
 
 def elastic(
@@ -34,6 +39,7 @@ def elastic(
     step: int = 8,
     min_depth: float = 0.5,
     keep: Sequence[str] = (),
+    pretrained: bool = False,
 ) -> ElasticSpace:
     """The space of all narrower and shallower networks within a model, with its weights.
 
@@ -50,6 +56,7 @@ def elastic(
         step: Widths are multiples of this, or all channels.
         min_depth: The part of each row of residual blocks that stays at least, in [0, 1].
         keep: Names of modules whose layers and blocks stay as they are.
+        pretrained: Whether the model is trained, so that a supernet may learn from it.
 
     Returns:
         The space; its ``fixed`` lists what is not elastic, and why.
@@ -59,15 +66,13 @@ def elastic(
             made elastic.
     """
     _check_options(model, example_input, widths, step, min_depth, keep)
-    network = copy.deepcopy(model).cpu().eval()
+    network = with_separate_heads(copy.deepcopy(model).cpu().eval())
     example = example_input.detach().cpu()
     output = checked_output(network, example)
     check_traceable(network, example)
-    wanted, fixed = _widths(network, example, output, widths, step, keep)
-    good, reasons = permutable(network, list(wanted), example)
-    fixed |= {name: _of_heads(network, name) or reason for name, reason in reasons.items()}
-    good, reasons = cuttable(network, {g: wanted[g][0] for g in good}, example, output)
-    fixed |= reasons
+    good, fixed = narrow_groups(
+        network, example, output, lambda group: _options(group, widths, step), step, keep
+    )
     depths, reasons = _depths(network, example, output, min_depth, keep)
     fixed |= reasons
     if not good and not depths:
@@ -80,55 +85,97 @@ def elastic(
     by_layer = {name.partition("#")[0]: reason for name, reason in fixed.items()}
     listed = tuple(Fixed(name, reason) for name, reason in by_layer.items())
     shape = (example.shape[1], example.shape[2], example.shape[3])
-    return ElasticSpace(network, shape, {g: wanted[g] for g in good}, depths, listed)
+    return ElasticSpace(network, shape, good, depths, listed, pretrained)
 
 
-def _widths(
+def narrow_groups(
     network: nn.Module,
     example: Tensor,
     output: Tensor,
-    parts: Sequence[float],
+    options: Callable[[ChannelGroup], tuple[int, ...]],
+    step: int,
+    keep: Sequence[str] = (),
+) -> tuple[dict[ChannelGroup, tuple[int, ...]], dict[str, str]]:
+    """The groups of channels that can be narrow, with their widths; each was tried.
+
+    Args:
+        network: In evaluation mode.
+        example: An input for it.
+        output: What it makes of that.
+        options: Widths of a group, increasing.
+        step: What widths are multiples of, for the reasons.
+        keep: Names of modules whose channels stay.
+
+    Returns:
+        The groups that have narrower widths, and by layer, why it is in no such group.
+    """
+    wanted, fixed = _wanted(network, example, output, options, step, keep)
+    good, reasons = permutable(network, list(wanted), example)
+    fixed |= reasons
+    good, reasons = cuttable(network, {g: wanted[g][0] for g in good}, example, output)
+    return {group: wanted[group] for group in good}, fixed | reasons
+
+
+def _wanted(
+    network: nn.Module,
+    example: Tensor,
+    output: Tensor,
+    options: Callable[[ChannelGroup], tuple[int, ...]],
     step: int,
     keep: Sequence[str],
 ) -> tuple[dict[ChannelGroup, tuple[int, ...]], dict[str, str]]:
-    """The options of all groups that have several, and why layers are in no such group."""
+    """The widths of all groups that have narrower ones, and why layers are in no such group."""
     asked = [p.requires_grad for p in network.parameters()]
     network.requires_grad_(True)
-    groups, fixed = channel_groups(network, example)
+    found = attentions(network, example)
+    groups, fixed = channel_groups(network, example, {axis for each in found for axis in each.axes})
+    with_heads, of_heads = _with_heads(network, example, groups, found)
+    fixed |= of_heads
     for parameter, before in zip(network.parameters(), asked, strict=True):
         parameter.requires_grad_(before)
     wanted: dict[ChannelGroup, tuple[int, ...]] = {}
     barred = _reused(network, example) | _tied(network)
-    for group in groups:
+    for group in with_heads:
         names = [member.axis.name for member in group.members]
         shared = next((barred[name] for name in names if name in barred), "")
-        options = _options(group, parts, step)
+        widths = options(group)
         if is_output(network, group, example, output):
             fixed[group.name] = "its channels are outputs of the network"
         elif shared:
             fixed[group.name] = shared
         elif any(_within(name, keep) for name in names):
             fixed[group.name] = "it was asked to stay as it is"
-        elif len(options) == 1:
-            each = math.lcm(step, group.unit)
+        elif widths[0] == group.channels:
+            each = group.unit if group.heads else math.lcm(step, group.unit)
             fixed[group.name] = (
                 f"{group.channels} channels leave no smaller multiple of {each} at these widths"
             )
         else:
-            wanted[group] = options
+            wanted[group] = widths
     return wanted, fixed
 
 
-def _of_heads(network: nn.Module, group: str) -> str:
-    """Why a group within attention stays as it is; empty for all others."""
-    owner = network.get_submodule(group.partition("#")[0].rpartition(".")[0])
-    if isinstance(getattr(owner, "num_heads", None), int):
-        return "its channels are those of attention heads, which stay as they are"
-    return ""
+def _with_heads(
+    network: nn.Module,
+    example: Tensor,
+    groups: Sequence[ChannelGroup],
+    found: Sequence[Attention],
+) -> tuple[list[ChannelGroup], dict[str, str]]:
+    """All groups, with those of heads, alone or as part of the width; and why others are not."""
+    alone = head_groups(network, example, found)
+    left = [attention for attention in found if attention not in alone]
+    together: list[ChannelGroup] = []
+    for group in groups:
+        axes = {member.axis for member in group.members}
+        inside = [attention for attention in left if Axis(attention.makers[0], "in") in axes]
+        joined = with_width(network, example, group, inside) if inside else None
+        left = left if joined is None else [a for a in left if a not in inside]
+        together.append(joined or group)
+    return [*together, *alone.values()], {attention.name: _STIFF_HEADS for attention in left}
 
 
 def _options(group: ChannelGroup, parts: Sequence[float], step: int) -> tuple[int, ...]:
-    each = math.lcm(step, group.unit)
+    each = group.unit if group.heads else math.lcm(step, group.unit)
     rounded = {math.ceil(part * group.channels / each - 1e-9) * each for part in parts}
     return (*sorted(w for w in rounded if w < group.channels), group.channels)
 

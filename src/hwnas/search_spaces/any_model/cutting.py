@@ -6,18 +6,34 @@ import copy
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hwnas.search_spaces.any_model.axes import Axis, held, resize
-from hwnas.search_spaces.any_model.groups import ChannelGroup
+from hwnas.search_spaces.any_model.axes import Axis, held, resize, runs
+from hwnas.search_spaces.any_model.groups import ChannelGroup, Positions
+from hwnas.search_spaces.space import Segments
 
-__all__ = ["Cut", "cut", "plan", "reorder"]
+__all__ = [
+    "Cut",
+    "PassThrough",
+    "cut",
+    "module_of",
+    "plan",
+    "reorder",
+    "segments_of",
+    "shapes_of",
+]
 
-Positions = npt.NDArray[np.int64]
+
+class PassThrough(nn.Identity):
+    """In place of a block that is left out: gives back the first of what it is called with."""
+
+    def forward(self, input: Tensor, *others: Any, **options: Any) -> Tensor:
+        """The input."""
+        return input
 
 
 @dataclass(frozen=True)
@@ -27,16 +43,21 @@ class Cut:
     Attributes:
         tensors: By name of a tensor, the positions that stay in each dimension that is cut.
         sides: By name of a layer, the channels of each side that is cut.
+        attributes: By names of a module and of a number that it has, what the number becomes.
         skipped: Names of modules that are left out, for their input to pass through.
     """
 
     tensors: Mapping[str, Mapping[int, Positions]]
     sides: Mapping[str, Mapping[str, int]]
+    attributes: Mapping[tuple[str, str], int]
     skipped: tuple[str, ...]
 
 
 def plan(
-    network: nn.Module, widths: Mapping[ChannelGroup, int], skipped: Iterable[str] = ()
+    network: nn.Module,
+    widths: Mapping[ChannelGroup, int],
+    skipped: Iterable[str] = (),
+    shapes: Mapping[str, torch.Size] | None = None,
 ) -> Cut:
     """What stays of a network with narrower groups.
 
@@ -44,26 +65,31 @@ def plan(
         network: The whole network; only names and shapes are looked at.
         widths: How many of its first channels a group keeps; groups left out keep all.
         skipped: Names of modules to leave out.
+        shapes: Those of `shapes_of`, where they are known already.
     """
     removed: dict[Axis, list[Positions]] = defaultdict(list)
+    attributes: dict[tuple[str, str], int] = {}
+    left_out = tuple(skipped)
     for group, width in widths.items():
         if width < group.channels:
+            for number in group.attributes:
+                if not _within(number.module, left_out):
+                    attributes[number.module, number.key] = width // number.divisor
             for member in group.members:
                 removed[member.axis].append(member.positions[:, width:].reshape(-1))
     tensors: dict[str, dict[int, Positions]] = defaultdict(dict)
     sides: dict[str, dict[str, int]] = defaultdict(dict)
-    shapes = _tensors(network)
-    left_out = tuple(skipped)
+    shapes = shapes or shapes_of(network)
     for axis, positions in removed.items():
-        if any(axis.name == name or axis.name.startswith(f"{name}.") for name in left_out):
+        if _within(axis.name, left_out):
             continue
         for name, dim in held(network, axis):
             if name in shapes:
-                stays = np.ones(shapes[name].shape[dim], dtype=bool)
+                stays = np.ones(shapes[name][dim], dtype=bool)
                 stays[np.concatenate(positions)] = False
                 tensors[name][dim] = np.flatnonzero(stays)
                 sides[axis.name][axis.side] = int(stays.sum())
-    return Cut(tensors, sides, left_out)
+    return Cut(tensors, sides, attributes, left_out)
 
 
 def cut(network: nn.Module, what: Cut) -> nn.Module:
@@ -76,7 +102,7 @@ def cut(network: nn.Module, what: Cut) -> nn.Module:
     smaller = copy.deepcopy(network)
     for name in what.skipped:
         holder, _, key = name.rpartition(".")
-        setattr(smaller.get_submodule(holder), key, nn.Identity())
+        setattr(smaller.get_submodule(holder), key, PassThrough())
     for name, dims in what.tensors.items():
         holder, _, key = name.rpartition(".")
         _replace(smaller.get_submodule(holder), key, dims)
@@ -84,6 +110,8 @@ def cut(network: nn.Module, what: Cut) -> nn.Module:
         layers = smaller.get_submodule(name) if _is_module(smaller, name) else None
         if layers is not None:
             resize(layers, dict(sides))
+    for (name, key), number in what.attributes.items():
+        setattr(smaller.get_submodule(name), key, number)
     return smaller
 
 
@@ -105,6 +133,29 @@ def reorder(network: nn.Module, orders: Mapping[ChannelGroup, Positions]) -> Non
                         index[member.positions] = member.positions[:, order]
                         chosen = torch.from_numpy(index).to(tensor.device)
                         tensor.copy_(tensor.index_select(dim, chosen))
+
+
+def shapes_of(network: nn.Module) -> dict[str, torch.Size]:
+    """The shapes of all parameters and buffers, by name."""
+    return {name: tensor.shape for name, tensor in _tensors(network).items()}
+
+
+def module_of(axis: Axis) -> str:
+    """The name of the module whose tensors are as long as an axis."""
+    return axis.name.rpartition(".")[0] if axis.side == "own" else axis.name
+
+
+def segments_of(dims: Mapping[int, Positions]) -> Segments:
+    """Which pieces of a tensor stay, where that is not its corner."""
+    return tuple(
+        (dim, runs(positions.tolist()))
+        for dim, positions in dims.items()
+        if dim >= 2 or not np.array_equal(positions, np.arange(len(positions)))
+    )
+
+
+def _within(name: str, modules: Iterable[str]) -> bool:
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:

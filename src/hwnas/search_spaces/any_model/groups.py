@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from torch.nn.modules.conv import _ConvNd
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.any_model.axes import Axis, axes_of, unit
 
-__all__ = ["ChannelGroup", "Member", "channel_groups"]
+__all__ = ["Attribute", "ChannelGroup", "Member", "Positions", "channel_groups"]
 
 Positions = npt.NDArray[np.int64]
 
@@ -44,6 +43,21 @@ class Member:
     positions: Positions
 
 
+@dataclass(frozen=True)
+class Attribute:
+    """A number that a module has written down, and that goes down with the channels of a group.
+
+    Attributes:
+        module: Its name.
+        key: Of the number.
+        divisor: Channels for each one of it.
+    """
+
+    module: str
+    key: str
+    divisor: int
+
+
 @dataclass(frozen=True, eq=False)
 class ChannelGroup:
     """Channels that are alike in all layers that they go through.
@@ -53,19 +67,37 @@ class ChannelGroup:
         channels: How many there are.
         unit: How many neighbours have to stay together.
         members: All axes that they are on.
+        attributes: Numbers of modules that hang on how many there are.
+        heads: Whether they are those of attention heads, each of ``unit`` channels.
     """
 
     name: str
     channels: int
     unit: int
     members: tuple[Member, ...]
+    attributes: tuple[Attribute, ...] = ()
+    heads: bool = False
+
+    @property
+    def choice(self) -> str:
+        """What is chosen: a width, or how many heads."""
+        return f"{self.name}.{'heads' if self.heads else 'width'}"
+
+    def width(self, option: int) -> int:
+        """How many channels there are at an option of the choice."""
+        return option * self.unit if self.heads else option
+
+    def option(self, width: int) -> int:
+        """The inverse of `width`."""
+        return width // self.unit if self.heads else width
 
 
 class _Couplings:
     """Which positions of which axes are coupled; a position is a number over all axes."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, left_out: Collection[Axis]) -> None:
         self.network = network
+        self.left_out: set[int] = set()
         self.start: dict[Axis, int] = {}
         self.lengths: dict[Axis, int] = {}
         self.size = 0
@@ -77,6 +109,9 @@ class _Couplings:
         for module, name in self.names.items():
             for axis, length in axes_of(name, module).values():
                 self._add(axis, length)
+        for axis in left_out:
+            start = self.start[axis]
+            self.left_out.update(range(start, start + self.lengths[axis]))
 
     def _add(self, axis: Axis, length: int) -> None:
         if axis not in self.start:
@@ -91,13 +126,15 @@ class _Couplings:
     def followed(self, layer: nn.Module) -> bool:
         """Whether nothing more is to be learned from the output channels of a layer."""
         start = self.position(layer, "out")
-        if start is None:
+        if start is None or start in self.left_out:
             return True
         channels = axes_of("", layer)["out"][1]
         return self.touched.issuperset(range(start, start + channels))
 
     def couple(self, one: int, other: int) -> None:
         """Note that two positions can only be cut together."""
+        if one in self.left_out or other in self.left_out:
+            return
         self.pairs.append((one, other))
         self.touched |= {one, other}
 
@@ -109,7 +146,7 @@ class _Couplings:
 
 
 def channel_groups(
-    network: nn.Module, example: Tensor
+    network: nn.Module, example: Tensor, left_out: Collection[Axis] = ()
 ) -> tuple[tuple[ChannelGroup, ...], dict[str, str]]:
     """The groups of channels of a network that may be cut.
 
@@ -117,20 +154,22 @@ def channel_groups(
         network: In evaluation mode; its parameters ask for gradients, since the graph is that of
             autograd. It is left as it was.
         example: An input (N, C, H, W).
+        left_out: Axes whose channels are followed in another way.
 
     Returns:
         The groups in the order of the network, and by layer, why its channels are in none.
 
     Raises:
-        ConfigError: Torch-Pruning is not installed, or cannot follow the network.
+        ConfigError: Torch-Pruning cannot follow the network.
     """
-    couplings = _Couplings(network)
+    couplings = _Couplings(network, left_out)
     graph = _dependency_graph(network, example)
     for root in list(graph.module2node):
         if isinstance(root, _ConvNd | nn.Linear) and not couplings.followed(root):
             _follow(couplings, graph, root)
     groups, barred = _assembled(couplings)
     made = {group_member.axis.name for g in groups for group_member in g.members}
+    made |= {axis.name for axis in left_out}
     for name, module in network.named_modules():
         if isinstance(module, _ConvNd | nn.Linear) and name not in made | set(barred):
             barred[name] = _why_not(module, module in graph.module2node)
@@ -146,10 +185,6 @@ def _why_not(layer: nn.Module, seen: bool) -> str:
 
 
 def _dependency_graph(network: nn.Module, example: Tensor) -> Any:
-    if find_spec("torch_pruning") is None:
-        raise ConfigError(
-            "space elastic: torch-pruning is not installed; run: pip install 'hwnas[elastic]'"
-        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what it treats as element-wise; all is tried later
         from torch_pruning.dependency import DependencyGraph
@@ -158,7 +193,7 @@ def _dependency_graph(network: nn.Module, example: Tensor) -> Any:
             return DependencyGraph().build_dependency(network, example, verbose=False)
         except Exception as error:  # whatever it stumbles over, the user's model is the cause
             raise ConfigError(
-                f"space elastic: torch-pruning cannot follow {type(network).__name__} "
+                f"torch-pruning cannot follow {type(network).__name__} "
                 f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
                 "write its forward with modules and plain tensor operations"
             ) from error

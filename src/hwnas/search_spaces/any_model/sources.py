@@ -32,13 +32,14 @@ def named_elastic(
     step: int = 8,
     min_depth: float = 0.5,
     keep: Sequence[str] = (),
+    pretrained: bool | None = None,
     folder: Path = Path(),
 ) -> ElasticSpace:
     """The space of a recipe's ``[space] name = "elastic"``.
 
     Args:
         image_shape: Height, width and channels.
-        outputs: Length of the output vector.
+        outputs: Length of the output vector, of an image or of each of its pixels.
         model: ``"package.module:function"``, called with whichever it takes of ``image_shape`` and
             ``outputs``; ``"timm:NAME"``, or ``"hf:NAME"``.
         weights: A safetensors file with the state of the model; random weights if empty, the same
@@ -47,6 +48,8 @@ def named_elastic(
         step: See `elastic`.
         min_depth: See `elastic`.
         keep: See `elastic`.
+        pretrained: Whether the model comes with trained weights, which the supernet then learns
+            from. If None, that is so with a file of ``weights``, and with a model of ``hf:``.
         folder: Where a relative path starts.
 
     Raises:
@@ -61,13 +64,24 @@ def named_elastic(
         example = torch.randn(2, channels, height, width)
     if weights:
         load_weights(network, folder / Path(os.path.expandvars(weights)).expanduser())
-    space = elastic(network, example, widths=widths, step=step, min_depth=min_depth, keep=keep)
+    if pretrained is None:
+        pretrained = bool(weights) or model.startswith("hf:")
+    space = elastic(
+        network,
+        example,
+        widths=widths,
+        step=step,
+        min_depth=min_depth,
+        keep=keep,
+        pretrained=pretrained,
+    )
     with torch.no_grad():
         shape = tuple(network.eval()(example).shape)
-    if shape != (len(example), outputs):
+    if shape[:2] != (len(example), outputs):
         raise ConfigError(
             f"space.model {model!r} gives outputs of {shape} for {len(example)} images; expected "
-            f"({len(example)}, {outputs}). Let it take `outputs`, and build its last layer by it"
+            f"({len(example)}, {outputs}), or with height and width after it for outputs of each "
+            "pixel. Let it take `outputs`, and build its last layer by it"
         )
     return space
 

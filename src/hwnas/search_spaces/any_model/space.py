@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from hwnas.search_spaces.any_model.axes import runs as runs_of
 from hwnas.search_spaces.any_model.blocks import Run
-from hwnas.search_spaces.any_model.cutting import Cut, cut, plan
+from hwnas.search_spaces.any_model.cutting import Cut, cut, plan, segments_of, shapes_of
 from hwnas.search_spaces.any_model.groups import ChannelGroup
+from hwnas.search_spaces.any_model.skeletons import ElasticSkeletons
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choices import Choice, Option, When
 from hwnas.search_spaces.space import SearchSpace, Segments
@@ -49,6 +48,7 @@ class ElasticSpace(SearchSpace):
         widths: The options of each group of channels.
         depths: The options of each run of blocks.
         fixed: What could not be made elastic.
+        pretrained: Whether the weights are trained.
     """
 
     name = "elastic"
@@ -60,16 +60,20 @@ class ElasticSpace(SearchSpace):
         widths: Mapping[ChannelGroup, tuple[int, ...]],
         depths: Mapping[Run, tuple[int, ...]],
         fixed: tuple[Fixed, ...],
+        pretrained: bool = False,
     ) -> None:
-        self.fixed = fixed
+        self.fixed, self.pretrained = fixed, pretrained
         self._network, self._blank = network, copy.deepcopy(network).to("meta")
+        self._shapes = shapes_of(network)
         self._image_shape = image_shape
-        self._groups = {f"{group.name}.width": group for group in widths}
+        self._groups = {group.choice: group for group in widths}
         self._runs = {f"{run.name}.depth" if run.name else "depth": run for run in depths}
         self.choices = (
             *(Choice(name, depths[run]) for name, run in self._runs.items()),
             *(
-                Choice(name, widths[group], self._condition(group, depths))
+                Choice(
+                    name, tuple(map(group.option, widths[group])), self._condition(group, depths)
+                )
                 for name, group in self._groups.items()
             ),
         )
@@ -84,7 +88,7 @@ class ElasticSpace(SearchSpace):
             "weights": _digest(self._network),
             "image_shape": list(self._image_shape),
             "blocks": {name: list(run.blocks) for name, run in self._runs.items()},
-        }
+        } | ({"pretrained": True} if self.pretrained else {})
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
         """Channels, height and width of one input image."""
@@ -96,18 +100,21 @@ class ElasticSpace(SearchSpace):
         whole = self._blank if on_meta else self._network
         return cut(whole, self._cut(architecture)).train()
 
+    def teacher(self) -> nn.Module | None:
+        """The given network, if its weights are trained."""
+        if not self.pretrained:
+            return None
+        return copy.deepcopy(self._network).requires_grad_(False).eval()
+
     def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
         """See `SearchSpace.segments`: of layers that read what was concatenated, say."""
-        found: dict[str, Segments] = {}
-        for name, dims in self._cut(architecture).tensors.items():
-            inner = {
-                dim: runs_of(positions.tolist())
-                for dim, positions in dims.items()
-                if dim >= 2 or not np.array_equal(positions, np.arange(len(positions)))
-            }
-            if inner:
-                found[name] = tuple(inner.items())
-        return found
+        tensors = self._cut(architecture).tensors.items()
+        found = {name: segments_of(dims) for name, dims in tensors}
+        return {name: segments for name, segments in found.items() if segments}
+
+    def skeletons(self, shared: Container[str]) -> ElasticSkeletons:
+        """See `SearchSpace.skeletons`: put together in microseconds."""
+        return ElasticSkeletons(self, self._blank, self._groups, self._width, self._runs, shared)
 
     def _cut(self, architecture: Architecture) -> Cut:
         values = self.check(architecture).as_dict()
@@ -115,9 +122,14 @@ class ElasticSpace(SearchSpace):
             block for name, run in self._runs.items() for block in run.skipped(int(values[name]))
         ]
         widths = {
-            group: int(values[name]) for name, group in self._groups.items() if name in values
+            group: self._width(name, values[name])
+            for name, group in self._groups.items()
+            if name in values
         }
-        return plan(self._blank, widths, skipped)
+        return plan(self._blank, widths, skipped, self._shapes)
+
+    def _width(self, choice: str, option: Option) -> int:
+        return self._groups[choice].width(int(option))
 
     def _condition(self, group: ChannelGroup, depths: Mapping[Run, tuple[int, ...]]) -> When | None:
         """A group that lies within one block that may be skipped has an effect only with it."""

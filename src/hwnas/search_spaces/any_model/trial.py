@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,14 @@ from hwnas.search_spaces.any_model.cutting import cut, plan, reorder
 from hwnas.search_spaces.any_model.groups import ChannelGroup
 
 __all__ = [
+    "alike",
     "check_traceable",
     "checked_output",
     "cuttable",
     "is_output",
+    "narrowed",
     "permutable",
+    "scrambled",
     "skippable",
 ]
 
@@ -42,12 +45,12 @@ def checked_output(network: nn.Module, example: Tensor) -> Tensor:
             output = network(example)
     except Exception as error:  # a user's module may fail in any way; say where
         raise ConfigError(
-            f"space elastic: {type(network).__name__} does not run on an input of "
+            f"{type(network).__name__} does not run on an input of "
             f"{tuple(example.shape)}: {_reason(error)}{_place(error, network)}"
         ) from error
     if not isinstance(output, Tensor):
         raise ConfigError(
-            f"space elastic: {type(network).__name__} returns a {type(output).__name__}; expected "
+            f"{type(network).__name__} returns a {type(output).__name__}; expected "
             "one tensor. Wrap it in a module that returns the tensor that counts"
         )
     return output
@@ -65,7 +68,7 @@ def check_traceable(network: nn.Module, example: Tensor) -> None:
             blank(example.to("meta"))
     except Exception as error:
         raise ConfigError(
-            f"space elastic: {type(network).__name__} cannot be traced, since its forward looks at "
+            f"{type(network).__name__} cannot be traced, since its forward looks at "
             f"values of tensors or makes some on a fixed device: {_reason(error)}"
             f"{_place(error, blank)}. Use torch.where in place of `if`, shapes in place of values, "
             "and the device of the input"
@@ -82,11 +85,8 @@ def permutable(
     Returns:
         These groups, and by name of others, why not.
     """
-    random = _scrambled(network)
+    random = scrambled(network, example)
     expected = checked_output(random, example)
-    if not bool(expected.isfinite().all()):
-        random = network
-        expected = checked_output(random, example)
     if _same_when_reversed(random, groups, example, expected):
         return list(groups), {}
     good = [g for g in groups if _same_when_reversed(random, [g], example, expected)]
@@ -117,6 +117,8 @@ def cuttable(
     Returns:
         These groups, and by name of others, why not.
     """
+    if not any(_fails(network, part, (), example, output) for part in _parted(widths)):
+        return list(widths), {}
     good: list[ChannelGroup] = []
     reasons: dict[str, str] = {}
     for group, width in widths.items():
@@ -138,21 +140,37 @@ def cuttable(
     return together, reasons
 
 
+def _parted(widths: Mapping[ChannelGroup, int]) -> Iterator[dict[ChannelGroup, int]]:
+    """All groups, and parts of them such that any two groups are told apart by one part."""
+    yield dict(widths)
+    for bit in range(max(len(widths) - 1, 0).bit_length()):
+        for side in (0, 1):
+            yield {g: width for i, (g, width) in enumerate(widths.items()) if i >> bit & 1 == side}
+
+
 def skippable(
     network: nn.Module, runs: Sequence[Run], smallest: float, example: Tensor, output: Tensor
 ) -> tuple[list[Run], dict[str, str]]:
-    """The runs of blocks that can be short, and by name of others, why not."""
-    reasons = {
-        run.name: _fails(network, {}, run.skipped(run.depths(smallest)[0]), example, output)
-        for run in runs
-    }
-    good = [run for run in runs if not reasons[run.name]]
-    return good, {
-        block: f"without it the network does not run: {reasons[run.name]}"
-        for run in runs
-        if run not in good
-        for block in run.blocks
-    }
+    """The runs of blocks that can be short, without blocks that cannot; and why these cannot."""
+    good: list[Run] = []
+    reasons: dict[str, str] = {}
+    for run in runs:
+        if not _fails(network, {}, run.skipped(run.depths(smallest)[0]), example, output):
+            good.append(run)
+            continue
+        failed = {block: _fails(network, {}, [block], example, output) for block in run.blocks}
+        rest = Run(run.name, tuple(block for block in run.blocks if not failed[block]))
+        together = _fails(network, {}, rest.skipped(rest.depths(smallest)[0]), example, output)
+        if together:
+            failed = {block: why or together for block, why in failed.items()}
+        elif len(rest.depths(smallest)) > 1:
+            good.append(rest)
+        reasons |= {
+            block: f"without it the network does not run: {why}"
+            for block, why in failed.items()
+            if why
+        }
+    return good, reasons
 
 
 def _fails(
@@ -163,13 +181,34 @@ def _fails(
     output: Tensor,
 ) -> str:
     """Why a part of the network does not run; empty if it does."""
+    found = narrowed(network, widths, skipped, example)
+    if isinstance(found, str):
+        return found
+    return "" if found.shape == output.shape else f"{_OTHER_OUTPUT} {tuple(found.shape)}"
+
+
+def narrowed(
+    network: nn.Module,
+    widths: Mapping[ChannelGroup, int],
+    skipped: Sequence[str],
+    example: Tensor,
+) -> Tensor | str:
+    """What a part of the network computes from the example, or why it does not run."""
     smaller = cut(network, plan(network, widths, skipped))
     try:
         with torch.no_grad():
-            shape = smaller(example).shape
+            output = smaller(example)
     except Exception as error:  # the graph may have missed anything
         return f"{_reason(error)}{_place(error, smaller)}"
-    return "" if shape == output.shape else f"{_OTHER_OUTPUT} {tuple(shape)}"
+    return output if isinstance(output, Tensor) else f"{_OTHER_OUTPUT} a {type(output).__name__}"
+
+
+def alike(found: Tensor, expected: Tensor) -> bool:
+    """Whether two outputs differ by no more than sums in another order do."""
+    if found.shape != expected.shape:
+        return False
+    largest = float(expected.abs().max())
+    return bool((found - expected).abs().max() <= _TOLERANCE * max(largest, 1e-30))
 
 
 def _same_when_reversed(
@@ -177,17 +216,18 @@ def _same_when_reversed(
 ) -> bool:
     other = copy.deepcopy(network)
     reorder(other, {group: _reversed(group) for group in groups})
-    found = checked_output(other, example)
-    largest = float(expected.abs().max())
-    return bool((found - expected).abs().max() <= _TOLERANCE * max(largest, 1e-30))
+    return alike(checked_output(other, example), expected)
 
 
 def _reversed(group: ChannelGroup) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.arange(group.channels).reshape(-1, group.unit)[::-1].reshape(-1)
 
 
-def _scrambled(network: nn.Module) -> nn.Module:
-    """A copy with random weights that keep activations of about the size that they had."""
+def scrambled(network: nn.Module, example: Tensor) -> nn.Module:
+    """A copy with random weights that keep activations of about the size that they had.
+
+    Where they do not, so that the output overflows, it is a copy with the weights as they are.
+    """
     random = copy.deepcopy(network)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -200,7 +240,8 @@ def _scrambled(network: nn.Module) -> nn.Module:
         for name, buffer in random.named_buffers():
             if name.endswith(("running_mean", "running_var")):
                 buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)
-    return random
+    finite = bool(checked_output(random, example).isfinite().all())
+    return random if finite else copy.deepcopy(network)
 
 
 def _reason(error: BaseException) -> str:

@@ -1,0 +1,159 @@
+"""Training steps of both supernets on the same images, networks, losses and optimiser."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from experiments.once_for_all.rival import CLASSES, SIDE, settings_of
+from hwnas.deploy.io import Preprocessing
+from hwnas.search.task import Classification
+from hwnas.search.training import Moment, SupernetStep
+from hwnas.search.training.sampling import SAMPLING
+from hwnas.search_spaces import Architecture, MobileNetSpace, Supernet
+
+__all__ = ["SIDES", "Batch", "Timed", "make_all_blocks", "optimiser", "stepper"]
+
+SIDES = ("hwnas", "hwnas-contiguous", "ofa", "ofa-channels-last")
+"""Ours as the trainer does it, ours without its memory format, theirs as it is, theirs with our
+memory format."""
+_DISTILLATION = 0.5
+_RANDOM_SUBNETS = 2
+_ALL_BLOCKS = 500  # networks that have, together, every block
+
+Step = Callable[[str, str], None]
+"""Makes the step of a sampling rule with the networks that a key stands for."""
+_PREPROCESSING = Preprocessing(SIDE, SIDE, 3, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Random images, always the same; speed does not depend on what is on them.
+
+    Attributes:
+        images: uint8 (N, 64, 64, 3).
+        targets: int64 (N,).
+    """
+
+    images: Tensor
+    targets: Tensor
+
+    @classmethod
+    def drawn(cls, size: int, seed: int) -> Batch:
+        """So many images."""
+        rng = np.random.default_rng(seed)
+        images = rng.integers(0, 256, (size, SIDE, SIDE, 3), dtype=np.uint8)
+        return cls(torch.from_numpy(images), torch.from_numpy(rng.integers(0, CLASSES, size)))
+
+    @property
+    def task(self) -> Classification:
+        """With the loss that both sides minimise."""
+        return Classification(tuple(map(str, range(CLASSES))), _PREPROCESSING)
+
+    def inputs(self, channels_last: bool) -> Tensor:
+        """What a network takes, float32 (N, 3, 64, 64)."""
+        inputs = _PREPROCESSING(self.images)
+        return inputs if channels_last else inputs.contiguous()
+
+
+def optimiser(network: nn.Module) -> torch.optim.Optimizer:
+    """What the trainer uses; for both sides."""
+    return torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.02, fused=True)
+
+
+def make_all_blocks(supernet: Supernet) -> None:
+    """Activate random networks until each block was active once, as a training does in a minute."""
+    rng = random.Random(0)
+    for _ in range(_ALL_BLOCKS):
+        supernet.activate(supernet.space.sample(rng))
+
+
+def stepper(side: str, space: MobileNetSpace, theirs: Any, batch: Batch) -> Step:
+    """A supernet of one side in training.
+
+    Args:
+        side: One of `SIDES`.
+        space: Whose networks are trained.
+        theirs: A supernet of once-for-all's, which is trained if it is their side's turn.
+        batch: On what.
+    """
+    channels_last = side in ("hwnas", "ofa-channels-last")
+    ours = side.startswith("hwnas")
+    supernet: Any = space.supernet() if ours else theirs
+    if channels_last:
+        supernet.to(memory_format=torch.channels_last)
+    if ours:
+        make_all_blocks(supernet)
+    supernet.train()
+    optimizer = optimiser(supernet)
+    if side == "hwnas":
+        return _as_trained(supernet, optimizer, batch)
+
+    def activate(network: Architecture) -> None:
+        if ours:
+            supernet.activate(network)
+        else:
+            supernet.set_active_subnet(**settings_of(space, network))
+
+    inputs, task = batch.inputs(channels_last), batch.task
+
+    def step(rule: str, key: str) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        networks = SAMPLING[rule](space, random.Random(key), _RANDOM_SUBNETS)
+        teacher: Tensor | None = None
+        for network in networks:
+            activate(network)
+            outputs = supernet(inputs)
+            loss = task.loss(outputs, batch.targets)
+            if teacher is not None:
+                taught = task.distillation_loss(outputs, teacher)
+                loss = _DISTILLATION * taught + (1 - _DISTILLATION) * loss
+            elif len(networks) > 1:
+                teacher = outputs.detach()
+            loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def _as_trained(supernet: Supernet, optimizer: torch.optim.Optimizer, batch: Batch) -> Step:
+    """The trainer's own step, which also turns pixels into inputs, for each network again."""
+    rules = {
+        rule: SupernetStep(supernet, batch.task, rule, _RANDOM_SUBNETS, _DISTILLATION)
+        for rule in ("uniform", "sandwich")
+    }
+
+    def step(rule: str, key: str) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        rules[rule](batch.images, batch.targets, Moment(random.Random(key)))
+        optimizer.step()
+
+    return step
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of a round on two clocks.
+
+    Attributes:
+        wall: On the wall.
+        cpu: Of all threads.
+    """
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def of(cls, step: Step, rule: str, keys: Sequence[str]) -> Timed:
+        """The time of some steps, one after the other."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        for key in keys:
+            step(rule, key)
+        return cls(time.perf_counter() - wall, time.process_time() - cpu)

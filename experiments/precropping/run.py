@@ -1,0 +1,222 @@
+"""Is a network cropped before training as good as one with as many weights taken out of each layer?
+
+PreCropping's claim: how many weights each layer keeps decides how accurate a network becomes, not
+which; so whole channels may go, and only then does it become faster. Some assignments of ratios to
+layers are each trained as a smaller dense network and as the whole network with as large a share of
+each layer's weights set to zero at random; the whole network itself is trained beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from torch import nn
+
+from experiments.precropping.sparse import densities, density, make_sparse
+from experiments.readme_table import crosstab
+from experiments.record import Row
+from experiments.setting import Setting, cores, main
+from hwnas.deploy import Target, TimingSettings, export_onnx, measure
+from hwnas.errors import ConfigError
+from hwnas.search.cluster import map_tasks
+from hwnas.search.evaluate import Evaluation, score
+from hwnas.search.ranking import spread_over_macs
+from hwnas.search.training import NetworkStep, fit
+from hwnas.search_spaces import Architecture
+from hwnas.stages.job import Ingredients, content_hash
+
+ACCURACY, LATENCY = "test_accuracy", "latency"
+CROPPED, SPARSE, DENSE = "cropped", "sparse", "dense"
+_DIVISION_SEED = 0  # all trainings see the same images, whatever their seed
+_TIMING = TimingSettings(rounds=100, max_seconds=20.0)
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is trained.
+
+    Attributes:
+        case: Which assignment of ratios, ``"whole"`` for none.
+        side: ``"cropped"``, ``"sparse"`` or ``"dense"``, the whole network.
+        ratios: The assignment, or the largest network for the whole one.
+    """
+
+    case: str
+    side: str
+    ratios: Architecture
+
+    @property
+    def subject(self) -> str:
+        """What rows call it."""
+        return f"{self.case} {self.side}"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--assignments", type=int, default=3, help="of ratios to layers")
+    parser.add_argument("--pool", type=int, default=100, help="random ones to choose them from")
+    parser.add_argument("--target", default="cpu-onnxruntime-fp32-b1-t1", help="to measure on")
+
+
+def work(arguments: argparse.Namespace) -> None:
+    if arguments.assignments < 1:
+        raise ConfigError(f"--assignments is {arguments.assignments}; expected at least 1")
+    target = Target.parse(arguments.target)
+    names = ("assignments", "pool", "target")
+    setting = Setting(arguments, {name: getattr(arguments, name) for name in names})
+    ingredients = setting.ingredients(_DIVISION_SEED)
+    networks = chosen(ingredients, arguments.assignments, arguments.pool)
+    with cores(ingredients.recipe) as at_once:
+        train_all(setting, ingredients, networks, at_once)
+    for seed in setting.seeds:
+        if setting.observations.find(LATENCY, networks[-1].subject, seed) is None:
+            print(f"seed {seed}: latencies on {target.name}", flush=True)
+            setting.observations.put(latencies(setting, ingredients, networks, target, seed))
+        setting.answer(summary(setting.observations.rows, networks, seed))
+    print(crosstab(setting.answers.rows))
+
+
+def chosen(ingredients: Ingredients, assignments: int, pool: int) -> list[Network]:
+    """Both sides of assignments that are spread over MACs, without the extremes, and the whole."""
+    space = ingredients.space
+    largest = space.largest()
+    whole = space.workload(largest).macs
+    networks = []
+    for ratios in spread_over_macs(space, assignments + 2, pool)[1:-1]:
+        case = f"{100 * space.workload(ratios).macs / whole:.0f}-%-of-MACs"
+        networks += [Network(case, side, ratios) for side in (CROPPED, SPARSE)]
+    return [*networks, Network("whole", DENSE, largest)]
+
+
+def train_all(
+    setting: Setting, ingredients: Ingredients, networks: Sequence[Network], at_once: int
+) -> None:
+    """Train each network with each seed, unless that is recorded and its weights are there."""
+    missing = [
+        (network, seed)
+        for seed, network in itertools.product(setting.seeds, networks)
+        if setting.observations.find(ACCURACY, network.subject, seed) is None
+    ]
+    trained = map_tasks(train, (ingredients, setting.work.absolute()), missing, at_once)
+    for (network, seed), (found, kept) in zip(missing, trained, strict=True):
+        print(f"seed {seed}: trained {network.subject}", flush=True)
+        workload = ingredients.space.workload(network.ratios)
+        details = {
+            "density": kept,
+            "macs_of_cropped": workload.macs,
+            "params_of_cropped": workload.params,
+            "architecture": network.ratios.to_json(),
+        }
+        spread = {"standard_error": found.standard_errors["accuracy"]}
+        value = found.values["accuracy"]
+        setting.observations.put(
+            [Row(ACCURACY, network.subject, seed, value, "fraction", found.n, spread, details)]
+        )
+
+
+def train(
+    shared: tuple[Ingredients, Path], network: Network, seed: int
+) -> tuple[Evaluation, float]:
+    """Train one from scratch and export it; its accuracy on the test images, and its density."""
+    ingredients, folder = shared
+    space, task, data = ingredients.space, ingredients.task, ingredients.data
+    shape, config = space.input_shape(network.ratios), ingredients.recipe.train
+    module = made(ingredients, network, seed).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    run = content_hash(ingredients.hash, config, seed, network.subject)
+    checkpoint = folder / f"{run}.safetensors"
+    step = NetworkStep(module, task, shape)
+    fit(module, step, data.train, config, seed, checkpoint=checkpoint, run=run)
+    found = score(module, task, data.test, shape, "test")
+    export_onnx(module, shape, _onnx(folder, network, seed))
+    checkpoint.unlink(missing_ok=True)
+    return found, density(module)
+
+
+def made(ingredients: Ingredients, network: Network, seed: int) -> nn.Module:
+    """A network before training."""
+    space = ingredients.space
+    torch.manual_seed(seed)
+    if network.side != SPARSE:
+        return space.build(network.ratios)
+    whole = space.build(space.largest())
+    make_sparse(whole, densities(whole, space.build(network.ratios)), seed)
+    return whole
+
+
+def latencies(
+    setting: Setting,
+    ingredients: Ingredients,
+    networks: Sequence[Network],
+    target: Target,
+    seed: int,
+) -> list[Row]:
+    """All trained networks of a seed measured in turns."""
+    models = {network.subject: _onnx(setting.work, network, seed) for network in networks}
+    for network in networks:
+        path = models[network.subject]
+        if not path.exists():  # recorded, but the folder of the work was emptied
+            print(f"seed {seed}: {network.subject} trained again for its file", flush=True)
+            train((ingredients, setting.work), network, seed)
+    measured = measure(models, target, _TIMING)
+    rows = []
+    for subject, found in measured.items():
+        of_clock = found.cpu_ms if found.clock == "cpu" else found.wall_ms
+        spread = {"p20": of_clock.p20, "p80": of_clock.p80}
+        details = {"contended": found.contended, "anchor_ms": found.anchor_ms}
+        rows.append(Row(LATENCY, subject, seed, found.latency_ms, "ms", found.n, spread, details))
+    return rows
+
+
+def _onnx(folder: Path, network: Network, seed: int) -> Path:
+    return folder / f"{network.ratios.id}-{network.side}-{seed}.onnx"
+
+
+def summary(rows: Sequence[Row], networks: Sequence[Network], seed: int) -> list[Row]:
+    """Both sides of each assignment, and what cropping does to accuracy and latency."""
+    found = {row.key: row for row in rows}
+    answers: list[Row] = []
+    differences: dict[str, float] = {}
+    speedups: dict[str, float] = {}
+    for case in dict.fromkeys(network.case for network in networks):
+        sides = [network.side for network in networks if network.case == case]
+        for metric in (ACCURACY, LATENCY):
+            answers += [found[metric, f"{case} {side}", seed] for side in sides]
+        if SPARSE in sides:
+            accuracy = _values(found, ACCURACY, case, seed)
+            latency = _values(found, LATENCY, case, seed)
+            differences[case] = 100 * (accuracy[CROPPED] - accuracy[SPARSE])
+            speedups[case] = latency[SPARSE] / latency[CROPPED]
+    return [*answers, *_gains(differences, speedups, seed)]
+
+
+def _values(
+    found: Mapping[tuple[str, str, int], Row], metric: str, case: str, seed: int
+) -> dict[str, float]:
+    rows = {side: found[metric, f"{case} {side}", seed] for side in (CROPPED, SPARSE)}
+    return {side: row.value for side, row in rows.items() if row.value is not None}
+
+
+def _gains(differences: Mapping[str, float], speedups: Mapping[str, float], seed: int) -> list[Row]:
+    method = f"{CROPPED}-over-{SPARSE}"
+    rows = []
+    for metric, unit, values, mean in (
+        ("points of accuracy gained", "", differences, fmean(differences.values())),
+        ("times as fast", "ratio", speedups, exp(fmean(map(log, speedups.values())))),
+    ):
+        rows += [
+            Row(metric, f"{case} {method}", seed, value, unit, 1) for case, value in values.items()
+        ]
+        spread = {"least": min(values.values()), "most": max(values.values())}
+        rows.append(Row(metric, f"mean {method}", seed, mean, unit, len(values), spread))
+    return rows
+
+
+if __name__ == "__main__":
+    here = Path(__file__).parent
+    main(here, __doc__, work, add_options, recipe=here / "recipe.toml")

@@ -1,0 +1,65 @@
+"""Weights that are taken out at random before training, the same share of each layer as cropping.
+
+What pruning at initialisation with single weights does once it has decided on the share of each
+layer; which weights go then makes no difference (Cai et al., arXiv:2203.02549, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["densities", "density", "make_sparse"]
+
+
+def densities(full: nn.Module, cropped: nn.Module) -> dict[str, float]:
+    """The share of its weights that each layer keeps, in (0, 1], by the name of its weights.
+
+    Args:
+        full: The model as it is.
+        cropped: The same model with fewer channels.
+    """
+    smaller = dict(cropped.named_parameters())
+    return {
+        name: smaller[name].numel() / weights.numel()
+        for name, weights in full.named_parameters()
+        if weights.dim() > 1
+    }
+
+
+def make_sparse(network: nn.Module, shares: Mapping[str, float], seed: int) -> dict[str, Tensor]:
+    """Set all but a random share of each layer's weights to zero, where training leaves them.
+
+    What is left is scaled up by the square root of the share, as cropped layers are, whose
+    initialisation goes by how many inputs they sum over.
+
+    Args:
+        network: Freshly initialised; its gradients are masked from now on.
+        shares: See `densities`.
+        seed: Of what is kept.
+
+    Returns:
+        For each name 1 where a weight is kept and 0 where it is not.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    weights, masks = dict(network.named_parameters()), {}
+    for name, share in shares.items():
+        count = weights[name].numel()
+        kept = torch.randperm(count, generator=generator)[: round(share * count)]
+        mask = torch.zeros(count)
+        mask[kept] = 1.0
+        masks[name] = mask.view(weights[name].shape)
+        with torch.no_grad():
+            weights[name].mul_(masks[name]).div_(share**0.5)
+        # AdamW moves nothing whose gradients were always zero, and decays zeros to zeros.
+        weights[name].register_hook(masks[name].mul)
+    return masks
+
+
+def density(network: nn.Module) -> float:
+    """The share of a network's weights, those of normalisation and biases aside, that are not 0."""
+    weights = [parameter for parameter in network.parameters() if parameter.dim() > 1]
+    kept = sum(int(each.count_nonzero()) for each in weights)
+    return kept / sum(each.numel() for each in weights)

@@ -1,0 +1,80 @@
+"""Masks: for each pixel of an image the class that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional
+
+from hwnas.errors import DataError
+
+__all__ = ["VOID", "Masks", "check_masks", "class_counts", "resize_masks"]
+
+Masks = npt.NDArray[np.uint8]
+"""uint8 (N, H, W), classes from 0 and `VOID`."""
+
+VOID = 255
+"""The value of pixels that belong to no class, as in Pascal VOC and Cityscapes: they are neither
+learned from nor scored."""
+
+_BLOCK_BYTES = 2**25
+
+
+def check_masks(given: npt.NDArray[Any], name: str) -> Masks:
+    """Masks as they are kept; those that are uint8 already are not copied.
+
+    Args:
+        given: Integers or truth values (N, H, W) or (N, H, W, 1), in 0..254 or 255 for `VOID`.
+        name: Of the array, in messages.
+
+    Raises:
+        DataError: They are not of that kind, or a value is out of range.
+    """
+    masks = given[..., 0] if given.ndim == 4 and given.shape[3] == 1 else given
+    if masks.ndim != 3 or 0 in masks.shape:
+        raise DataError(f"{name} has shape {given.shape}; masks are (N, H, W), one class a pixel")
+    if masks.dtype.kind not in "iub":
+        raise DataError(
+            f"{name} is {masks.dtype} with shape {given.shape}; masks are integers, class 0 to "
+            f"number of classes - 1, or {VOID} where a pixel has none. Round or threshold them"
+        )
+    if masks.dtype == np.uint8:
+        return masks
+    low, high = int(masks.min()), int(masks.max())
+    if low < 0 or high > VOID:
+        raise DataError(
+            f"{name} goes from {low} to {high}; the classes of masks are 0 to {VOID - 1}, and "
+            f"{VOID} marks pixels without a class"
+        )
+    return masks.astype(np.uint8)
+
+
+def class_counts(masks: Masks, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How many pixels of some masks have each value: int64 (256,)."""
+    counts = np.zeros(VOID + 1, np.int64)
+    for block in _blocks(masks, rows):
+        counts += np.bincount(block.reshape(-1), minlength=VOID + 1)
+    return counts
+
+
+def _blocks(masks: Masks, rows: npt.NDArray[np.int64]) -> Iterator[Masks]:
+    """The masks of these rows, in the order of the file, a few at a time: they may be mapped."""
+    size = max(1, _BLOCK_BYTES // max(1, masks[0].nbytes))
+    ordered = np.sort(rows)
+    for start in range(0, len(ordered), size):
+        yield masks[ordered[start : start + size]]
+
+
+def resize_masks(masks: Masks, size: int) -> Masks:
+    """Squares of ``size`` pixels a side; each pixel takes the class of the nearest one."""
+    # Read-only arrays, which memory-mapped ones are, make PyTorch warn; the block is copied.
+    block = torch.from_numpy(np.require(masks, requirements=["C", "W"]))[:, None]
+    # Pixel centres lie where they lie in the resized images ("nearest" would move them by half a
+    # pixel); it knows uint8, but only in some of its kernels.
+    near = functional.interpolate(block.float(), (size, size), mode="nearest-exact")
+    resized: Masks = near[:, 0].byte().numpy()
+    return resized

@@ -1,0 +1,15 @@
+"""The tasks that a recipe can name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hwnas.search.segmentation import segmentation
+from hwnas.search.task import Task, classification
+
+__all__ = ["TASKS"]
+
+TASKS: Mapping[str, Callable[..., Task]] = {
+    "classification": classification,
+    "segmentation": segmentation,
+}

@@ -1,0 +1,213 @@
+"""Activating a network within a given one: the modules of one frame are told their sizes.
+
+Nothing is copied. What a module becomes for the options that it depends on is worked out once, with
+the places of its tensors in the shared ones; then a network is as many look-ups as it has modules.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces.any_model.axes import resize
+from hwnas.search_spaces.any_model.blocks import Run
+from hwnas.search_spaces.any_model.cutting import (
+    Cut,
+    PassThrough,
+    module_of,
+    plan,
+    segments_of,
+    shapes_of,
+)
+from hwnas.search_spaces.any_model.groups import ChannelGroup
+from hwnas.search_spaces.architecture import Architecture
+from hwnas.search_spaces.choices import Option
+from hwnas.search_spaces.skeletons import Piece, Skeleton, Slot
+from hwnas.search_spaces.space import SearchSpace
+
+__all__ = ["ElasticSkeletons"]
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """What a module becomes.
+
+    Attributes:
+        numbers: All numbers that it may have written down.
+        piece: Its tensors.
+    """
+
+    numbers: Mapping[str, Any]
+    piece: Piece
+
+
+@dataclass(frozen=True)
+class _Site:
+    """A module that has tensors or numbers of its own.
+
+    Attributes:
+        name: Of the module.
+        module: In the frame.
+        groups: What lies in it of each group, by the name of the choice.
+        variants: Those that there were so far, by the options of these choices.
+    """
+
+    name: str
+    module: nn.Module
+    groups: Mapping[str, ChannelGroup]
+    variants: dict[tuple[Option, ...], _Variant] = field(default_factory=dict)
+
+
+class ElasticSkeletons:
+    """The networks of an elastic space without weights; see `hwnas.search_spaces.skeletons`.
+
+    The newest skeleton takes the place of the one before.
+
+    Args:
+        space: Of the networks.
+        whole: The whole network, on the meta device.
+        groups: By the names of their choices.
+        width: How many channels a group has, by the name of its choice and the option.
+        runs: By the names of their choices.
+        shared: Names of the shared tensors.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        whole: nn.Module,
+        groups: Mapping[str, ChannelGroup],
+        width: Callable[[str, Option], int],
+        runs: Mapping[str, Run],
+        shared: Container[str],
+    ) -> None:
+        self._width = width
+        self._space, self._fingerprint = space, space.fingerprint
+        self._whole, self._shapes = whole, shapes_of(whole)
+        missing = next((name for name in self._shapes if name not in shared), None)
+        if missing is not None:
+            raise ConfigError(f"elastic: the supernet has no {missing!r}; it is of another model")
+        self._frame = copy.deepcopy(whole).train()
+        self._nothing = PassThrough()
+        self._sites = self._found(groups)
+        self._switches = [
+            (name, rank, self._frame.get_submodule(_parent(block))._modules, block)
+            for name, run in runs.items()
+            for rank, block in enumerate(run.blocks)
+        ]
+        self._blocks = {block: self._frame.get_submodule(block) for *_, block in self._switches}
+        self._around = {
+            site.name: tuple(b for b in self._blocks if f"{site.name}.".startswith(f"{b}."))
+            for site in self._sites
+        }
+
+    def of(self, architecture: Architecture) -> Skeleton:
+        """The skeleton of a network.
+
+        Raises:
+            ConfigError: The network is of another space.
+        """
+        if architecture.space != self._fingerprint:
+            self._space.check(architecture)
+        values = dict(architecture.values)
+        pieces: list[Piece] = []
+        skipped = set()
+        for name, rank, holder, block in self._switches:
+            key = block.rpartition(".")[2]
+            if rank < values[name]:  # type: ignore[operator]  # depths are numbers
+                holder[key] = self._blocks[block]
+                pieces.append(Piece(self._blocks[block], (), ()))
+            else:
+                holder[key] = self._nothing
+                skipped.add(block)
+        for site in self._sites:
+            if skipped and not skipped.isdisjoint(self._around[site.name]):
+                continue
+            options = tuple([values[name] for name in site.groups if name in values])
+            variant = site.variants.get(options)
+            if variant is None:
+                variant = site.variants[options] = self._variant(site, values)
+            site.module.__dict__.update(variant.numbers)
+            pieces.append(variant.piece)
+        return Skeleton(self._frame, tuple(pieces))
+
+    def _found(self, groups: Mapping[str, ChannelGroup]) -> list[_Site]:
+        within: dict[str, dict[str, ChannelGroup]] = defaultdict(dict)
+        for choice, group in groups.items():
+            names = {module_of(member.axis) for member in group.members}
+            names |= {number.module for number in group.attributes}
+            for name in names:
+                within[name][choice] = _part(group, name)
+        return [
+            _Site(name, module, within.get(name, {}))
+            for name, module in self._frame.named_modules()
+            if name in within or module._parameters or module._buffers
+        ]
+
+    def _variant(self, site: _Site, values: Mapping[str, Option]) -> _Variant:
+        widths = {
+            group: self._width(name, values[name])
+            for name, group in site.groups.items()
+            if name in values
+        }
+        what = plan(self._whole, widths, shapes=self._shapes)
+        slots = tuple(self._slots(site, what))
+        piece = Piece(site.module, slots, tuple(s for s in slots if s.segments and s.buffer))
+        return _Variant(self._numbers(site, what), piece)
+
+    def _slots(self, site: _Site, what: Cut) -> list[Slot]:
+        found = []
+        for holder in (site.module._parameters, site.module._buffers):
+            for key, tensor in holder.items():
+                if tensor is not None:
+                    name = f"{site.name}.{key}" if site.name else key
+                    dims, shape = what.tensors.get(name, {}), list(self._shapes[name])
+                    for dim, positions in dims.items():
+                        shape[dim] = len(positions)
+                    found.append(
+                        Slot(
+                            holder,
+                            key,
+                            name,
+                            torch.Size(shape),
+                            segments_of(dims),
+                            holder is site.module._buffers,
+                        )
+                    )
+        return found
+
+    def _numbers(self, site: _Site, what: Cut) -> dict[str, Any]:
+        """All numbers of a module whose sizes change; none of others."""
+        if not site.groups:
+            return {}
+        resized = copy.copy(self._whole.get_submodule(site.name))
+        if site.name in what.sides:
+            resize(resized, dict(what.sides[site.name]))
+        numbers = {
+            key: value
+            for key, value in vars(resized).items()
+            if type(value) in (int, tuple) and not key.startswith("_")
+        }
+        return numbers | {
+            key: number for (name, key), number in what.attributes.items() if name == site.name
+        }
+
+
+def _part(group: ChannelGroup, name: str) -> ChannelGroup:
+    """What of a group lies in a module."""
+    return replace(
+        group,
+        members=tuple(member for member in group.members if module_of(member.axis) == name),
+        attributes=tuple(number for number in group.attributes if number.module == name),
+    )
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]

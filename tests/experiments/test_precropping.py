@@ -1,0 +1,72 @@
+"""Sparse rivals of cropped networks: as dense as these, before and after training."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.precropping.sparse import densities, density, make_sparse
+from experiments.record import read_rows
+from hwnas.search_spaces import channels
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_sparse_network_keeps_as_many_weights_of_each_layer_as_a_cropped_one() -> None:
+    space = channels((8, 8, 3), 10)
+    cropped = space.build(space.sample(random.Random(0)))
+    whole = space.build(space.largest())
+    make_sparse(whole, densities(whole, cropped), 0)
+    smaller = dict(cropped.named_parameters())
+    for name, weights in whole.named_parameters():
+        assert int(weights.count_nonzero()) == smaller[name].numel() or weights.dim() < 2
+    assert 0 < density(whole) < 1
+
+
+def test_training_leaves_zeros_where_they_are_and_moves_the_rest() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 2))
+    masks = make_sparse(network, {"0.weight": 0.25, "2.weight": 0.5}, 0)
+    before = {name: weights.detach().clone() for name, weights in network.named_parameters()}
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.1, weight_decay=0.1, fused=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        network(torch.randn(16, 12)).square().sum().backward()
+        optimizer.step()
+    after = dict(network.named_parameters())
+    for name, mask in masks.items():
+        assert after[name][mask == 0].eq(0).all()
+        assert after[name][mask == 1].ne(before[name][mask == 1]).any()
+    assert density(network) == pytest.approx((24 + 8) / (96 + 16))
+
+
+def test_what_is_kept_depends_on_the_seed_alone() -> None:
+    found = [make_sparse(nn.Linear(9, 9), {"weight": 0.5}, seed)["weight"] for seed in (1, 1, 2)]
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+@pytest.mark.slow
+def test_networks_are_trained_and_measured_once(tmp_path: Path) -> None:
+    options = ["--seeds", "0", "--assignments", "1", "--pool", "6", "--out", str(tmp_path / "out")]
+    for setting in ("data.source=digits", "train.epochs=1", "train.workers=0", "search.workers=0"):
+        options += ["--set", setting]
+    command = [sys.executable, "-m", "experiments.precropping.run", "--work", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    first, second = (
+        subprocess.run(
+            [*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        for _ in range(2)
+    )
+    assert first.returncode == second.returncode == 0, first.stderr
+    assert "seed 0: trained whole dense" in first.stdout
+    assert "seed 0: " not in second.stdout
+    found = {(row.metric, row.subject) for row in read_rows(tmp_path / "out" / "results.jsonl")}
+    assert ("times as fast", "mean cropped-over-sparse") in found
+    assert ("test_accuracy", "whole dense") in found

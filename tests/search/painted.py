@@ -1,0 +1,28 @@
+"""Images with masks, as a user's function would give them: dark and light strokes on grey."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+VOID = 255
+
+
+def strokes(n: int = 60) -> dict[str, NDArray]:
+    """Columns of three widths, dark (class 1) or light (class 2); the last row counts nowhere."""
+    rng = np.random.default_rng(0)
+    masks = np.zeros((n, 8, 8), np.uint8)
+    for mask in masks:
+        for kind in (1, 2):
+            start, width = rng.integers(0, 8), rng.integers(1, 4)
+            mask[:, start : start + width] = kind
+    shades = np.array([128, 40, 220])[masks] + rng.integers(-20, 21, masks.shape)
+    masks[:, -1] = VOID
+    cut = n * 3 // 4
+    return {
+        "x_train": shades[:cut].astype(np.uint8),
+        "y_train": masks[:cut],
+        "x_test": shades[cut:].astype(np.uint8),
+        "y_test": masks[cut:],
+        "class_names": np.array(["paper", "ink", "chalk"]),
+    }

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hwnas.search.delta_method import with_standard_errors
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=30))
+def test_of_a_mean_it_is_the_usual_standard_error(scores: list[float]) -> None:
+    found = with_standard_errors(dict, {"score": torch.tensor(scores, dtype=torch.float64)})
+    value, error = found["score"]
+    assert value == pytest.approx(np.mean(scores), abs=1e-9)
+    assert error == pytest.approx(np.std(scores, ddof=1) / len(scores) ** 0.5, abs=1e-9)
+
+
+def ratio(means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {"ratio": (means["part"] / means["whole"]).mean()}
+
+
+def test_of_ratios_it_is_what_drawing_other_images_gives() -> None:
+    rng = np.random.default_rng(0)
+    whole = rng.integers(20, 200, (400, 3)).astype(float)
+    part = whole * rng.beta(8, 3, (400, 3))
+    _, error = with_standard_errors(
+        ratio, {"part": torch.tensor(part), "whole": torch.tensor(whole)}
+    )["ratio"]
+    draws = rng.integers(0, 400, (2000, 400))
+    drawn = (part[draws].sum(1) / whole[draws].sum(1)).mean(1)
+    assert error == pytest.approx(drawn.std(), rel=0.1)
+
+
+def test_statistics_that_a_metric_does_not_use_change_nothing() -> None:
+    used = {"part": torch.rand(9), "whole": 1 + torch.rand(9)}
+    more = with_standard_errors(ratio, {**used, "other": torch.rand(9, 4, 4)})
+    assert more == with_standard_errors(ratio, used)
+
+
+def test_one_image_tells_nothing_of_others() -> None:
+    value, error = with_standard_errors(dict, {"score": torch.tensor([0.25])})["score"]
+    assert value == 0.25
+    assert math.isnan(error)

@@ -1,0 +1,124 @@
+"""A supernet of trained weights learns from the network that they come from."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hwnas.errors import ConfigError
+from hwnas.search.data import ImageData
+from hwnas.search.evaluate import recalibrate, score
+from hwnas.search.task import Classification
+from hwnas.search.training import (
+    Moment,
+    NetworkStep,
+    SupernetStep,
+    SupernetTraining,
+    TrainConfig,
+    fit,
+    load_weights,
+    train_supernet,
+)
+from hwnas.search.training.supernet import teacher_of
+from hwnas.search_spaces import ElasticSpace, MobileNetSpace, elastic
+
+SHAPE = (1, 8, 8)
+
+
+def convolution(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(digits_task: Classification, few_digits: ImageData) -> nn.Module:
+    """A plain network that knows the digits."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        convolution(1, 16), nn.MaxPool2d(2), convolution(16, 32), convolution(32, 32),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, 10),
+    )  # fmt: skip
+    config = TrainConfig(epochs=30, batch_size=30, learning_rate=0.01, workers=0)
+    fit(model, NetworkStep(model, digits_task, SHAPE), few_digits.train, config, 0)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def space(trained: nn.Module) -> ElasticSpace:
+    return elastic(trained, torch.randn(2, *SHAPE), widths=(0.5, 1.0), pretrained=True)
+
+
+def test_the_teacher_is_the_given_network_and_stays_as_it_is(
+    space: ElasticSpace, trained: nn.Module
+) -> None:
+    teacher = teacher_of(space, TrainConfig(epochs=1))
+    assert teacher is not None
+    assert not teacher.training
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    images = torch.randn(4, *SHAPE)
+    torch.testing.assert_close(teacher(images), trained(images), rtol=1e-4, atol=1e-4)
+
+
+def test_every_network_learns_from_the_teacher(
+    space: ElasticSpace, digits_task: Classification, few_digits: ImageData
+) -> None:
+    """The largest, too: what it learns is half labels, half what a teacher says."""
+
+    class Certain(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return torch.zeros(len(images), 10).index_fill(1, torch.tensor([3]), 9.0)
+
+    supernet = space.supernet().eval()
+    images, targets = (torch.from_numpy(part) for part in few_digits.train.take(range(30)))
+    step = SupernetStep(supernet, digits_task, "sandwich", 0, 1.0, teacher=Certain())
+    first, last = step(images, targets, Moment(random.Random(0)))
+    taught = Certain()(images)
+    with torch.no_grad():
+        for loss, network in ((first, space.largest()), (last, space.smallest())):
+            supernet.activate(network)
+            outputs = supernet(digits_task.preprocessing.at(8, 8)(images))
+            expected = float(digits_task.distillation_loss(outputs, taught))
+            assert loss == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_short_fine_tuning_mends_small_networks_and_does_no_harm(
+    space: ElasticSpace, digits_task: Classification, few_digits: ImageData, tmp_path: Path
+) -> None:
+    def right(network: nn.Module) -> float:
+        recalibrate(network, digits_task, few_digits.train, SHAPE)
+        return score(network, digits_task, few_digits.test, SHAPE, "test").values["accuracy"]
+
+    def tuned(teacher: str) -> tuple[float, float]:
+        config = TrainConfig(epochs=3, batch_size=30, workers=0, teacher=teacher)
+        folder = tmp_path / teacher
+        run = SupernetTraining(space, digits_task, few_digits, config, 0, "run", folder)
+        supernet = space.supernet()
+        supernet.shared.load_state_dict(load_weights(train_supernet(run)))
+        return right(supernet.extract(space.smallest())), right(supernet.extract(space.largest()))
+
+    before = right(space.build(space.smallest())), right(space.build(space.largest()))
+    small, large = tuned("original")
+    assert small > before[0] + 0.1
+    assert large >= before[1] - 0.02
+    without = tuned("largest")
+    assert small >= without[0] - 0.02
+    assert large >= without[1] - 0.02
+
+
+def test_an_original_that_is_not_there_is_refused(small_space: MobileNetSpace) -> None:
+    config = TrainConfig(epochs=1)
+    assert teacher_of(small_space, config) is None
+    with pytest.raises(ConfigError, match=r"starts with random weights; give space\.weights"):
+        teacher_of(small_space, replace(config, teacher="original"))
+    with pytest.raises(ConfigError, match=r"unknown train\.teacher 'originl'"):
+        TrainConfig(epochs=1, teacher="originl")  # type: ignore[arg-type]
+
+
+def test_the_largest_as_it_is_trained_can_be_the_teacher(space: ElasticSpace) -> None:
+    assert teacher_of(space, TrainConfig(epochs=1, teacher="largest")) is None
