@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import os
 from pathlib import Path
 
@@ -38,6 +39,24 @@ def test_nasbench201_knows_which_cells_lead_nowhere() -> None:
     dead = np.array([float(s.kind == "conv" and s.dead) for s in table.steps])
     assert table.total(live).tolist() == [5, 5]  # those of the skeleton
     assert table.total(dead).tolist() == [0, 3 * 15]
+
+
+def test_nasbench201_has_as_many_different_cells_as_the_paper_counts() -> None:
+    """15,625 cells, of which 6,466 are unique (Dong and Yang, ICLR 2020, table 1)."""
+    space = NasBench201Space()
+    codes = np.array(list(itertools.product(*map(range, space.options))))
+    assert (len(codes), space.isomorphic(codes).max() + 1) == (15_625, 6_466)
+    mirrored = np.array([[1, 2, 3, 0, 0, 1], [1, 3, 2, 0, 0, 1], [1, 3, 3, 0, 0, 1]])
+    first, second, third = space.isomorphic(mirrored)
+    assert first == second != third
+
+
+def test_nasbench201_counts_as_one_what_the_table_does() -> None:
+    arrays = dict(np.load(table("nasbench/nasbench201.npz")))
+    space = NasBench201Space()
+    found = space.isomorphic(space.encode({"ops": arrays["ops"], "op_names": arrays["op_names"]}))
+    _, published = np.unique(arrays["unique_str"], return_inverse=True)
+    assert len(set(zip(found.tolist(), published.tolist(), strict=True))) == 6_466
 
 
 def test_nasbench201_takes_other_orders_of_operations_by_name() -> None:
