@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -23,6 +24,7 @@ from hwnas.errors import ConfigError
 from hwnas.search_spaces.any_model.analysis import narrow_groups
 from hwnas.search_spaces.any_model.cutting import Cut, cut, plan, segments_of, shapes_of
 from hwnas.search_spaces.any_model.groups import ChannelGroup
+from hwnas.search_spaces.any_model.parts import KnownParts, known_parts
 from hwnas.search_spaces.any_model.skeletons import ElasticSkeletons
 from hwnas.search_spaces.any_model.trial import check_traceable, checked_output
 from hwnas.search_spaces.architecture import Architecture
@@ -30,6 +32,7 @@ from hwnas.search_spaces.channel_config import ChannelConfig
 from hwnas.search_spaces.choices import Choice, Option
 from hwnas.search_spaces.skeletons import SkeletonSource
 from hwnas.search_spaces.space import SearchSpace, Segments
+from hwnas.search_spaces.steps import PartTable
 
 __all__ = ["ChannelSpace", "channels"]
 
@@ -138,6 +141,15 @@ class ChannelSpace(SearchSpace):
             return super().skeletons(shared)
         groups = {_choice(group): group for group in self.groups}
         return ElasticSkeletons(self, self._blank, groups, self._width, {}, shared)
+
+    def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:
+        """See `SearchSpace.parts`; learned from some traces when it is first asked for."""
+        return None if self._parts is None else self._parts.of(codes)
+
+    @cached_property
+    def _parts(self) -> KnownParts | None:
+        widths = {c.name: tuple(self._sizes[c.name].values()) for c in self.choices}
+        return known_parts(self, widths, {})
 
     @cached_property
     def _largest_cut(self) -> Cut:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_models import MODELS, BasicBlock, PlainCNN, ResNet, seeded
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from hwnas.deploy.export import export_onnx
 from hwnas.errors import ConfigError
@@ -158,7 +159,7 @@ def test_the_same_model_gives_the_same_space_and_other_weights_another() -> None
 
 
 class Branching(PlainCNN):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(this, x: Tensor) -> Tensor:  # whatever the module is called there
         if x.mean() > 0:
             x = x * 2
         return super().forward(x)
@@ -205,6 +206,11 @@ class Written(nn.Module):
         return outputs
 
 
+class Named(PlainCNN):
+    def forward(this, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        return {"logits": super().forward(x)}
+
+
 class Pair(PlainCNN):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return x, x
@@ -217,6 +223,8 @@ class Pair(PlainCNN):
         (PlainCNN(channels=4), r"does not run on an input of \(2, 3, 16, 16\).*'features.0'"),
         (Twice(), r"'again' runs 2 times in one pass; give each place a module of its own"),
         (Pair(), r"returns a tuple; expected one tensor"),
+        (Named(), r"returns a dict; expected one tensor. Wrap it in a module"),
+        (nn.Sequential(weight_norm(nn.Conv2d(3, 16, 3)), nn.Conv2d(16, 4, 3)), r"is parametrised"),
         (nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), r"nothing of Sequential can be made"),
         (nn.Flatten(), r"nothing of Flatten"),
     ],
@@ -226,6 +234,12 @@ def test_what_cannot_be_analysed_says_why(model: nn.Module, message: str) -> Non
     with pytest.raises(ConfigError, match=message) as caught:
         elastic(model, example())
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_module_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"is a OptimizedModule.*give the plain module"):
+        elastic(torch.compile(PlainCNN()), example())
 
 
 def test_layers_that_share_weights_are_fixed_and_named() -> None:

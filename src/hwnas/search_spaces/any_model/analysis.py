@@ -6,7 +6,9 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.any_model.axes import Axis
@@ -134,7 +136,7 @@ def _wanted(
     for parameter, before in zip(network.parameters(), asked, strict=True):
         parameter.requires_grad_(before)
     wanted: dict[ChannelGroup, tuple[int, ...]] = {}
-    barred = _reused(network, example) | _tied(network)
+    barred = _reused(network, example) | _tied(network) | _parametrised(network)
     for group in with_heads:
         names = [member.axis.name for member in group.members]
         shared = next((barred[name] for name in names if name in barred), "")
@@ -152,7 +154,8 @@ def _wanted(
             )
         else:
             wanted[group] = widths
-    return wanted, fixed
+    grouped = {member.axis.name for group in with_heads for member in group.members}
+    return wanted, {name: why for name, why in barred.items() if name not in grouped} | fixed
 
 
 def _with_heads(
@@ -229,6 +232,16 @@ def _tied(network: nn.Module) -> dict[str, str]:
     return found
 
 
+def _parametrised(network: nn.Module) -> dict[str, str]:
+    """Layers whose weights are computed from others, such as by weight normalisation."""
+    return {
+        name: f"the weight of {name!r} is parametrised; apply torch.nn.utils.parametrize."
+        "remove_parametrizations"
+        for name, module in network.named_modules()
+        if parametrize.is_parametrized(module)
+    }
+
+
 def _within(name: str, modules: Iterable[str]) -> bool:
     return any(name == module or name.startswith(f"{module}.") for module in modules)
 
@@ -244,6 +257,11 @@ def _check_options(
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"space elastic: the model is a {type(model).__name__}; expected a torch.nn.Module"
+        )
+    if isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"):
+        raise ConfigError(
+            f"space elastic: the model is a {type(model).__name__}, whose code is settled; give "
+            "the plain module that was scripted, traced or compiled"
         )
     if not isinstance(example, Tensor) or example.dim() != 4 or not len(example):
         given = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -49,7 +50,8 @@ def named_elastic(
         min_depth: See `elastic`.
         keep: See `elastic`.
         pretrained: Whether the model comes with trained weights, which the supernet then learns
-            from. If None, that is so with a file of ``weights``, and with a model of ``hf:``.
+            from. If None, that is so with a file of ``weights``, and with a model of ``hf:`` that
+            has as many outputs as are wanted.
         folder: Where a relative path starts.
 
     Raises:
@@ -60,12 +62,12 @@ def named_elastic(
     height, width, channels = image_shape
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = make_model(model, image_shape, outputs, pretrained=not weights)
+        network = make_model(model, image_shape, outputs, not weights, folder)
         example = torch.randn(2, channels, height, width)
     if weights:
         load_weights(network, folder / Path(os.path.expandvars(weights)).expanduser())
     if pretrained is None:
-        pretrained = bool(weights) or model.startswith("hf:")
+        pretrained = bool(weights) or (isinstance(network, Logits) and network.trained)
     space = elastic(
         network,
         example,
@@ -87,7 +89,11 @@ def named_elastic(
 
 
 def make_model(
-    name: str, image_shape: tuple[int, int, int], outputs: int, pretrained: bool = True
+    name: str,
+    image_shape: tuple[int, int, int],
+    outputs: int,
+    pretrained: bool = True,
+    folder: Path = Path(),
 ) -> nn.Module:
     """A model by its name in a recipe.
 
@@ -96,13 +102,15 @@ def make_model(
         image_shape: Height, width and channels.
         outputs: Length of the output vector.
         pretrained: Whether a model of ``hf:`` comes with its weights; those of ``timm:`` never do.
+        folder: Where a relative path behind ``hf:`` starts.
 
     Raises:
         ConfigError: The name is unknown, its library is not installed, or building it fails.
     """
     library, _, rest = name.partition(":")
     if library in _LIBRARIES:
-        return _LIBRARIES[library](rest, image_shape, outputs, pretrained)
+        make = _LIBRARIES[library]
+        return make(rest, image_shape, outputs, pretrained, folder)
     if ":" not in name:
         raise ConfigError(
             f"space.model is {name!r}; expected 'package.module:function', 'timm:NAME' or 'hf:NAME'"
@@ -129,11 +137,9 @@ def _called(name: str, factory: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _from_timm(
-    name: str, image_shape: tuple[int, int, int], outputs: int, pretrained: bool
+    name: str, image_shape: tuple[int, int, int], outputs: int, pretrained: bool, folder: Path
 ) -> nn.Module:
-    _require("timm", f"timm:{name}")
-    import timm
-
+    timm = _library("timm", f"timm:{name}")
     try:
         made: nn.Module = timm.create_model(
             name, pretrained=False, num_classes=outputs, in_chans=image_shape[2]
@@ -148,11 +154,12 @@ class Logits(nn.Module):
 
     Args:
         model: An image classifier.
+        trained: Whether all of its weights are.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, trained: bool) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.trained = model, trained
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (N, outputs) of images (N, C, H, W)."""
@@ -161,29 +168,44 @@ class Logits(nn.Module):
 
 
 def _from_transformers(
-    name: str, image_shape: tuple[int, int, int], outputs: int, pretrained: bool
+    name: str, image_shape: tuple[int, int, int], outputs: int, pretrained: bool, folder: Path
 ) -> nn.Module:
-    _require("transformers", f"hf:{name}")
-    from transformers import AutoConfig, AutoModelForImageClassification
-
-    maker = AutoModelForImageClassification
+    library = _library("transformers", f"hf:{name}")
+    maker = library.AutoModelForImageClassification
+    source = str(folder / name) if (folder / name).is_dir() else name
     try:
-        if pretrained:
-            made = maker.from_pretrained(
-                name, num_labels=outputs, ignore_mismatched_sizes=True, use_safetensors=True
-            )
-        else:
-            made = maker.from_config(AutoConfig.from_pretrained(name, num_labels=outputs))
+        if not pretrained:
+            config = library.AutoConfig.from_pretrained(source, num_labels=outputs)
+            return Logits(maker.from_config(config), trained=False)
+        made, loaded = maker.from_pretrained(
+            source,
+            num_labels=outputs,
+            ignore_mismatched_sizes=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
     except Exception as error:  # network, names and formats fail in many types there
-        raise ConfigError(f"space.model 'hf:{name}': {str(error).splitlines()[0]}") from error
-    return Logits(made)
+        reason = (str(error).splitlines() or [type(error).__name__])[0].removesuffix(".")
+        raise ConfigError(
+            f"space.model 'hf:{name}': {reason}. Give the name of an image classifier on the hub, "
+            "or a folder that `save_pretrained` has made"
+        ) from error
+    # A head for other outputs is there at random: no teacher.
+    return Logits(made, not loaded["missing_keys"] and not loaded["mismatched_keys"])
 
 
-def _require(package: str, name: str) -> None:
+def _library(package: str, name: str) -> Any:
     if find_spec(package) is None:
         raise ConfigError(
             f"space.model {name!r}: {package} is not installed; run: pip install {package}"
         )
+    try:
+        return importlib.import_module(package)
+    except Exception as error:  # an installation may be broken in any way
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(
+            f"space.model {name!r}: {package} does not import ({type(error).__name__}: {reason})"
+        ) from error
 
 
 _LIBRARIES = {"hf": _from_transformers, "timm": _from_timm}

@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from hwnas.search_spaces.any_model.blocks import Run
 from hwnas.search_spaces.any_model.cutting import Cut, cut, plan, segments_of, shapes_of
 from hwnas.search_spaces.any_model.groups import ChannelGroup
+from hwnas.search_spaces.any_model.parts import KnownParts, known_parts
 from hwnas.search_spaces.any_model.skeletons import ElasticSkeletons
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choices import Choice, Option, When
 from hwnas.search_spaces.space import SearchSpace, Segments
+from hwnas.search_spaces.steps import PartTable
 
 __all__ = ["ElasticSpace", "Fixed"]
 
@@ -115,6 +119,28 @@ class ElasticSpace(SearchSpace):
     def skeletons(self, shared: Container[str]) -> ElasticSkeletons:
         """See `SearchSpace.skeletons`: put together in microseconds."""
         return ElasticSkeletons(self, self._blank, self._groups, self._width, self._runs, shared)
+
+    def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:
+        """See `SearchSpace.parts`; learned from some traces when it is first asked for."""
+        return None if self._parts is None else self._parts.of(codes)
+
+    def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+        """How many of the blocks that may be left out are there, (N,)."""
+        if self._parts is None:
+            return None
+        depths = [
+            np.array(c.options)[codes[:, i]] for i, c in enumerate(self.choices[: len(self._runs)])
+        ]
+        return np.asarray(np.sum([np.zeros(len(codes)), *depths], axis=0), dtype=np.int64)
+
+    @cached_property
+    def _parts(self) -> KnownParts | None:
+        widths = {
+            choice.name: tuple(self._width(choice.name, option) for option in choice.options)
+            for choice in self.choices
+            if choice.name in self._groups
+        }
+        return known_parts(self, widths, self._runs)
 
     def _cut(self, architecture: Architecture) -> Cut:
         values = self.check(architecture).as_dict()

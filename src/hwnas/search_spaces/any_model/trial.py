@@ -254,7 +254,7 @@ def _place(error: BaseException, network: nn.Module) -> str:
     names = {id(module): name for name, module in network.named_modules()}
     module = line = ""
     for frame, number in traceback.walk_tb(error.__traceback__):
-        owner = id(frame.f_locals.get("self"))
+        owner = id(frame.f_locals.get(next(iter(frame.f_code.co_varnames), "")))
         if owner in names:
             module = names[owner] or type(network).__name__
             if f"{os.sep}torch{os.sep}" not in frame.f_code.co_filename:
