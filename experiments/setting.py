@@ -42,14 +42,15 @@ class Setting:
         self.seeds: list[int] = arguments.seeds
         self.work: Path = arguments.work
         self._path: Path = arguments.recipe
-        self._overrides = [*overrides, *arguments.set]
+        self._overrides, self._set = list(overrides), list(arguments.set)
         settings = {"recipe": replace(self.experiment(0).recipe, seed=0).hash, **config}
         self.answers = Results(arguments.out / "results.jsonl", settings)
         self.observations = Results(arguments.out / "observations.jsonl", settings)
 
-    def experiment(self, seed: int) -> Experiment:
-        """The recipe of a seed."""
-        return Experiment.load(self._path, [*self._overrides, f"seed={seed}"])
+    def experiment(self, seed: int, filled_in: Sequence[str] = ()) -> Experiment:
+        """The recipe of a seed, with what it leaves open filled in as ``"table.key=value"``."""
+        overrides = [*self._overrides, *filled_in, *self._set, f"seed={seed}"]
+        return Experiment.load(self._path, overrides)
 
     def ingredients(self, seed: int) -> Ingredients:
         """Data, task and space of a seed."""

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.fashion_mnist.hand_scaled import Network, train_hand_scaled
+from experiments.fashion_mnist.hand_scaled import train_hand_scaled
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
-from hwnas.deploy import Bundle, Measurement, Target, measure
-from hwnas.deploy.bundle import MODEL
+from experiments.sides import of_bundle, rows_of
+from hwnas.deploy import Bundle, Target, measure
 from hwnas.errors import ConfigError
 from hwnas.progress import Silent
 from hwnas.run_folder import RunFolder
 from hwnas.search.front import hypervolume, reference_point
 from hwnas.search.training import load_weights
-from hwnas.stages.finalists import choose, make_bundles, read_bundles, score_of
+from hwnas.stages.finalists import choose, make_bundles, read_bundles
 from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.search import BASELINE, found
 
@@ -76,17 +76,17 @@ def observe(setting: Setting, widths: Sequence[float], seed: int) -> list[Row]:
         )
     networks = [
         *(
-            _of_bundle(HWNAS, bundle, ingredients)
+            of_bundle(HWNAS, bundle, ingredients)
             for bundle in read_bundles(run / "bundles").values()
         ),
-        *(_of_bundle(RANDOM, bundle, ingredients) for bundle in random_bundles),
+        *(of_bundle(RANDOM, bundle, ingredients) for bundle in random_bundles),
         *hand,
     ]
-    models = {f"{network.side} {network.id}": network.onnx for network in networks}
+    models = {network.subject: network.onnx for network in networks}
     measured = measure(models, Target.parse(target))
     n = len(ingredients.data.test)
     return [
-        *(row for x in networks for row in rows_of(x, measured[f"{x.side} {x.id}"], n, seed)),
+        *(row for x in networks for row in rows_of(x, measured[x.subject], n, seed)),
         *(Row("training_seconds", side, seed, s, "s", 1) for side, s in spent.items()),
     ]
 
@@ -103,41 +103,6 @@ def bundles_of_random_search(
         with cores(ingredients.recipe):
             make_bundles(job, goal, trials, weights, folder, lambda share, detail="": None)
     return list(read_bundles(folder).values())
-
-
-def _of_bundle(side: str, bundle: Bundle, ingredients: Ingredients) -> Network:
-    metric = ingredients.task.metrics[0].name
-    workload = ingredients.space.workload(bundle.architecture)
-    return Network(
-        side,
-        bundle.architecture.id,
-        bundle.folder / MODEL,
-        score_of(bundle, metric, "validation")["value"],
-        score_of(bundle, metric, "test")["value"],
-        workload.macs,
-        workload.params,
-        bundle.architecture.to_json(),
-    )
-
-
-def rows_of(network: Network, measured: Measurement, n: int, seed: int) -> list[Row]:
-    """Test error and latency of one network."""
-    subject, error = f"{network.side} {network.id}", 1 - network.test
-    details = {
-        "side": network.side,
-        "latency_ms": measured.latency_ms,
-        "validation_accuracy": network.validation,
-        "macs": network.macs,
-        "params": network.params,
-        "architecture": network.architecture,
-    }
-    deviation = {"standard_error": (error * (1 - error) / n) ** 0.5}
-    quantiles = {"p20": measured.headline.p20, "p80": measured.headline.p80}
-    about = {"target": measured.target, "clock": measured.clock, "contended": measured.contended}
-    return [
-        Row("test_error", subject, seed, error, "fraction", n, deviation, details),
-        Row("latency", subject, seed, measured.latency_ms, "ms", measured.n, quantiles, about),
-    ]
 
 
 def judge(rows: Sequence[Row], seed: int) -> list[Row]:

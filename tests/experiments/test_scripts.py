@@ -56,6 +56,45 @@ EXPECTED = {
 }
 
 
+OWN = {
+    "hybrid_latency": (
+        [
+            *("--cases", "small", "--networks", "3", "--timed", "4", "--seeds", "0"),
+            *("--block", "4", "--workers", "0"),
+        ],
+        {("spearman", "small default"), ("coverage_of_90", "small default")},
+        "small: timed ",
+    ),
+    "own_models": (
+        [
+            *("--models", "cnn", "--widths", "0.5", "1.0", "--rivals", "scratch", "sliced"),
+            *("--pretraining", "0.02"),
+            *(
+                part
+                for setting in TOY
+                for part in ("--set", setting)
+                if ".preset" not in setting
+                and ".stem_" not in setting
+                and ".resolution" not in setting
+            ),
+            *("--set", "deploy.top=2"),
+        ],
+        {("hypervolume_ratio", "cnn elastic / scratch"), ("seconds", "cnn sliced")},
+        "seed 0: ",
+    ),
+    "cifar10": (
+        [
+            *("--seeds", "0", "--rivals", "2", "--targets", "cpu-onnxruntime-fp32-b1-t1"),
+            *(part for setting in TOY for part in ("--set", setting)),
+            *("--set", "deploy.top=2"),
+        ],
+        {("hypervolume_ratio", "best / published"), ("seconds", "published")},
+        "seed 0: ",
+    ),
+}
+"""Options, some answers, and what is printed only before something is done."""
+
+
 def run(script: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"experiments.{script}.run", "--out", str(folder / "out")]
     command += ["--work", str(folder / "work"), *options]
@@ -92,6 +131,17 @@ def test_masks_of_bundles_score_what_is_recorded(tmp_path: Path, hwnas_data: Pat
     for (metric, pick), row in answers.items():
         if metric == "test_mean_iou":
             assert answers["mean_iou_of_masks", pick].value == pytest.approx(row.value, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", OWN)
+def test_a_script_with_options_of_its_own_does_nothing_twice(script: str, tmp_path: Path) -> None:
+    options, expected, prefix = OWN[script]
+    first, second = (run(script, tmp_path, *options) for _ in range(2))
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    assert {(r.metric, r.subject) for r in read_rows(tmp_path / "out/results.jsonl")} >= expected
+    assert prefix in first.stdout
+    assert prefix not in second.stdout
 
 
 def test_bad_input_is_one_line_and_status_2(tmp_path: Path) -> None:

@@ -1,0 +1,150 @@
+"""Networks that are trained by themselves, each for the same time: the rivals of a search."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from experiments.sides import Network
+from hwnas.atomic import write_json
+from hwnas.deploy import export_onnx
+from hwnas.search.cluster import map_tasks
+from hwnas.search.evaluate import Evaluation, recalibrate, score
+from hwnas.search.task import smoothed
+from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
+from hwnas.search_spaces.workload import trace
+from hwnas.stages.job import Ingredients, content_hash
+
+__all__ = ["Alone", "seconds_each", "train_alone", "weights_of"]
+
+_RECALIBRATION_IMAGES = 2048
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A network to be trained by itself.
+
+    Attributes:
+        name: Of its files.
+        build: Makes it, with the weights that it starts from; random ones come from torch's own
+            generator.
+        input_shape: Channels, height and width.
+        about: What it is, as JSON; a network of another description is another one.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    input_shape: tuple[int, int, int]
+    about: Mapping[str, object] = field(default_factory=dict)
+
+
+def seconds_each(seconds: float, count: int, at_once: int) -> float:
+    """Equal shares of the time on the clock of all cores."""
+    return seconds / math.ceil(count / at_once)
+
+
+def weights_of(folder: Path, name: str) -> Path:
+    """Where `train_alone` keeps the weights of a network."""
+    return folder / f"{name}.safetensors"
+
+
+def train_alone(
+    side: str,
+    networks: Sequence[Alone],
+    ingredients: Ingredients,
+    trainings: Sequence[TrainConfig],
+    folder: Path,
+    at_once: int,
+) -> tuple[list[Network], float]:
+    """Train, test and export networks, as many side by side as there are cores, if Ray is running.
+
+    Args:
+        side: Whose they are.
+        networks: To be trained.
+        ingredients: Data and task; weights are drawn from the recipe's seed.
+        trainings: What each of them gets, one after the other.
+        folder: For checkpoints and results; what is finished there is not done again.
+        at_once: How many are trained side by side, on one core each.
+
+    Returns:
+        The networks, and how many seconds they were trained, side by side.
+    """
+    shared = side, ingredients, tuple(trainings), folder
+    found = list(map_tasks(_trained, shared, [(network,) for network in networks], at_once))
+    spent = sum(seconds for _, seconds in found) / min(at_once, len(networks))
+    return [network for network, _ in found], spent
+
+
+def _trained(
+    shared: tuple[str, Ingredients, tuple[TrainConfig, ...], Path], network: Alone
+) -> tuple[Network, float]:
+    side, ingredients, trainings, folder = shared
+    done, onnx = folder / f"{network.name}.json", folder / f"{network.name}.onnx"
+    recipe, about = ingredients.recipe, dict(network.about)
+    run = content_hash(ingredients.data.fingerprint, repr(ingredients.task), trainings,
+                       recipe.seed, network.name, network.input_shape, about)  # fmt: skip
+    found: dict[str, Any] = json.loads(done.read_text(encoding="utf-8")) if done.exists() else {}
+    if found.get("run") != run or not onnx.exists():
+        print(f"seed {recipe.seed}: training {side} {network.name}", flush=True)
+        found = {"run": run, **_train(network, ingredients, trainings, run, onnx)}
+        write_json(done, found)
+    metric = ingredients.task.metrics[0].name
+    scores = {
+        split: Evaluation.from_json(found[split]).values[metric] for split in ("validation", "test")
+    }
+    trained = Network(
+        side,
+        network.name,
+        onnx,
+        scores["validation"],
+        scores["test"],
+        found["macs"],
+        found["params"],
+        about,
+    )
+    return trained, float(found["seconds"])
+
+
+def _train(
+    network: Alone,
+    ingredients: Ingredients,
+    trainings: Sequence[TrainConfig],
+    run: str,
+    onnx: Path,
+) -> dict[str, object]:
+    """To a tested ONNX file; a training that was cut short goes on from its checkpoint."""
+    recipe, task, data = ingredients.recipe, ingredients.task, ingredients.data
+    shape = network.input_shape
+    torch.manual_seed(recipe.seed)
+    module = network.build().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    seconds, epochs, checkpoints = 0.0, 0.0, []
+    for number, config in enumerate(trainings):
+        checkpoint = onnx.with_name(f"{network.name}.{number}.checkpoint")
+        step = NetworkStep(module, smoothed(task, config.label_smoothing), shape)
+        end = fit(module, step, data.train, config, recipe.seed, checkpoint=checkpoint, run=run)
+        seconds += end.seconds
+        epochs += end.step * config.batch_size / len(data.train)
+        checkpoints.append(checkpoint)
+    recalibrate(module, task, data.train.first(_RECALIBRATION_IMAGES), shape)
+    validation = score(module, task, data.validation, shape, "validation")
+    test = score(module, task, data.test, shape, "test")
+    workload = trace(module, shape)
+    save_weights(weights_of(onnx.parent, network.name), module.state_dict())
+    export_onnx(module, shape, onnx)
+    for checkpoint in checkpoints:
+        checkpoint.unlink(missing_ok=True)
+    return {
+        "seconds": seconds,
+        "epochs": epochs,
+        "validation": validation.to_json(),
+        "test": test.to_json(),
+        "macs": workload.macs,
+        "params": workload.params,
+    }

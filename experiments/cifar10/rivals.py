@@ -1,0 +1,119 @@
+"""The rivals: published networks at several widths and resolutions.
+
+MobileNetV3 as published (Howard et al., ICCV 2019, tables 1 and 2), classifier and all; residual
+networks for small images (He et al., CVPR 2016, section 4.2), with three stages of three blocks as
+in ResNet-20, and with four stages of two blocks as in ResNet-18.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from torch import Tensor, nn
+
+from experiments.alone import Alone
+from hwnas.search_spaces import MobileNetSpace
+from hwnas.search_spaces.cifar_resnet import BasicBlock
+from hwnas.search_spaces.layers import ConvNormAct, make_divisible
+from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
+from hwnas.search_spaces.mobilenet.presets import PRESETS
+
+__all__ = ["RIVALS", "Rival"]
+
+_PUBLISHED = (224, 224, 3)
+_LARGE = PRESETS["mobilenet-v3-large"](_PUBLISHED)
+_SMALL = replace(
+    _LARGE,
+    stages=(
+        Stage(16, 2, (1,), (3,), (1,), True, "relu"),
+        Stage(24, 2, (1,), (3,), (4.5,), False, "relu"),  # 72 of 16
+        Stage(24, 1, (1,), (3,), (3.67,), False, "relu"),  # 88 of 24
+        Stage(40, 2, (1,), (5,), (4,), True),  # 96 of 24
+        Stage(40, 1, (2,), (5,), (6,), True),
+        Stage(48, 1, (2,), (5,), (3,), True),  # 120 of 40, 144 of 48
+        Stage(96, 2, (3,), (5,), (6,), True),
+    ),
+    head_channels=576,
+    feature_channels=1024,
+)
+_RESNETS = {"resnet-20": ((16, 32, 64), 3), "resnet-18": ((64, 128, 256, 512), 2)}
+"""Channels of the stages, and blocks in each."""
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A published network, scaled.
+
+    Attributes:
+        family: Which.
+        width: Multiplier of all channels.
+        resolution: Height and width of the input, in pixels.
+    """
+
+    family: Literal["mobilenet-v3-small", "mobilenet-v3-large", "resnet-20", "resnet-18"]
+    width: float
+    resolution: int
+
+    def build(self, in_channels: int, outputs: int) -> nn.Module:
+        """A plain module: (N, in_channels, resolution, resolution) -> (N, outputs)."""
+        if self.family in _RESNETS:
+            channels, blocks = _RESNETS[self.family]
+            wide = [make_divisible(c * self.width) for c in channels]
+            return ResNet(in_channels, wide, blocks, outputs)
+        config = _SMALL if self.family == "mobilenet-v3-small" else _LARGE
+        return _mobilenet(replace(config, in_channels=in_channels, outputs=outputs), self)
+
+    def alone(self, in_channels: int, outputs: int) -> Alone:
+        """To be trained by itself."""
+        shape = (in_channels, self.resolution, self.resolution)
+        name = f"{self.family}-w{self.width:g}-r{self.resolution}"
+        return Alone(name, partial(self.build, in_channels, outputs), shape, dict(vars(self)))
+
+
+def _mobilenet(config: MobileNetConfig, rival: Rival) -> nn.Module:
+    """Dropout is left out: small networks that are trained for minutes do not overfit."""
+    scaled = replace(config, width=(rival.width,), resolution=(rival.resolution,), dropout=0.0)
+    space = MobileNetSpace(scaled)
+    return space.build(space.smallest())
+
+
+class ResNet(nn.Module):
+    """Stages of basic blocks, each after the first at half the size: (N, C, H, W) -> (N, outputs).
+
+    Args:
+        in_channels: C.
+        channels: Of each stage; the first convolution has those of the first.
+        blocks: In each stage.
+        outputs: Length of the output vector.
+    """
+
+    def __init__(self, in_channels: int, channels: list[int], blocks: int, outputs: int) -> None:
+        super().__init__()
+        self.stem = ConvNormAct(in_channels, channels[0], 3, activation="relu")
+        stages, before = [], channels[0]
+        for s, wide in enumerate(channels):
+            for b in range(blocks):
+                stages.append(BasicBlock(before, wide, 2 if s and not b else 1))
+                before = wide
+        self.stages = nn.Sequential(*stages)
+        self.classifier = nn.Linear(before, outputs)
+
+    def forward(self, images: Tensor) -> Tensor:
+        outputs: Tensor = self.classifier(self.stages(self.stem(images)).mean((2, 3)))
+        return outputs
+
+
+RIVALS = (
+    Rival("mobilenet-v3-small", 0.5, 64),
+    Rival("mobilenet-v3-small", 1.0, 64),
+    Rival("mobilenet-v3-large", 0.5, 64),
+    Rival("resnet-20", 0.5, 16),
+    Rival("resnet-20", 0.5, 32),
+    Rival("resnet-20", 1.0, 16),
+    Rival("resnet-20", 1.0, 32),
+    Rival("resnet-18", 0.125, 32),
+    Rival("resnet-18", 0.25, 16),
+    Rival("resnet-18", 0.25, 32),
+)

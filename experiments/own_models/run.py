@@ -1,0 +1,198 @@
+"""Is a model made elastic ahead of the same model scaled by width, after as many minutes?
+
+Per model and seed: the model is trained for a while; then a whole job finds faster ones within it.
+The rivals are the model at several widths, trained alone: from scratch, for the minutes of both;
+or begun with slices of the trained weights, for the minutes of the job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from experiments.alone import Alone, seconds_each, train_alone, weights_of
+from experiments.equal_accuracy import compared
+from experiments.own_models.models import MODELS
+from experiments.record import Row
+from experiments.setting import Setting, cores, main
+from experiments.sides import Network, measured_rows, of_bundle
+from hwnas.deploy import Target
+from hwnas.recipe import Recipe
+from hwnas.run_folder import RunFolder
+from hwnas.search.training import TrainConfig
+from hwnas.search_spaces import SearchSpace
+from hwnas.stages.finalists import read_bundles
+from hwnas.stages.job import Goal, Ingredients
+
+ELASTIC, SCRATCH, SLICED = "elastic", "scratch", "sliced"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--rivals", nargs="+", choices=(SCRATCH, SLICED), default=[SCRATCH])
+    parser.add_argument("--widths", type=float, nargs="+", default=[0.25, 0.5, 0.75, 1.0])
+    parser.add_argument("--pretraining", type=float, default=4.0, help="minutes, on one core")
+    parser.add_argument("--learning-rate", type=float, default=5e-3, help="from random weights")
+    parser.add_argument(
+        "--tuning", type=float, default=1.2,
+        help="epochs of a finalist's fine-tuning, as a share of those of the pretraining",
+    )  # fmt: skip
+
+
+def work(arguments: argparse.Namespace) -> None:
+    given = ("widths", "pretraining", "learning_rate", "tuning")
+    config = {name: getattr(arguments, name) for name in given}
+    setting = Setting(arguments, config, open_ends("cnn"))
+    for seed in setting.seeds:
+        missing = [m for m in arguments.models if not has_all(setting, m, seed, arguments.rivals)]
+        if missing:
+            pretrain(setting, missing, seed, arguments)
+        for model in arguments.models:
+            if model in missing:
+                setting.observations.put(observe(setting, model, seed, arguments))
+            setting.answer(judge(recorded(setting, model, seed), model, seed))
+    setting.show()
+
+
+def open_ends(model: str) -> list[str]:
+    """What the recipe leaves open, for a model that nobody has trained."""
+    return [
+        f'space.model="experiments.own_models.models:{model}"',
+        "deploy.finetune_epochs=1.0",
+    ]
+
+
+def recorded(setting: Setting, model: str, seed: int) -> list[Row]:
+    """What was observed of a model."""
+    rows = [row for row in setting.observations.rows if row.seed == seed]
+    return [row for row in rows if row.subject.startswith(f"{model} ")]
+
+
+def has_all(setting: Setting, model: str, seed: int, rivals: Sequence[str]) -> bool:
+    """Whether nothing is left to be observed of a model."""
+    rows = recorded(setting, model, seed)
+    found = {row.details["side"] for row in rows if row.metric == "test_error"}
+    return found >= {f"{model} {side}" for side in (ELASTIC, *rivals)}
+
+
+def pretrain(
+    setting: Setting, models: Sequence[str], seed: int, arguments: argparse.Namespace
+) -> None:
+    """Train the whole models, each on one core; what is trained already is not trained again."""
+    ingredients, folder = setting.ingredients(seed), setting.work / f"seed-{seed}" / "whole"
+    config = from_scratch(ingredients, 60 * arguments.pretraining, arguments)
+    whole = [replace(scaled(model, 1.0, ingredients), name=model) for model in models]
+    with cores(ingredients.recipe) as at_once:
+        train_alone("whole", whole, ingredients, [config], folder, at_once)
+
+
+def from_scratch(
+    ingredients: Ingredients, seconds: float, arguments: argparse.Namespace
+) -> TrainConfig:
+    """A training of so many seconds that begins with random weights."""
+    rate = arguments.learning_rate
+    train = ingredients.recipe.train
+    return replace(train, epochs=None, budget_minutes=seconds / 60, learning_rate=rate)
+
+
+def scaled(model: str, width: float, ingredients: Ingredients) -> Alone:
+    """A model at a width, with random weights."""
+    shape = ingredients.data.image_shape
+    build = partial(MODELS[model], shape, ingredients.task.outputs, width)
+    about = {"model": model, "width": width}
+    return Alone(f"width-{width:g}", build, (shape[2], *shape[:2]), about)
+
+
+def sliced(width: float, space: SearchSpace) -> Alone:
+    """The trained model with the part of each row of channels that matters most, all blocks."""
+    values = space.largest().as_dict()
+    for choice in space.choices:
+        if not choice.name.endswith(".depth"):
+            wanted = width * float(choice.options[-1])
+            values[choice.name] = min(choice.options, key=lambda o: abs(float(o) - wanted))
+    network = space.architecture(values)
+    shape = space.input_shape(network)
+    return Alone(f"width-{width:g}", partial(space.build, network), shape, network.to_json())
+
+
+def observe(setting: Setting, model: str, seed: int, arguments: argparse.Namespace) -> list[Row]:
+    """Make the networks of all sides, going on where that was stopped, and time them together."""
+    before, folder = setting.work / f"seed-{seed}" / "whole", setting.work / f"seed-{seed}" / model
+    weights = weights_of(before, model)
+    about = json.loads(weights.with_suffix(".json").read_text(encoding="utf-8"))
+    job = setting.experiment(
+        seed,
+        [
+            *open_ends(model),
+            f'space.weights="{weights.absolute()}"',
+            f"deploy.finetune_epochs={arguments.tuning * about['epochs']:.2f}",
+        ],
+    )
+    print(f"seed {seed}: the whole job for {model}", flush=True)
+    job.run(folder / "run")
+    ingredients = Ingredients.prepare(job.recipe, job.folder, folder / "run" / "cache")
+    with RunFolder.open(folder / "run") as opened:
+        seconds = sum(stage.wall_s for stage in opened.stages.values())
+    bundles = read_bundles(folder / "run" / "bundles").values()
+    networks = [of_bundle(f"{model} {ELASTIC}", bundle, ingredients) for bundle in bundles]
+    spent = {ELASTIC: seconds + 60 * arguments.pretraining / processes(job.recipe)}
+    spent |= {SCRATCH: spent[ELASTIC], SLICED: seconds}
+    with cores(job.recipe) as at_once:
+        for side in arguments.rivals:
+            networks += rivals(side, model, ingredients, spent[side], folder, at_once, arguments)
+    print(f"seed {seed}: timing {len(networks)} networks of {model}", flush=True)
+    targets = [Target.parse(name) for name in Goal(job.recipe.objective).targets]
+    return [
+        *measured_rows(networks, targets, ingredients, seed),
+        *(Row("seconds", f"{model} {side}", seed, spent[side], "s", 1)
+          for side in (ELASTIC, *arguments.rivals)),
+    ]  # fmt: skip
+
+
+def processes(recipe: Recipe) -> int:
+    """How many networks are trained side by side."""
+    return (os.cpu_count() or 1) if recipe.workers else 1
+
+
+def rivals(
+    side: str,
+    model: str,
+    ingredients: Ingredients,
+    seconds: float,
+    folder: Path,
+    at_once: int,
+    arguments: argparse.Namespace,
+) -> list[Network]:
+    """The networks of a rival, which share the seconds."""
+    share = seconds_each(seconds, len(arguments.widths), at_once)
+    if side == SCRATCH:
+        wanted = [scaled(model, width, ingredients) for width in arguments.widths]
+        config = from_scratch(ingredients, share, arguments)
+    else:
+        wanted = [sliced(width, ingredients.space) for width in arguments.widths]
+        config = replace(ingredients.recipe.train, epochs=None, budget_minutes=share / 60)
+    name = f"{model} {side}"
+    return train_alone(name, wanted, ingredients, [config], folder / side, at_once)[0]
+
+
+def judge(rows: Sequence[Row], model: str, seed: int) -> list[Row]:
+    """The elastic model against each rival that was observed."""
+    sides = {row.details["side"] for row in rows if row.metric == "test_error"}
+    ours = f"{model} {ELASTIC}"
+    found = [
+        row
+        for side in (SCRATCH, SLICED)
+        if f"{model} {side}" in sides
+        for row in compared(rows, ours, f"{model} {side}", seed, f"{ours} / {side}")
+    ]
+    return [*found, *(row for row in rows if row.metric == "seconds")]
+
+
+if __name__ == "__main__":
+    here = Path(__file__).parent
+    main(here, __doc__, work, add_options, seeds=[0], recipe=here / "recipe.toml")

@@ -1,0 +1,145 @@
+"""Trained networks of the sides of a comparison, and what is recorded of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from experiments.record import Row
+from hwnas.deploy import RUNTIMES, Bundle, Measurement, Session, Target, measure
+from hwnas.deploy.bundle import MODEL
+from hwnas.search.evaluate import score
+from hwnas.stages.finalists import score_of
+from hwnas.stages.job import Ingredients
+
+__all__ = ["Network", "measured_rows", "of_bundle", "rows_of"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained network of one of the sides.
+
+    Attributes:
+        side: Whose it is.
+        id: Unique on its side.
+        onnx: Where it is.
+        validation: Accuracy on the validation images, in 0..1.
+        test: Accuracy on the test images, in 0..1.
+        macs: Multiply-accumulates of one image.
+        params: Trainable parameters.
+        architecture: What it is, as JSON.
+    """
+
+    side: str
+    id: str
+    onnx: Path
+    validation: float
+    test: float
+    macs: int
+    params: int
+    architecture: Mapping[str, object]
+
+    @property
+    def subject(self) -> str:
+        """Of its rows; unique in a comparison."""
+        return f"{self.side} {self.id}"
+
+
+def of_bundle(side: str, bundle: Bundle, ingredients: Ingredients) -> Network:
+    """A finalist of a run."""
+    metric = ingredients.task.metrics[0].name
+    workload = ingredients.space.workload(bundle.architecture)
+    return Network(
+        side,
+        bundle.architecture.id,
+        bundle.folder / MODEL,
+        score_of(bundle, metric, "validation")["value"],
+        score_of(bundle, metric, "test")["value"],
+        workload.macs,
+        workload.params,
+        bundle.architecture.to_json(),
+    )
+
+
+def rows_of(network: Network, measured: Measurement, n: int, seed: int) -> list[Row]:
+    """Test error and latency of one network on one target.
+
+    Args:
+        network: Of either side.
+        measured: What it took.
+        n: How many test images there are.
+        seed: Of the rows.
+    """
+    error = 1 - network.test
+    details = {
+        "side": network.side,
+        "latency_ms": measured.latency_ms,
+        "validation_accuracy": network.validation,
+        "macs": network.macs,
+        "params": network.params,
+        "architecture": network.architecture,
+    }
+    deviation = {"standard_error": (error * (1 - error) / n) ** 0.5}
+    quantiles = {"p20": measured.headline.p20, "p80": measured.headline.p80}
+    about = {"target": measured.target, "clock": measured.clock, "contended": measured.contended}
+    latency = measured.latency_ms
+    return [
+        Row("test_error", network.subject, seed, error, "fraction", n, deviation, details),
+        Row("latency", network.subject, seed, latency, "ms", measured.n, quantiles, about),
+    ]
+
+
+def measured_rows(
+    networks: Sequence[Network], targets: Sequence[Target], ingredients: Ingredients, seed: int
+) -> list[Row]:
+    """Time the networks of all sides against each other; each counts at its own best target.
+
+    Where a target computes in less than 32 bits, networks are tested anew as they run there.
+
+    Returns:
+        The rows of `rows_of`, and one for each network and target.
+    """
+    models = {network.subject: network.onnx for network in networks}
+    found = {target.name: measure(models, target) for target in targets}
+    n, rows = len(ingredients.data.test), []
+    for network in networks:
+        name = min(found, key=lambda target: found[target][network.subject].latency_ms)
+        target = Target.parse(name)
+        if target.format != "fp32":
+            network = _tested_on(network, target, ingredients)
+        rows += rows_of(network, found[name][network.subject], n, seed)
+        rows += [
+            Row("latency_on", f"{network.subject} {target}", seed, m.latency_ms, "ms", m.n,
+                details={"wall_ms": m.wall_ms.p50, "anchor_ms": m.anchor_ms,
+                         "contended": m.contended})
+            for target, measurements in found.items()
+            for m in [measurements[network.subject]]
+        ]  # fmt: skip
+    return rows
+
+
+def _tested_on(network: Network, target: Target, ingredients: Ingredients) -> Network:
+    """With the accuracies that its file has in the format of a target."""
+    task, data, runtime = ingredients.task, ingredients.data, RUNTIMES[target.device.runtime]
+    executable = runtime.prepare(network.onnx, target, network.onnx.parent)
+    running = _Running(runtime.load(executable, target))
+    _, height, width = running.session.input_shape
+    shape, metric = (data.image_shape[2], height, width), task.metrics[0].name
+    validation = score(running, task, data.validation, shape, "validation").values[metric]
+    test = score(running, task, data.test, shape, "test").values[metric]
+    return replace(network, validation=validation, test=test)
+
+
+class _Running(nn.Module):
+    """A session where a module is expected."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.from_numpy(self.session.run(images.numpy()).copy())

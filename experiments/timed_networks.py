@@ -1,0 +1,94 @@
+"""Untrained networks of a space, exported and timed against each other: a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from experiments.record import Row
+from hwnas.deploy import Measurement, Target, export_onnx, measure
+from hwnas.search.cluster import map_tasks
+from hwnas.search_spaces import Architecture, SearchSpace
+
+__all__ = ["exported", "latency_row", "timed_rows"]
+
+
+def exported(
+    space: SearchSpace, networks: Sequence[Architecture], folder: Path, workers: int = 0
+) -> dict[str, Path]:
+    """ONNX files by id; what is there already is not made again.
+
+    Args:
+        space: Where the networks are from.
+        networks: To be exported with random weights; a trained network is no faster.
+        folder: For the files.
+        workers: How many are exported side by side, if Ray is running.
+    """
+    models = {network.id: folder / f"{network.id}.onnx" for network in networks}
+    missing = [(n, models[n.id]) for n in networks if not models[n.id].exists()]
+    for done, _ in enumerate(map_tasks(_export, space, missing, workers), start=1):
+        if done % 10 == 0 or done == len(missing):
+            print(f"exported {done}/{len(missing)}", flush=True)
+    return models
+
+
+def _export(space: SearchSpace, network: Architecture, path: Path) -> None:
+    export_onnx(space.build(network), space.input_shape(network), path)
+
+
+def timed_rows(
+    space: SearchSpace,
+    roles: Mapping[str, Sequence[Architecture]],
+    target: Target,
+    seed: int,
+    folder: Path,
+) -> list[Row]:
+    """Time networks in one session, in which they take turns.
+
+    Args:
+        space: Where the networks are from.
+        roles: Networks by what they are for.
+        target: Where they run.
+        seed: Of the rows.
+        folder: For ONNX files.
+    """
+    networks = [(role, network) for role, some in roles.items() for network in some]
+    print(f"seed {seed}: exporting and timing {len(networks)} networks", flush=True)
+    models = exported(space, [network for _, network in networks], folder)
+    measured = measure(models, target)
+    return [
+        latency_row(space, network, measured[network.id], seed, {"role": role})
+        for role, network in networks
+    ]
+
+
+def latency_row(
+    space: SearchSpace,
+    network: Architecture,
+    measured: Measurement,
+    seed: int,
+    details: Mapping[str, object],
+    prefix: str = "",
+) -> Row:
+    """What a network took, with its architecture; its id, after the prefix, is the subject."""
+    workload = space.workload(network)
+    return Row(
+        "latency",
+        f"{prefix}{network.id}",
+        seed,
+        measured.latency_ms,
+        "ms",
+        measured.n,
+        {"p20": measured.headline.p20, "p80": measured.headline.p80},
+        {
+            **details,
+            "target": measured.target,
+            "clock": measured.clock,
+            "wall_ms": measured.wall_ms.p50,
+            "anchor_ms": measured.anchor_ms,
+            "contended": measured.contended,
+            "macs": workload.macs,
+            "params": workload.params,
+            "architecture": network.to_json(),
+        },
+    )
