@@ -14,7 +14,7 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces import Architecture, Choice, SearchSpace, Supernet, batch_norms, mobilenet
-from hwnas.search_spaces.skeletons import corner
+from hwnas.search_spaces.slots import corner
 
 SPACE = mobilenet((8, 8, 1), 10)
 

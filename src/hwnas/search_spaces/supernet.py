@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.search_spaces.architecture import Architecture
-from hwnas.search_spaces.skeletons import Piece, corner, pieces_of, slots_of
+from hwnas.search_spaces.slots import Piece, corner, pieces_of, slots_of
 from hwnas.search_spaces.space import SearchSpace
 
 __all__ = ["Supernet", "batch_norms"]

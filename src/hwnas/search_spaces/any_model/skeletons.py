@@ -29,7 +29,8 @@ from hwnas.search_spaces.any_model.cutting import (
 from hwnas.search_spaces.any_model.groups import ChannelGroup
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choices import Option
-from hwnas.search_spaces.skeletons import Piece, Skeleton, Slot
+from hwnas.search_spaces.skeletons import Skeleton
+from hwnas.search_spaces.slots import Piece, Slot
 from hwnas.search_spaces.space import SearchSpace
 
 __all__ = ["ElasticSkeletons"]
