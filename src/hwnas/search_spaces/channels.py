@@ -21,9 +21,9 @@ import torch
 from torch import nn
 
 from hwnas.errors import ConfigError
-from hwnas.search_spaces.any_model.analysis import narrow_groups
 from hwnas.search_spaces.any_model.cutting import Cut, cut, plan, segments_of, shapes_of
 from hwnas.search_spaces.any_model.groups import ChannelGroup
+from hwnas.search_spaces.any_model.narrowing import narrow_groups
 from hwnas.search_spaces.any_model.parts import KnownParts, known_parts
 from hwnas.search_spaces.any_model.skeletons import ElasticSkeletons
 from hwnas.search_spaces.any_model.trial import check_traceable, checked_output

@@ -273,3 +273,11 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], message: str)
 def test_something_else_than_images_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"\(3, 16, 16\); expected images"):
         elastic(PlainCNN(), torch.zeros(3, 16, 16))
+
+
+def test_every_layer_of_a_group_that_stays_is_listed() -> None:
+    space = elastic(seeded(ResNet), example(), keep=["layer2.0.shortcut"])
+    kept = {f.name for f in space.fixed if f.reason == "it was asked to stay as it is"}
+    made = {"layer2.0.conv2", "layer2.0.shortcut.0", "layer2.1.conv2", "layer2.2.conv2"}
+    taken = {"stem.0", "layer1.0.conv2", "layer1.1.conv2"}
+    assert kept == made | taken

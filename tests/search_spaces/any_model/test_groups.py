@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hwnas.search_spaces.any_model.analysis import narrow_groups
 from hwnas.search_spaces.any_model.groups import ChannelGroup
+from hwnas.search_spaces.any_model.narrowing import narrow_groups
 
 
 class Model(nn.Module):
