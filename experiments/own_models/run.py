@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pretraining", type=float, default=4.0, help="minutes, on one core")
     parser.add_argument("--learning-rate", type=float, default=5e-3, help="from random weights")
     parser.add_argument(
-        "--tuning", type=float, default=1.2,
+        "--tuning", type=float, default=1.6,
         help="epochs of a finalist's fine-tuning, as a share of those of the pretraining",
     )  # fmt: skip
 
