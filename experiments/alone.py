@@ -124,13 +124,12 @@ def _train(
     shape = network.input_shape
     torch.manual_seed(recipe.seed)
     module = network.build().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    seconds, epochs, checkpoints = 0.0, 0.0, []
+    seconds, checkpoints = 0.0, []
     for number, config in enumerate(trainings):
         checkpoint = onnx.with_name(f"{network.name}.{number}.checkpoint")
         step = NetworkStep(module, smoothed(task, config.label_smoothing), shape)
         end = fit(module, step, data.train, config, recipe.seed, checkpoint=checkpoint, run=run)
         seconds += end.seconds
-        epochs += end.step * config.batch_size / len(data.train)
         checkpoints.append(checkpoint)
     recalibrate(module, task, data.train.first(_RECALIBRATION_IMAGES), shape)
     validation = score(module, task, data.validation, shape, "validation")
@@ -142,7 +141,6 @@ def _train(
         checkpoint.unlink(missing_ok=True)
     return {
         "seconds": seconds,
-        "epochs": epochs,
         "validation": validation.to_json(),
         "test": test.to_json(),
         "macs": workload.macs,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +16,16 @@ from statistics import median
 from experiments.record import ROOT, Row, read_rows
 from hwnas.atomic import write_text
 
-__all__ = ["across", "crosstab", "filled", "headline_table", "latest", "markdown"]
+__all__ = ["across", "crosstab", "filled", "headline_table", "headlines", "latest", "markdown"]
 
 FOLDER = Path(__file__).parent
 START, END = "<!-- results -->", "<!-- /results -->"
-MISSING = "not recorded yet"
+NOTHING = "Not recorded yet."
 
 
 @dataclass(frozen=True)
 class Headline:
-    """A line of the table in the main README.
+    """A line of the table in the main README, from headlines.toml.
 
     Attributes:
         question: In words.
@@ -41,202 +42,10 @@ class Headline:
     subject: str
 
 
-HEADLINES = (
-    Headline(
-        "Test error against latency: hypervolume over hand-scaled MobileNetV3, equal training time",
-        "above 1",
-        "fashion_mnist",
-        "hypervolume_ratio",
-        "hwnas / hand-scaled",
-    ),
-    Headline(
-        "The same over random search on the same supernet",
-        "above 1",
-        "fashion_mnist",
-        "hypervolume_ratio",
-        "hwnas / random",
-    ),
-    Headline(
-        "CIFAR-10, latency at equal accuracy: published networks over the best of two spaces",
-        "at least 1.5",
-        "cifar10",
-        "speed_at_equal_accuracy",
-        "best / published",
-    ),
-    *(
-        Headline(
-            f"Hypervolume of a model made elastic over its widths, equal minutes: {name}",
-            "above 1",
-            "own_models",
-            "hypervolume_ratio",
-            f"{model} elastic / scratch",
-        )
-        for model, name in (
-            ("cnn", "a plain CNN"),
-            ("resnet", "ResNet-20"),
-            ("mobilenet", "a MobileNet"),
-            ("convnext", "a ConvNeXt"),
-            ("vit", "a vision transformer"),
-        )
-    ),
-    Headline(
-        "Ranking by the supernet: Kendall tau over that between two training seeds",
-        "at least 0.85",
-        "ranking",
-        "tau_quotient",
-        "supernet",
-    ),
-    Headline(
-        'The same where the smallest network is not in every step (train.sampling = "teacher")',
-        "at least 0.85",
-        "ranking",
-        "tau_quotient",
-        "supernet-teacher",
-    ),
-    Headline(
-        "Accuracy lost by trusting the supernet's top 3",
-        "small",
-        "ranking",
-        "regret_top3",
-        "supernet",
-    ),
-    Headline(
-        "Latency of unseen networks: Spearman after 20 timed ones",
-        "at least 0.95",
-        "predictor",
-        "spearman",
-        "default",
-    ),
-    Headline("The same: median error", "at most 8 %", "predictor", "median_error", "default"),
-    Headline(
-        "Networks of convolution and attention, 224x224 images: Spearman after 20 timed ones",
-        "over 0.97",
-        "hybrid_latency",
-        "spearman",
-        "large default",
-    ),
-    Headline(
-        "The same: Spearman of multiply-accumulates",
-        "less",
-        "hybrid_latency",
-        "spearman",
-        "large macs",
-    ),
-    Headline(
-        "Hypervolume lost after 100 evaluations, NAS-Bench-201: over the best rival (3 devices)",
-        "at most 0.6",
-        "search_quality",
-        "lost_ratio",
-        "nb201-calibrated guided/best-rival",
-    ),
-    Headline(
-        "The same over Optuna's TPE",
-        "at most 0.35",
-        "search_quality",
-        "lost_ratio",
-        "nb201-calibrated guided/tpe",
-    ),
-    Headline(
-        "The same with nothing known of latencies, over TPE",
-        "at most 0.7",
-        "search_quality",
-        "lost_ratio",
-        "nb201-unknown guided/tpe",
-    ),
-    Headline(
-        "Once-for-all's table, accuracy x operations: over the best rival",
-        "below 1",
-        "search_quality",
-        "lost_ratio",
-        "ofa-macs guided/best-rival",
-    ),
-    Headline(
-        "Tensorised NSGA-II, population 10,000, three objectives: speed over pymoo's",
-        "over 100",
-        "evolution",
-        "individuals a second",
-        "nsga2-10000 hwnas/pymoo",
-    ),
-    Headline(
-        "Networks and their recipes searched together: hypervolume over networks alone",
-        "above 1",
-        "joint_recipe",
-        "hypervolume_ratio",
-        "joint / fixed",
-    ),
-    Headline(
-        "A runtime and format that nobody has seen, 10 measurements: Spearman (range over seven)",
-        "over 0.97",
-        "latency_zoo",
-        "spearman",
-        "mean default-10",
-    ),
-    Headline("The same: median error", "under 6 %", "latency_zoo", "median_ape", "mean default-10"),
-    Headline(
-        "The same: share of measurements inside the 90 % interval",
-        "0.85 to 0.95",
-        "latency_zoo",
-        "coverage90",
-        "mean default-10",
-    ),
-    Headline(
-        "FBNet on unseen devices, 20 measurements: Spearman (range over six device sets)",
-        "over 0.87",
-        "predictors",
-        "spearman",
-        "fbnet-mean default",
-    ),
-    Headline(
-        "NAS-Bench-201 on three unseen devices, 10 measurements: Spearman",
-        "over 0.965",
-        "predictors",
-        "spearman",
-        "nb201-full-10 default",
-    ),
-    Headline(
-        "Energy on a Raspberry Pi 5, framework unseen, 10 measurements: error (range over three)",
-        "under 7.5 %",
-        "predictors",
-        "mape",
-        "energy-mean default",
-    ),
-    Headline(
-        "Peak memory in ONNX Runtime, 10 measurements: median error",
-        "under 10 %",
-        "peak_memory",
-        "median_error",
-        "large-224 cpu-onnxruntime-fp32-b1-t1 predictor",
-    ),
-    Headline(
-        "Matrix products of unseen ranges of sizes: error",
-        "under 10 %",
-        "gemm",
-        "mape",
-        "cpu-onnxruntime-fp32-b1-t1 held-out model",
-    ),
-    Headline(
-        "Engine beside evaluation, 12 choices, guided",
-        "at most 15 ms",
-        "engine",
-        "ms_per_trial",
-        "guided-12",
-    ),
-    Headline(
-        "The same with NSGA-II, 45 choices",
-        "at most 30 ms",
-        "engine",
-        "ms_per_trial",
-        "nsga2-45",
-    ),
-    Headline("Memory of the whole job", "under 4,000 MB", "engine", "peak_pss", "job"),
-    Headline(
-        "Training step of the supernet over that of the extracted network, 1 thread",
-        "at most 1.15",
-        "training_step",
-        "step_ratio",
-        "cpu-t1",
-    ),
-)
+def headlines() -> list[Headline]:
+    """The lines of the main README's table, in its order."""
+    tables = tomllib.loads((FOLDER / "headlines.toml").read_text(encoding="utf-8"))
+    return [Headline(**table) for table in tables["headline"]]
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:
@@ -249,7 +58,7 @@ def latest(rows: Sequence[Row]) -> list[Row]:
 def markdown(rows: Sequence[Row]) -> str:
     """A table of the median over seeds of each metric and subject, and where it comes from."""
     if not rows:
-        return MISSING[0].upper() + MISSING[1:] + "."
+        return NOTHING
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.metric, row.subject), []).append(row)
@@ -268,7 +77,7 @@ def markdown(rows: Sequence[Row]) -> str:
 def crosstab(rows: Sequence[Row]) -> str:
     """The same of subjects ``"case method"``: a line for each metric and case, methods across."""
     if not rows:
-        return MISSING[0].upper() + MISSING[1:] + "."
+        return NOTHING
     groups: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for row in rows:
         case, _, method = row.subject.rpartition(" ")
@@ -290,7 +99,7 @@ def crosstab(rows: Sequence[Row]) -> str:
 def across(rows: Sequence[Row]) -> str:
     """The same with a line for each subject, and metrics across."""
     if not rows:
-        return MISSING[0].upper() + MISSING[1:] + "."
+        return NOTHING
     groups: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         groups.setdefault(row.subject, {}).setdefault(row.metric, []).append(row)
@@ -322,15 +131,15 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
 
 
 def headline_table(folder: Path = FOLDER) -> str:
-    """The table of the main README."""
+    """The table of the main README: what is recorded of its lines."""
     lines = ["| question | wanted | found | recorded in |", "|---|---|---|---|"]
-    for headline in HEADLINES:
+    for headline in headlines():
         rows = latest(read_rows(folder / headline.experiment / "results.jsonl"))
         group = [r for r in rows if (r.metric, r.subject) == (headline.metric, headline.subject)]
-        found = MISSING
-        if group:
-            seeds = f"; {_seeds(group)} seeds" if _seeds(group) > 1 else ""
-            found = f"{_median(group)} ({_range(group)}{seeds})".replace("(-)", "(1 seed)")
+        if not group:
+            continue
+        seeds = f"; {_seeds(group)} seeds" if _seeds(group) > 1 else ""
+        found = f"{_median(group)} ({_range(group)}{seeds})".replace("(-)", "(1 seed)")
         place = f"[{headline.experiment}](experiments/{headline.experiment}/README.md)"
         lines.append(f"| {headline.question} | {headline.wanted} | {found} | {place} |")
     return "\n".join(lines)

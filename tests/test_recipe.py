@@ -1,5 +1,6 @@
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hwnas.errors import ConfigError
-from hwnas.recipe import read_recipe
+from hwnas.recipe import DeployConfig, read_recipe
 
 ISSUE = """
 name = "fashion-mnist-cpu"
@@ -279,3 +280,13 @@ def test_fine_tuning_is_the_training_with_its_own_budget(tiny_recipe: Path) -> N
     assert recipe.fine_tuning.batch_size == recipe.train.batch_size
     assert read_recipe(tiny_recipe, ["deploy.finetune_epochs=0"])[0].fine_tuning is None
     assert "deploy.finetune_epochs is -1" in refused(tiny_recipe, "deploy.finetune_epochs=-1")
+
+
+def test_fine_tuning_may_be_told_in_minutes(tiny_recipe: Path) -> None:
+    assert "both finetune_epochs and" in refused(tiny_recipe, "deploy.finetune_minutes=2")
+    recipe = replace(read_recipe(tiny_recipe)[0], deploy=DeployConfig(finetune_minutes=2))
+    assert recipe.fine_tuning is not None
+    assert (recipe.fine_tuning.epochs, recipe.fine_tuning.budget_minutes) == (None, 2)
+    unsaid = replace(recipe, deploy=DeployConfig()).fine_tuning
+    assert unsaid is not None
+    assert unsaid.epochs == 1

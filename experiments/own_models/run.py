@@ -8,7 +8,6 @@ or begun with slices of the trained weights, for the minutes of the job.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from experiments.alone import Alone, seconds_each, train_alone, weights_of
 from experiments.equal_accuracy import compared
+from experiments.over_cases import mean_over_cases
 from experiments.own_models.models import MODELS
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
@@ -38,14 +38,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--widths", type=float, nargs="+", default=[0.25, 0.5, 0.75, 1.0])
     parser.add_argument("--pretraining", type=float, default=4.0, help="minutes, on one core")
     parser.add_argument("--learning-rate", type=float, default=5e-3, help="from random weights")
-    parser.add_argument(
-        "--tuning", type=float, default=1.6,
-        help="epochs of a finalist's fine-tuning, as a share of those of the pretraining",
-    )  # fmt: skip
 
 
 def work(arguments: argparse.Namespace) -> None:
-    given = ("widths", "pretraining", "learning_rate", "tuning")
+    given = ("widths", "pretraining", "learning_rate")
     config = {name: getattr(arguments, name) for name in given}
     setting = Setting(arguments, config, open_ends("cnn"))
     for seed in setting.seeds:
@@ -55,16 +51,20 @@ def work(arguments: argparse.Namespace) -> None:
         for model in arguments.models:
             if model in missing:
                 setting.observations.put(observe(setting, model, seed, arguments))
-            setting.answer(judge(recorded(setting, model, seed), model, seed))
+        answers = [
+            row
+            for model in arguments.models
+            for row in judge(recorded(setting, model, seed), model, seed)
+        ]
+        every = {f"all {ELASTIC} /": [f"{model} {ELASTIC} /" for model in MODELS]}
+        means = [replace(row, seed=seed) for row in mean_over_cases(answers, every)]
+        setting.answer([*answers, *means])
     setting.show()
 
 
 def open_ends(model: str) -> list[str]:
-    """What the recipe leaves open, for a model that nobody has trained."""
-    return [
-        f'space.model="experiments.own_models.models:{model}"',
-        "deploy.finetune_epochs=1.0",
-    ]
+    """What the recipe leaves open."""
+    return [f'space.model="experiments.own_models.models:{model}"']
 
 
 def recorded(setting: Setting, model: str, seed: int) -> list[Row]:
@@ -124,15 +124,7 @@ def observe(setting: Setting, model: str, seed: int, arguments: argparse.Namespa
     """Make the networks of all sides, going on where that was stopped, and time them together."""
     before, folder = setting.work / f"seed-{seed}" / "whole", setting.work / f"seed-{seed}" / model
     weights = weights_of(before, model)
-    about = json.loads(weights.with_suffix(".json").read_text(encoding="utf-8"))
-    job = setting.experiment(
-        seed,
-        [
-            *open_ends(model),
-            f'space.weights="{weights.absolute()}"',
-            f"deploy.finetune_epochs={arguments.tuning * about['epochs']:.2f}",
-        ],
-    )
+    job = setting.experiment(seed, [*open_ends(model), f'space.weights="{weights.absolute()}"'])
     print(f"seed {seed}: the whole job for {model}", flush=True)
     job.run(folder / "run")
     ingredients = Ingredients.prepare(job.recipe, job.folder, folder / "run" / "cache")

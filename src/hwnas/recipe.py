@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,8 @@ __all__ = [
     "SpaceConfig",
     "read_recipe",
 ]
+
+_FINETUNE_EPOCHS = 1.0
 
 
 @dataclass(frozen=True)
@@ -145,21 +148,33 @@ class DeployConfig:
 
     Attributes:
         top: How many finalists become bundles.
-        finetune_epochs: Passes over the training images that each finalist gets on its own.
+        finetune_epochs: Passes over the training images that each finalist gets on its own; 1 if
+            ``finetune_minutes`` is not given either, and none if it is 0.
+        finetune_minutes: Training time that each finalist gets on its own, so that small ones get
+            more passes; either this or ``finetune_epochs``.
         finetune_learning_rate: At its peak.
     """
 
     top: int = 3
-    finetune_epochs: float = 1.0
+    finetune_epochs: float | None = None
+    finetune_minutes: float | None = None
     finetune_learning_rate: float = 1e-3
 
     def __post_init__(self) -> None:
         if self.top < 1:
             raise ConfigError(f"deploy.top is {self.top}; expected at least 1")
-        if self.finetune_epochs < 0 or self.finetune_learning_rate <= 0:
+        if self.finetune_epochs is not None and self.finetune_minutes is not None:
             raise ConfigError(
-                f"deploy.finetune_epochs is {self.finetune_epochs} and finetune_learning_rate "
-                f"{self.finetune_learning_rate}; expected at least 0 and above 0"
+                "[deploy] has both finetune_epochs and finetune_minutes; remove one of them"
+            )
+        for name in ("finetune_epochs", "finetune_minutes"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"deploy.{name} is {value}; expected at least 0")
+        if not (math.isfinite(self.finetune_learning_rate) and self.finetune_learning_rate > 0):
+            raise ConfigError(
+                f"deploy.finetune_learning_rate is {self.finetune_learning_rate}; expected a "
+                "number above 0"
             )
 
 
@@ -208,12 +223,15 @@ class Recipe:
     @property
     def fine_tuning(self) -> TrainConfig | None:
         """How a finalist is trained further; None if it is not."""
-        if self.deploy.finetune_epochs == 0:
+        epochs, minutes = self.deploy.finetune_epochs, self.deploy.finetune_minutes
+        if epochs is None and minutes is None:
+            epochs = _FINETUNE_EPOCHS
+        if 0 in (epochs, minutes):
             return None
         return replace(
             self.train,
-            epochs=self.deploy.finetune_epochs,
-            budget_minutes=None,
+            epochs=epochs,
+            budget_minutes=minutes,
             learning_rate=self.deploy.finetune_learning_rate,
         )
 

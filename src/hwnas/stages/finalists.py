@@ -29,6 +29,7 @@ from hwnas.search.front import knee, pick_spread
 from hwnas.search.objective import LATENCY, Objective, label_on, losses
 from hwnas.search.task import smoothed
 from hwnas.search.training import NetworkStep, TrainConfig, fit, load_weights, save_weights
+from hwnas.search.training.supernet import teacher_of
 from hwnas.search_spaces import Architecture, Candidate
 from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.measurements import Timed, read_measurements, write_measurements
@@ -203,12 +204,16 @@ def _tune(
     network = space.build(candidate.network)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     config: TrainConfig | None = own_training(recipe.train, ingredients.recipe_space, candidate)
+    teacher = None
     if inherited is not None:
         network.load_state_dict(inherited)
         config = recipe.fine_tuning
+        teacher = teacher_of(space, recipe.train)
     if config is not None:
         learned = smoothed(task, config.label_smoothing)
-        fit(network, NetworkStep(network, learned, shape), data.train, config, recipe.seed)
+        distillation = config.distillation, config.distillation_loss
+        step = NetworkStep(network, learned, shape, teacher, *distillation)
+        fit(network, step, data.train, config, recipe.seed)
     recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
     validation = score(network, task, data.validation, shape, "validation")
     test = score(network, task, data.test, shape, "test")

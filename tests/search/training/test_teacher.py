@@ -24,6 +24,7 @@ from hwnas.search.training import (
     load_weights,
     train_supernet,
 )
+from hwnas.search.training.steps import Teacher
 from hwnas.search.training.supernet import teacher_of
 from hwnas.search_spaces import ElasticSpace, MobileNetSpace, elastic
 
@@ -59,24 +60,27 @@ def test_the_teacher_is_the_given_network_and_stays_as_it_is(
 ) -> None:
     teacher = teacher_of(space, TrainConfig(epochs=1))
     assert teacher is not None
-    assert not teacher.training
-    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert teacher.input_shape == SHAPE
+    assert not teacher.network.training
+    assert not any(parameter.requires_grad for parameter in teacher.network.parameters())
     images = torch.randn(4, *SHAPE)
-    torch.testing.assert_close(teacher(images), trained(images), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(teacher.network(images), trained(images), rtol=1e-4, atol=1e-4)
 
 
-def test_every_network_learns_from_the_teacher(
+class Certain(nn.Module):
+    """Says three, whatever it sees."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.zeros(len(images), 10).index_fill(1, torch.tensor([3]), 9.0)
+
+
+def test_every_network_of_a_supernet_learns_from_the_teacher(
     space: ElasticSpace, digits_task: Classification, few_digits: ImageData
 ) -> None:
-    """The largest, too: what it learns is half labels, half what a teacher says."""
-
-    class Certain(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            return torch.zeros(len(images), 10).index_fill(1, torch.tensor([3]), 9.0)
-
     supernet = space.supernet().eval()
     images, targets = (torch.from_numpy(part) for part in few_digits.train.take(range(30)))
-    step = SupernetStep(supernet, digits_task, "sandwich", 0, 1.0, teacher=Certain())
+    teacher = Teacher(Certain(), SHAPE)
+    step = SupernetStep(supernet, digits_task, "sandwich", 0, 1.0, teacher=teacher)
     first, last = step(images, targets, Moment(random.Random(0)))
     taught = Certain()(images)
     with torch.no_grad():
@@ -85,6 +89,24 @@ def test_every_network_learns_from_the_teacher(
             outputs = supernet(digits_task.preprocessing.at(8, 8)(images))
             expected = float(digits_task.distillation_loss(outputs, taught))
             assert loss == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_network_on_its_own_learns_from_labels_and_the_teacher(
+    trained: nn.Module, digits_task: Classification, few_digits: ImageData
+) -> None:
+    images, targets = (torch.from_numpy(part) for part in few_digits.train.take(range(30)))
+    losses = [
+        NetworkStep(trained, digits_task, SHAPE, Teacher(Certain(), SHAPE), weight)(
+            images, targets, Moment(random.Random(0))
+        )[0]
+        for weight in (0.0, 0.25, 1.0)
+    ]
+    assert (
+        losses[0]
+        == NetworkStep(trained, digits_task, SHAPE)(images, targets, Moment(random.Random(0)))[0]
+    )
+    assert losses[1] == pytest.approx(0.75 * losses[0] + 0.25 * losses[2], rel=1e-4)
+    assert losses[2] > losses[0]
 
 
 def test_a_short_fine_tuning_mends_small_networks_and_does_no_harm(

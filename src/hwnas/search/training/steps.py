@@ -19,7 +19,7 @@ from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.sampling import Sampling, sampling_rule
 from hwnas.search_spaces import Architecture, Supernet
 
-__all__ = ["Moment", "NetworkStep", "Step", "SupernetStep"]
+__all__ = ["Moment", "NetworkStep", "Step", "SupernetStep", "Teacher"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,25 @@ class _MicroBatch:
     weight: float
 
 
+@dataclass(frozen=True)
+class Teacher:
+    """A trained network that others learn from, beside the labels.
+
+    Attributes:
+        network: (N, *input_shape) -> outputs of the task; in evaluation mode, without gradients.
+        input_shape: Channels, height and width that it takes.
+    """
+
+    network: nn.Module
+    input_shape: tuple[int, int, int]
+
+    def says(self, task: Task, images: Tensor, moment: Moment) -> Tensor:
+        """Its outputs for images (N, H, W, C) uint8."""
+        with torch.no_grad(), moment.forward_passes(images):
+            outputs: Tensor = self.network(task.preprocessing.at(*self.input_shape[1:])(images))
+        return outputs.float()
+
+
 class Step(Protocol):
     """What one step does with its images: forward and backward passes that leave gradients."""
 
@@ -76,9 +95,9 @@ class Step(Protocol):
 class SupernetStep:
     """Trains some networks of a supernet on one batch.
 
-    All learn from labels, and from a teacher: the one that is given, in evaluation mode, or else
-    the first network of the step if that is the largest of the space (in-place distillation, Yu
-    and Huang, ICCV 2019). Gradients of all add up.
+    All learn from labels, and from a teacher: the one that is given, or else the first network of
+    the step if that is the largest of the space (in-place distillation, Yu and Huang, ICCV 2019).
+    Gradients of all add up.
     """
 
     supernet: Supernet
@@ -87,7 +106,7 @@ class SupernetStep:
     random_subnets: int = 1
     distillation: float = 0.5
     distillation_loss: str = "kl"
-    teacher: nn.Module | None = None
+    teacher: Teacher | None = None
 
     def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
         """Forward and backward for every network; a loss that is not finite goes first."""
@@ -121,7 +140,9 @@ class SupernetStep:
         return distillation_loss(self.task, self.distillation_loss)
 
     def _train(self, part: _MicroBatch, moment: Moment, networks: Sequence[Architecture]) -> Tensor:
-        teacher = self._taught(part, moment)
+        teacher = None
+        if self.teacher is not None:
+            teacher = self.teacher.says(self.task, part.images, moment)
         losses = []
         for place, network in enumerate(networks):
             outputs = self._outputs(part, moment, network)
@@ -134,16 +155,6 @@ class SupernetStep:
             (part.weight * loss).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
         return torch.stack(losses)
-
-    def _taught(self, part: _MicroBatch, moment: Moment) -> Tensor | None:
-        """What the teacher that was given makes of the images, at the largest resolution."""
-        if self.teacher is None:
-            return None
-        shape = self.supernet.space.input_shape(self._largest)
-        with torch.no_grad(), moment.forward_passes(part.images):
-            inputs = self.task.preprocessing.at(*shape[1:])(part.images)
-            outputs: Tensor = self.teacher(inputs)
-        return outputs.float()
 
     def _outputs(self, part: _MicroBatch, moment: Moment, network: Architecture) -> Tensor:
         self.supernet.activate(network)
@@ -169,11 +180,14 @@ class SupernetStep:
 
 @dataclass(frozen=True)
 class NetworkStep:
-    """Trains one network on labels."""
+    """Trains one network on labels, and on what a teacher says where one is given."""
 
     network: nn.Module
     task: Task
     input_shape: tuple[int, int, int]
+    teacher: Teacher | None = None
+    distillation: float = 0.5
+    distillation_loss: str = "kl"
 
     def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
         """Forward and backward."""
@@ -182,7 +196,15 @@ class NetworkStep:
             with moment.forward_passes(images):
                 inputs = self.task.preprocessing.at(*self.input_shape[1:])(part.images)
                 outputs = self.network(inputs)
-            loss = part.weight * self.task.loss(outputs.float(), part.targets)
+            loss = part.weight * self._loss(outputs.float(), part, moment)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total.item(), total.item()
+
+    def _loss(self, outputs: Tensor, part: _MicroBatch, moment: Moment) -> Tensor:
+        loss = self.task.loss(outputs, part.targets)
+        if self.teacher is None:
+            return loss
+        distance = distillation_loss(self.task, self.distillation_loss)
+        taught = distance(outputs, self.teacher.says(self.task, part.images, moment))
+        return self.distillation * taught + (1 - self.distillation) * loss

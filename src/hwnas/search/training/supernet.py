@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
-from torch import nn
 
 from hwnas.atomic import storage_errors
 from hwnas.errors import ConfigError, DeviceError, HwnasError, WorkerError
 from hwnas.search.data import ImageData
 from hwnas.search.task import Task, smoothed
 from hwnas.search.training.checkpoint import save_weights
+from hwnas.search.training.steps import Teacher
 from hwnas.search.training.trainer import SupernetStep, TrainConfig, TrainingRow, fit
 from hwnas.search_spaces import SearchSpace
 
@@ -107,7 +107,7 @@ def _train(
     supernet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     teacher = teacher_of(training.space, config)
     if teacher is not None:
-        teacher = teacher.to(device)
+        teacher.network.to(device)
     task = smoothed(training.task, config.label_smoothing)
     step = SupernetStep(
         supernet,
@@ -138,7 +138,7 @@ def _train(
         save_weights(training.folder / WEIGHTS, supernet.shared.state_dict())
 
 
-def teacher_of(space: SearchSpace, config: TrainConfig) -> nn.Module | None:
+def teacher_of(space: SearchSpace, config: TrainConfig) -> Teacher | None:
     """The network that all others learn from; None if it is the largest as it is trained.
 
     Raises:
@@ -150,7 +150,7 @@ def teacher_of(space: SearchSpace, config: TrainConfig) -> nn.Module | None:
             f"train.teacher is 'original', but space {space.name} starts with random weights; give "
             "space.weights, or set train.teacher = 'largest'"
         )
-    return original
+    return None if original is None else Teacher(original, space.input_shape(space.largest()))
 
 
 class _Curve:
