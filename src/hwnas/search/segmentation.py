@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from hwnas.deploy.io import OutputMeaning, Preprocessing, at_size
-from hwnas.errors import ConfigError, DataError
+from hwnas.errors import DataError
 from hwnas.search.data import ImageData
 from hwnas.search.masks import VOID
-from hwnas.search.task import Metric
+from hwnas.search.task import Metric, check_label_smoothing
 
 __all__ = ["Segmentation", "segmentation"]
 
@@ -38,10 +38,7 @@ class Segmentation:
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(
-                f"label_smoothing is {self.label_smoothing}; expected at least 0 and below 1"
-            )
+        check_label_smoothing(self.label_smoothing)
 
     @property
     def name(self) -> str:

@@ -18,6 +18,7 @@ __all__ = [
     "Metric",
     "Smoothable",
     "Task",
+    "check_label_smoothing",
     "classification",
     "smoothed",
 ]
@@ -109,6 +110,12 @@ def smoothed(task: Task, label_smoothing: float | None) -> Task:
     return task.smoothed(label_smoothing)
 
 
+def check_label_smoothing(label_smoothing: float) -> None:
+    """Raise where it is no share that leaves something to the label."""
+    if not 0 <= label_smoothing < 1:
+        raise ConfigError(f"label_smoothing is {label_smoothing}; expected at least 0 and below 1")
+
+
 @dataclass(frozen=True)
 class Classification:
     """Each image belongs to exactly one class.
@@ -124,10 +131,7 @@ class Classification:
     label_smoothing: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(
-                f"label_smoothing is {self.label_smoothing}; expected at least 0 and below 1"
-            )
+        check_label_smoothing(self.label_smoothing)
 
     @property
     def name(self) -> str:

@@ -28,8 +28,14 @@ from hwnas.search.evaluate import own_training, recalibrate, score
 from hwnas.search.front import knee, pick_spread
 from hwnas.search.objective import LATENCY, Objective, label_on, losses
 from hwnas.search.task import smoothed
-from hwnas.search.training import NetworkStep, TrainConfig, fit, load_weights, save_weights
-from hwnas.search.training.supernet import teacher_of
+from hwnas.search.training import (
+    NetworkStep,
+    TrainConfig,
+    fit,
+    load_weights,
+    save_weights,
+    teacher_of,
+)
 from hwnas.search_spaces import Architecture, Candidate
 from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.measurements import Timed, read_measurements, write_measurements

@@ -24,10 +24,9 @@ from hwnas.search.lineage import GrowEvaluator, Lineage, check_growable
 from hwnas.search.objective import LATENCY, Objective, check_objectives
 from hwnas.search.samplers import make_sampler
 from hwnas.search.task import Task, smoothed
-from hwnas.search.training import TrainConfig
+from hwnas.search.training import TrainConfig, teacher_of
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.sampling import SAMPLING, check_sampling
-from hwnas.search.training.supernet import teacher_of
 from hwnas.search_spaces import ChoiceSpace, RecipeSpace, SearchSpace
 from hwnas.search_spaces.catalogue import joint_space
 

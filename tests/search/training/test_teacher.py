@@ -19,13 +19,13 @@ from hwnas.search.training import (
     NetworkStep,
     SupernetStep,
     SupernetTraining,
+    Teacher,
     TrainConfig,
     fit,
     load_weights,
+    teacher_of,
     train_supernet,
 )
-from hwnas.search.training.steps import Teacher
-from hwnas.search.training.supernet import teacher_of
 from hwnas.search_spaces import ElasticSpace, MobileNetSpace, elastic
 
 SHAPE = (1, 8, 8)

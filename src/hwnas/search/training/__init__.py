@@ -1,8 +1,13 @@
 """Training: of supernets on Ray Train, and of single networks."""
 
 from hwnas.search.training.checkpoint import load_weights, save_weights
-from hwnas.search.training.steps import Moment
-from hwnas.search.training.supernet import SupernetTraining, read_rows, train_supernet
+from hwnas.search.training.steps import Moment, Teacher
+from hwnas.search.training.supernet import (
+    SupernetTraining,
+    read_rows,
+    teacher_of,
+    train_supernet,
+)
 from hwnas.search.training.trainer import (
     NetworkStep,
     SupernetStep,
@@ -16,11 +21,13 @@ __all__ = [
     "NetworkStep",
     "SupernetStep",
     "SupernetTraining",
+    "Teacher",
     "TrainConfig",
     "TrainingRow",
     "fit",
     "load_weights",
     "read_rows",
     "save_weights",
+    "teacher_of",
     "train_supernet",
 ]

@@ -201,10 +201,13 @@ class NetworkStep:
             total += loss.detach()
         return total.item(), total.item()
 
+    @cached_property
+    def _distance(self) -> Callable[[Tensor, Tensor], Tensor]:
+        return distillation_loss(self.task, self.distillation_loss)
+
     def _loss(self, outputs: Tensor, part: _MicroBatch, moment: Moment) -> Tensor:
         loss = self.task.loss(outputs, part.targets)
         if self.teacher is None:
             return loss
-        distance = distillation_loss(self.task, self.distillation_loss)
-        taught = distance(outputs, self.teacher.says(self.task, part.images, moment))
+        taught = self._distance(outputs, self.teacher.says(self.task, part.images, moment))
         return self.distillation * taught + (1 - self.distillation) * loss

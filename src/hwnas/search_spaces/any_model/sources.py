@@ -18,6 +18,7 @@ from hwnas.errors import ArtifactError, ConfigError
 from hwnas.plugin import build, resolve
 from hwnas.search_spaces.any_model.analysis import elastic
 from hwnas.search_spaces.any_model.space import ElasticSpace
+from hwnas.search_spaces.any_model.trial import checked_output
 
 __all__ = ["load_weights", "make_model", "named_elastic"]
 
@@ -77,15 +78,19 @@ def named_elastic(
         keep=keep,
         pretrained=pretrained,
     )
-    with torch.no_grad():
-        shape = tuple(network.eval()(example).shape)
-    if shape[:2] != (len(example), outputs):
+    shape = tuple(checked_output(network.eval(), example).shape)
+    _check_outputs(model, shape, len(example), outputs)
+    return space
+
+
+def _check_outputs(model: str, shape: tuple[int, ...], images: int, outputs: int) -> None:
+    """Raise where a model gives other outputs than are wanted."""
+    if shape[:2] != (images, outputs):
         raise ConfigError(
-            f"space.model {model!r} gives outputs of {shape} for {len(example)} images; expected "
-            f"({len(example)}, {outputs}), or with height and width after it for outputs of each "
+            f"space.model {model!r} gives outputs of {shape} for {images} images; expected "
+            f"({images}, {outputs}), or with height and width after it for outputs of each "
             "pixel. Let it take `outputs`, and build its last layer by it"
         )
-    return space
 
 
 def make_model(
