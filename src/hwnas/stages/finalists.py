@@ -30,6 +30,7 @@ from hwnas.search.objective import LATENCY, Objective, label_on, losses
 from hwnas.search.task import smoothed
 from hwnas.search.training import (
     NetworkStep,
+    Teacher,
     TrainConfig,
     fit,
     load_weights,
@@ -173,7 +174,8 @@ def _fine_tune(
         name = trial.candidate.id
         tasks.append((trial.candidate, inherited, folder / f"{name}.safetensors"))
     tuned: dict[str, Tuned] = {}
-    outcomes = map_tasks(_tune, job.ingredients, tasks, job.recipe.workers)
+    shared = job.ingredients, None if weights is None else _teacher(job.ingredients)
+    outcomes = map_tasks(_tune, shared, tasks, job.recipe.workers)
     for trial, outcome in zip(finalists, outcomes, strict=True):
         tuned[trial.candidate.id] = outcome
         advance(0.5 * len(tuned) / len(finalists), f"fine-tuned {len(tuned)}/{len(finalists)}")
@@ -191,8 +193,17 @@ def _inherited(
     return None if job.lineage is None else job.lineage.weights(network)
 
 
+def _teacher(ingredients: Ingredients) -> Teacher | None:
+    """Of the finalists that have weights of a supernet; asked once for all of them, if at all."""
+    config = ingredients.recipe.fine_tuning
+    teacher = None if config is None else teacher_of(ingredients.space, config)
+    if config is None or teacher is None or config.teacher_sees == "augmented":
+        return teacher
+    return teacher.asked_once(ingredients.task, ingredients.data.train)
+
+
 def _tune(
-    ingredients: Ingredients,
+    shared: tuple[Ingredients, Teacher | None],
     candidate: Candidate,
     inherited: Mapping[str, Tensor] | None,
     path: Path,
@@ -204,17 +215,16 @@ def _tune(
     evaluations = path.with_suffix(".json")
     if path.exists() and evaluations.exists():
         return Tuned(path, *_read_evaluations(evaluations))
+    ingredients, teacher = shared
     recipe, space, task = ingredients.recipe, ingredients.space, ingredients.task
     data, shape = ingredients.data, space.input_shape(candidate.network)
     torch.manual_seed(recipe.seed)
     network = space.build(candidate.network)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     config: TrainConfig | None = own_training(recipe.train, ingredients.recipe_space, candidate)
-    teacher = None
     if inherited is not None:
         network.load_state_dict(inherited)
         config = recipe.fine_tuning
-        teacher = teacher_of(space, recipe.train)
     if config is not None:
         learned = smoothed(task, config.label_smoothing)
         distillation = config.distillation, config.distillation_loss

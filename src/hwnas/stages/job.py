@@ -84,6 +84,7 @@ class Ingredients:
         for target in Goal(recipe.objective).targets:
             searchable(target)
         _check_training(recipe.train, task, len(data.train))
+        _check_teacher(recipe.train, data)
         check_sampling(recipe.train.sampling, space.network)
         teacher_of(space.network, recipe.train)
         return cls(recipe, data, task, space)
@@ -147,6 +148,15 @@ def _check_training(train: TrainConfig, task: Task, images: int) -> None:
         raise ConfigError(
             f"train.batch_size is {train.batch_size}, but there are only {images} training images; "
             "lower it"
+        )
+
+
+def _check_teacher(train: TrainConfig, data: ImageData) -> None:
+    if train.teacher_sees == "plain" and data.kind == "masks":
+        raise ConfigError(
+            "train.teacher_sees is 'plain', but masks move with their images when these are "
+            "shifted and mirrored, so what a teacher says of the plain image fits no more; set "
+            "'augmented'"
         )
 
 

@@ -91,6 +91,45 @@ def test_every_network_of_a_supernet_learns_from_the_teacher(
             assert loss == pytest.approx(expected, rel=1e-4)
 
 
+class Counting(nn.Module):
+    """Says the brightness of an image, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = nn.Parameter(torch.zeros(1), requires_grad=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.asked += len(images)
+        return images.mean((1, 2, 3))[:, None] * torch.arange(10.0)
+
+
+def test_a_teacher_that_is_asked_once_says_the_same_of_an_image_however_it_is_augmented(
+    digits_task: Classification, few_digits: ImageData
+) -> None:
+    class Listening(NetworkStep):
+        def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+            assert self.teacher is not None
+            assert moment.rows is not None
+            said = [
+                self.teacher.says(digits_task, part, moment)
+                for part in moment.micro_batches(images, targets)
+            ]
+            plain, _ = few_digits.train.take(moment.rows.numpy())
+            expected = Counting()(digits_task.preprocessing.at(8, 8)(torch.from_numpy(plain)))
+            torch.testing.assert_close(torch.cat(said), expected, rtol=1e-3, atol=1e-3)
+            return super().__call__(images, targets, moment)
+
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    counting = Counting()
+    teacher = Teacher(counting, SHAPE).asked_once(digits_task, few_digits.train)
+    step = Listening(network, digits_task, SHAPE, teacher)
+    config = TrainConfig(
+        epochs=3, batch_size=30, accumulate=4, shift_pixels=2, flip=True, cutout=0.3, workers=0
+    )
+    fit(network, step, few_digits.train, config, 0)
+    assert int(counting.asked) == len(few_digits.train)
+
+
 def test_a_network_on_its_own_learns_from_labels_and_the_teacher(
     trained: nn.Module, digits_task: Classification, few_digits: ImageData
 ) -> None:
@@ -116,21 +155,22 @@ def test_a_short_fine_tuning_mends_small_networks_and_does_no_harm(
         recalibrate(network, digits_task, few_digits.train, SHAPE)
         return score(network, digits_task, few_digits.test, SHAPE, "test").values["accuracy"]
 
-    def tuned(teacher: str) -> tuple[float, float]:
-        config = TrainConfig(epochs=3, batch_size=30, workers=0, teacher=teacher)
-        folder = tmp_path / teacher
+    def tuned(teacher: str, sees: str = "augmented") -> tuple[float, float]:
+        config = TrainConfig(epochs=3, batch_size=30, workers=0, teacher=teacher, teacher_sees=sees)
+        folder = tmp_path / teacher / sees
         run = SupernetTraining(space, digits_task, few_digits, config, 0, "run", folder)
         supernet = space.supernet()
         supernet.shared.load_state_dict(load_weights(train_supernet(run)))
         return right(supernet.extract(space.smallest())), right(supernet.extract(space.largest()))
 
     before = right(space.build(space.smallest())), right(space.build(space.largest()))
-    small, large = tuned("original")
-    assert small > before[0] + 0.1
-    assert large >= before[1] - 0.02
     without = tuned("largest")
-    assert small >= without[0] - 0.02
-    assert large >= without[1] - 0.02
+    for sees in ("augmented", "plain"):
+        small, large = tuned("original", sees)
+        assert small > before[0] + 0.1
+        assert large >= before[1] - 0.02
+        assert small >= without[0] - 0.02
+        assert large >= without[1] - 0.02
 
 
 def test_an_original_that_is_not_there_is_refused(small_space: MobileNetSpace) -> None:
@@ -140,6 +180,10 @@ def test_an_original_that_is_not_there_is_refused(small_space: MobileNetSpace) -
         teacher_of(small_space, replace(config, teacher="original"))
     with pytest.raises(ConfigError, match=r"unknown train\.teacher 'originl'"):
         TrainConfig(epochs=1, teacher="originl")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="here the teacher is the largest network as it is"):
+        teacher_of(small_space, replace(config, teacher_sees="plain"))
+    with pytest.raises(ConfigError, match=r"unknown train\.teacher_sees 'plan'"):
+        TrainConfig(epochs=1, teacher_sees="plan")  # type: ignore[arg-type]
 
 
 def test_the_largest_as_it_is_trained_can_be_the_teacher(space: ElasticSpace) -> None:

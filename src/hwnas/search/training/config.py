@@ -27,6 +27,7 @@ _NAMES = {
     "distillation_loss": ("kl", "alpha"),
     "precision": ("auto", "bf16", "fp32"),
     "teacher": ("auto", "original", "largest"),
+    "teacher_sees": ("augmented", "plain"),
 }
 
 
@@ -47,6 +48,10 @@ class TrainConfig:
             ``"largest"``, the largest network of the supernet as it is trained, where a sampling
             rule puts it first; or ``"auto"``, which is the first for a space with trained weights
             (`SearchSpace.teacher`) and the second for others.
+        teacher_sees: ``"augmented"``, the images of a step as the others see them; or ``"plain"``,
+            each training image once, as it is, and what the original says of it is kept (the
+            fixed teacher of Beyer et al., "Knowledge distillation: A good teacher is patient and
+            consistent", CVPR 2022), which leaves more of a budget in minutes to small networks.
         distillation_loss: How far a network is from its teacher: ``"kl"``, the task's own, or
             ``"alpha"``, AlphaNet's adaptive and clipped alpha-divergence (tasks of classes).
         batch_size: Images of a step, over all workers.
@@ -78,6 +83,7 @@ class TrainConfig:
     random_subnets: int = 1
     distillation: float = 0.5
     teacher: Literal["auto", "original", "largest"] = "auto"
+    teacher_sees: Literal["augmented", "plain"] = "augmented"
     distillation_loss: Literal["kl", "alpha"] = "kl"
     batch_size: int = 64
     accumulate: int = 1

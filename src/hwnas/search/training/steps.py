@@ -6,20 +6,24 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.distributed
 from torch import Tensor, nn
 
+from hwnas.search.split import Split
 from hwnas.search.task import Task
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.sampling import Sampling, sampling_rule
 from hwnas.search_spaces import Architecture, Supernet
 
 __all__ = ["Moment", "NetworkStep", "Step", "SupernetStep", "Teacher"]
+
+_ASKED_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Moment:
         seed: Of the training.
         parts: In how many parts the images go through, one after the other.
         autocast: Whether forward passes compute in bfloat16; its range needs no scaled loss.
+        rows: Of the split, one for each image of the step, int64 (N,).
     """
 
     rng: random.Random
@@ -41,6 +46,7 @@ class Moment:
     seed: int = 0
     parts: int = 1
     autocast: bool = False
+    rows: Tensor | None = None
 
     def forward_passes(self, images: Tensor) -> AbstractContextManager[None]:
         """In which they are made."""
@@ -48,14 +54,16 @@ class Moment:
 
     def micro_batches(self, images: Tensor, targets: Tensor) -> Iterator[_MicroBatch]:
         """The parts, each with its share of all images."""
-        pairs = zip(images.tensor_split(self.parts), targets.tensor_split(self.parts), strict=True)
-        return (_MicroBatch(*pair, len(pair[0]) / len(images)) for pair in pairs)
+        rows = self.parts * [None] if self.rows is None else self.rows.tensor_split(self.parts)
+        parts = images.tensor_split(self.parts), targets.tensor_split(self.parts), rows
+        return (_MicroBatch(*part, len(part[0]) / len(images)) for part in zip(*parts, strict=True))
 
 
 @dataclass(frozen=True)
 class _MicroBatch:
     images: Tensor
     targets: Tensor
+    rows: Tensor | None
     weight: float
 
 
@@ -66,15 +74,48 @@ class Teacher:
     Attributes:
         network: (N, *input_shape) -> outputs of the task; in evaluation mode, without gradients.
         input_shape: Channels, height and width that it takes.
+        said: What it said of each image of the split as it is, (images, ...) float16; None if it
+            is asked in every step.
     """
 
     network: nn.Module
     input_shape: tuple[int, int, int]
+    said: Tensor | None = None
 
-    def says(self, task: Task, images: Tensor, moment: Moment) -> Tensor:
-        """Its outputs for images (N, H, W, C) uint8."""
-        with torch.no_grad(), moment.forward_passes(images):
-            outputs: Tensor = self.network(task.preprocessing.at(*self.input_shape[1:])(images))
+    def says(self, task: Task, part: _MicroBatch, moment: Moment) -> Tensor:
+        """Its outputs for some images, float32."""
+        if self.said is not None:
+            assert part.rows is not None
+            return self.said[part.rows.cpu()].to(part.images.device).float()
+        with torch.no_grad(), moment.forward_passes(part.images):
+            return self._outputs(task, part.images)
+
+    def asked_once(self, task: Task, split: Split, rank: int = 0, world: int = 1) -> Teacher:
+        """One that was asked about each image of a split, and says the same ever after.
+
+        Args:
+            task: Whose outputs these are.
+            split: The training images.
+            rank: Which of the workers this is.
+            world: How many workers ask together, each about its part.
+        """
+        device = next(self.network.parameters()).device
+        found = []
+        for rows in np.array_split(np.arange(len(split)), math.ceil(len(split) / _ASKED_AT_ONCE)):
+            images, _ = split.take(rows[rank::world])
+            with torch.no_grad():
+                outputs = self._outputs(task, torch.from_numpy(images).to(device))
+            said = torch.zeros(len(rows), *outputs.shape[1:])
+            said[rank::world] = outputs.cpu()
+            found.append(said)
+        said = torch.cat(found)
+        if world > 1:
+            said = said.to(device)
+            torch.distributed.all_reduce(said)
+        return replace(self, said=said.half().cpu())
+
+    def _outputs(self, task: Task, images: Tensor) -> Tensor:
+        outputs: Tensor = self.network(task.preprocessing.at(*self.input_shape[1:])(images))
         return outputs.float()
 
 
@@ -142,7 +183,7 @@ class SupernetStep:
     def _train(self, part: _MicroBatch, moment: Moment, networks: Sequence[Architecture]) -> Tensor:
         teacher = None
         if self.teacher is not None:
-            teacher = self.teacher.says(self.task, part.images, moment)
+            teacher = self.teacher.says(self.task, part, moment)
         losses = []
         for place, network in enumerate(networks):
             outputs = self._outputs(part, moment, network)
@@ -209,5 +250,5 @@ class NetworkStep:
         loss = self.task.loss(outputs, part.targets)
         if self.teacher is None:
             return loss
-        taught = self._distance(outputs, self.teacher.says(self.task, part.images, moment))
+        taught = self._distance(outputs, self.teacher.says(self.task, part, moment))
         return self.distillation * taught + (1 - self.distillation) * loss

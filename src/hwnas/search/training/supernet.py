@@ -105,10 +105,12 @@ def _train(
     config = training.config
     supernet = training.space.supernet().to(device)
     supernet.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    task = smoothed(training.task, config.label_smoothing)
     teacher = teacher_of(training.space, config)
     if teacher is not None:
         teacher.network.to(device)
-    task = smoothed(training.task, config.label_smoothing)
+        if config.teacher_sees == "plain":
+            teacher = teacher.asked_once(task, training.data.train, rank, world)
     step = SupernetStep(
         supernet,
         task,
@@ -142,13 +144,20 @@ def teacher_of(space: SearchSpace, config: TrainConfig) -> Teacher | None:
     """The network that all others learn from; None if it is the largest as it is trained.
 
     Raises:
-        ConfigError: The original is asked for, and the space has none.
+        ConfigError: The original is asked for, and the space has none; or what a teacher says of
+            plain images is to be kept, and it is trained along with the others.
     """
     original = None if config.teacher == "largest" else space.teacher()
     if original is None and config.teacher == "original":
         raise ConfigError(
             f"train.teacher is 'original', but space {space.name} starts with random weights; give "
             "space.weights, or set train.teacher = 'largest'"
+        )
+    if original is None and config.teacher_sees == "plain":
+        raise ConfigError(
+            "train.teacher_sees is 'plain', which keeps what a trained teacher says, but here the "
+            "teacher is the largest network as it is trained; leave train.teacher_sees out, or "
+            "give space.weights and no train.teacher = 'largest'"
         )
     return None if original is None else Teacher(original, space.input_shape(space.largest()))
 

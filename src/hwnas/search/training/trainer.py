@@ -125,10 +125,10 @@ def fit(
         rate = _learning_rate(config, share)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        images, targets = (
+        images, targets, rows = (
             each.to(device) for each in _batch(split, config, seed, index, rank, world)
         )
-        moment = Moment(random.Random(), index, share, seed, parts, autocast)
+        moment = Moment(random.Random(), index, share, seed, parts, autocast, rows)
         losses, parts, note = _within_memory(
             step, images, targets, moment, rank, optimizer, config.accumulate
         )
@@ -285,8 +285,8 @@ def _learning_rate(config: TrainConfig, share: float) -> float:
 
 def _batch(
     split: Split, config: TrainConfig, seed: int, step: int, rank: int, world: int
-) -> tuple[Tensor, Tensor]:
-    """This worker's part of a batch, augmented."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """This worker's part of a batch, augmented; its targets, and its rows of the split."""
     steps_per_epoch = len(split) // config.batch_size
     epoch, within = divmod(step, steps_per_epoch)
     order = np.random.default_rng([seed, epoch]).permutation(len(split))
@@ -294,7 +294,7 @@ def _batch(
     images, targets = split.take(rows)
     rng = np.random.default_rng([seed, step, rank, 1])
     images, targets = augment(images, targets, rng, config.shift_pixels, config.flip, config.cutout)
-    return torch.from_numpy(images), torch.from_numpy(targets)
+    return torch.from_numpy(images), torch.from_numpy(targets), torch.from_numpy(rows)
 
 
 def _average_gradients(network: nn.Module, losses: tuple[float, float]) -> tuple[float, float]:
