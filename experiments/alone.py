@@ -37,12 +37,14 @@ class Alone:
             generator.
         input_shape: Channels, height and width.
         about: What it is, as JSON; a network of another description is another one.
+        settings: Of its trainings, where they differ from those of the others.
     """
 
     name: str
     build: Callable[[], nn.Module]
     input_shape: tuple[int, int, int]
     about: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def seconds_each(seconds: float, count: int, at_once: int) -> float:
@@ -86,6 +88,7 @@ def _trained(
     shared: tuple[str, Ingredients, tuple[TrainConfig, ...], Path], network: Alone
 ) -> tuple[Network, float]:
     side, ingredients, trainings, folder = shared
+    trainings = tuple(config.adjusted(network.settings) for config in trainings)
     done, onnx = folder / f"{network.name}.json", folder / f"{network.name}.onnx"
     recipe, about = ingredients.recipe, dict(network.about)
     run = content_hash(ingredients.data.fingerprint, repr(ingredients.task), trainings,

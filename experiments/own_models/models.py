@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["MODELS", "cnn", "convnext", "mobilenet", "resnet", "vit"]
+__all__ = ["LEARNING_RATES", "MODELS", "cnn", "convnext", "mobilenet", "resnet", "vit"]
 
 Shape = tuple[int, int, int]
 
@@ -234,3 +234,6 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "convnext": convnext,
     "vit": vit,
 }
+
+LEARNING_RATES: Mapping[str, float] = {"vit": 0.0015}
+"""Of models that want another one than the recipe's, whoever trains them."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from experiments.alone import Alone, seconds_each, train_alone, weights_of
 from experiments.equal_accuracy import compared
 from experiments.over_cases import mean_over_cases
-from experiments.own_models.models import MODELS
+from experiments.own_models.models import LEARNING_RATES, MODELS
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
 from experiments.sides import Network, measured_rows, of_bundle
@@ -36,13 +36,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--rivals", nargs="+", choices=(SCRATCH, SLICED), default=[SCRATCH])
     parser.add_argument("--widths", type=float, nargs="+", default=[0.25, 0.5, 0.75, 1.0])
-    parser.add_argument("--pretraining", type=float, default=4.0, help="minutes, on one core")
-    parser.add_argument("--learning-rate", type=float, default=5e-3, help="from random weights")
+    parser.add_argument("--pretraining", type=float, default=8.0, help="minutes, on one core")
 
 
 def work(arguments: argparse.Namespace) -> None:
-    given = ("widths", "pretraining", "learning_rate")
-    config = {name: getattr(arguments, name) for name in given}
+    config = {name: getattr(arguments, name) for name in ("widths", "pretraining")}
+    config["learning_rates"] = LEARNING_RATES
     setting = Setting(arguments, config, open_ends("cnn"))
     for seed in setting.seeds:
         missing = [m for m in arguments.models if not has_all(setting, m, seed, arguments.rivals)]
@@ -63,8 +62,12 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def open_ends(model: str) -> list[str]:
-    """What the recipe leaves open."""
-    return [f'space.model="experiments.own_models.models:{model}"']
+    """What the recipe leaves open: the model, and its learning rate where that is another."""
+    found = [f'space.model="experiments.own_models.models:{model}"']
+    if model in LEARNING_RATES:
+        rate = LEARNING_RATES[model]
+        found += [f"train.learning_rate={rate}", f"deploy.finetune_learning_rate={rate}"]
+    return found
 
 
 def recorded(setting: Setting, model: str, seed: int) -> list[Row]:
@@ -85,19 +88,15 @@ def pretrain(
 ) -> None:
     """Train the whole models, each on one core; what is trained already is not trained again."""
     ingredients, folder = setting.ingredients(seed), setting.work / f"seed-{seed}" / "whole"
-    config = from_scratch(ingredients, 60 * arguments.pretraining, arguments)
+    config = for_seconds(ingredients, 60 * arguments.pretraining)
     whole = [replace(scaled(model, 1.0, ingredients), name=model) for model in models]
     with cores(ingredients.recipe) as at_once:
         train_alone("whole", whole, ingredients, [config], folder, at_once)
 
 
-def from_scratch(
-    ingredients: Ingredients, seconds: float, arguments: argparse.Namespace
-) -> TrainConfig:
-    """A training of so many seconds that begins with random weights."""
-    rate = arguments.learning_rate
-    train = ingredients.recipe.train
-    return replace(train, epochs=None, budget_minutes=seconds / 60, learning_rate=rate)
+def for_seconds(ingredients: Ingredients, seconds: float) -> TrainConfig:
+    """A training of a network by itself, from labels."""
+    return replace(ingredients.recipe.train, epochs=None, budget_minutes=seconds / 60)
 
 
 def scaled(model: str, width: float, ingredients: Ingredients) -> Alone:
@@ -105,7 +104,8 @@ def scaled(model: str, width: float, ingredients: Ingredients) -> Alone:
     shape = ingredients.data.image_shape
     build = partial(MODELS[model], shape, ingredients.task.outputs, width)
     about = {"model": model, "width": width}
-    return Alone(f"width-{width:g}", build, (shape[2], *shape[:2]), about)
+    own = {"learning_rate": LEARNING_RATES[model]} if model in LEARNING_RATES else {}
+    return Alone(f"width-{width:g}", build, (shape[2], *shape[:2]), about, own)
 
 
 def sliced(width: float, space: SearchSpace) -> Alone:
@@ -124,7 +124,8 @@ def observe(setting: Setting, model: str, seed: int, arguments: argparse.Namespa
     """Make the networks of all sides, going on where that was stopped, and time them together."""
     before, folder = setting.work / f"seed-{seed}" / "whole", setting.work / f"seed-{seed}" / model
     weights = weights_of(before, model)
-    job = setting.experiment(seed, [*open_ends(model), f'space.weights="{weights.absolute()}"'])
+    trained = [f'space.weights="{weights.absolute()}"', 'train.teacher_sees="plain"']
+    job = setting.experiment(seed, [*open_ends(model), *trained])
     print(f"seed {seed}: the whole job for {model}", flush=True)
     job.run(folder / "run")
     ingredients = Ingredients.prepare(job.recipe, job.folder, folder / "run" / "cache")
@@ -164,11 +165,9 @@ def rivals(
     share = seconds_each(seconds, len(arguments.widths), at_once)
     if side == SCRATCH:
         wanted = [scaled(model, width, ingredients) for width in arguments.widths]
-        config = from_scratch(ingredients, share, arguments)
     else:
         wanted = [sliced(width, ingredients.space) for width in arguments.widths]
-        config = replace(ingredients.recipe.train, epochs=None, budget_minutes=share / 60)
-    name = f"{model} {side}"
+    name, config = f"{model} {side}", for_seconds(ingredients, share)
     return train_alone(name, wanted, ingredients, [config], folder / side, at_once)[0]
 
 
