@@ -186,4 +186,4 @@ def judge(rows: Sequence[Row], model: str, seed: int) -> list[Row]:
 
 if __name__ == "__main__":
     here = Path(__file__).parent
-    main(here, __doc__, work, add_options, seeds=[0], recipe=here / "recipe.toml")
+    main(here, __doc__, work, add_options, seeds=[1], recipe=here / "recipe.toml")

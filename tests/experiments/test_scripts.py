@@ -85,7 +85,7 @@ OWN = {
     "own_models": (
         [
             *("--models", "cnn", "--widths", "0.5", "1.0", "--rivals", "scratch", "sliced"),
-            *("--pretraining", "0.02"),
+            *("--pretraining", "0.02", "--seeds", "0"),
             *(
                 part
                 for setting in MINUTES
