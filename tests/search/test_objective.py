@@ -18,6 +18,7 @@ from hwnas.search.objective import (
     check_objectives,
     losses,
     violations,
+    weighed,
 )
 from hwnas.search_spaces import mobilenet
 
@@ -169,3 +170,24 @@ def test_only_latency_is_had_on_targets() -> None:
     wrong = Objective("accuracy", "maximize", targets=(TARGET, OTHER), reduce="worst")
     with pytest.raises(ConfigError, match="'accuracy' takes no target"):
         check_objectives([wrong], TASK)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(1e-3, 1e3)), min_size=2), st.floats(0.1, 10))
+def test_a_device_that_is_so_many_times_as_fast_moves_all_networks_alike(
+    networks: list[tuple[float, float]], times: float
+) -> None:
+    objectives = (ACCURACY, LATENCY)
+
+    def table(factor: float) -> Any:
+        rows = [{"accuracy": a, LATENCY.label: factor * ms} for a, ms in networks]
+        return weighed(objectives, rows)
+
+    moved = table(times) - table(1.0)
+    assert np.allclose(moved, [0.0, math.log(times)])
+
+
+def test_what_is_weighed_keeps_its_order_also_where_a_cost_is_zero() -> None:
+    rows = [{"params": float(n)} for n in (0, 1, 1000)]
+    found = weighed([Objective("params", "minimize")], rows)[:, 0]
+    assert np.isfinite(found).all()
+    assert list(found) == sorted(found)

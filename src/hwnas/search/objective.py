@@ -25,6 +25,7 @@ __all__ = [
     "label_on",
     "losses",
     "violations",
+    "weighed",
 ]
 
 Direction = Literal["maximize", "minimize"]
@@ -76,6 +77,11 @@ class Objective:
         if self.targets:
             return label_on(self.metric, f"{self.reduce}({'+'.join(self.targets)})")
         return self.metric if self.target is None else label_on(self.metric, self.target)
+
+    @property
+    def is_cost(self) -> bool:
+        """Whether it is what a network takes, which is above 0, not how well it does."""
+        return self.metric == LATENCY or self.metric in COUNTED
 
     @property
     def priced_on(self) -> tuple[str, ...]:
@@ -179,6 +185,19 @@ def losses(
     """Values by label as an array of shape (len(rows), len(objectives)), smaller is better."""
     table = [[o.loss(row[o.label]) for o in objectives] for row in rows]
     return np.array(table, dtype=np.float64).reshape(len(rows), len(objectives))
+
+
+def weighed(
+    objectives: Sequence[Objective], rows: Sequence[Mapping[str, float]]
+) -> npt.NDArray[np.float64]:
+    """`losses` on scales on which distances compare: costs by their logarithms.
+
+    Half the latency is as far at one end of a front as at the other.
+    """
+    table = losses(objectives, rows)
+    costs = [o.is_cost for o in objectives]
+    table[:, costs] = np.log(np.maximum(table[:, costs], np.finfo(np.float64).tiny))
+    return table
 
 
 def violations(objectives: Sequence[Objective], values: Mapping[str, float]) -> dict[str, float]:

@@ -89,7 +89,7 @@ def check_limits(job: Job, goal: Goal, predictors: dict[str, DevicePredictor]) -
     space = job.ingredients.space
     rng = random.Random(job.recipe.seed)
     drawn = [space.smallest(), *(space.sample(rng) for _ in range(_NETWORKS_TO_CHECK))]
-    costly = [o for o in goal.objectives if o.limit is not None and o.metric in (LATENCY, *COUNTED)]
+    costly = [o for o in goal.objectives if o.limit is not None and o.is_cost]
     workloads = [space.workload(architecture) for architecture in drawn] if costly else []
     for objective in costly:
         if objective.metric == LATENCY:

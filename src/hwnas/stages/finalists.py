@@ -26,7 +26,7 @@ from hwnas.search import Evaluation, Metric, Scored, SearchResult
 from hwnas.search.cluster import map_tasks
 from hwnas.search.evaluate import own_training, recalibrate, score
 from hwnas.search.front import knee, pick_spread
-from hwnas.search.objective import LATENCY, Objective, label_on, losses
+from hwnas.search.objective import LATENCY, Objective, label_on, weighed
 from hwnas.search.task import smoothed
 from hwnas.search.training import (
     NetworkStep,
@@ -50,7 +50,7 @@ _RECALIBRATION_IMAGES = 2048
 def choose(result: SearchResult, count: int) -> list[Scored]:
     """A few candidates that show the whole front, from the next fronts where it is too small."""
     feasible = result.feasible
-    table = losses(result.objectives, [trial.values for trial in feasible])
+    table = weighed(result.objectives, [trial.values for trial in feasible])
     return [feasible[i] for i in pick_spread(table, count)]
 
 

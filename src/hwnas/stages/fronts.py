@@ -12,7 +12,7 @@ from hwnas.plugin import closest
 from hwnas.run_folder import RunFolder
 from hwnas.search import Metric, SearchResult
 from hwnas.search.front import knee
-from hwnas.search.objective import COUNTED, LATENCY, Objective, losses
+from hwnas.search.objective import LATENCY, Objective, weighed
 from hwnas.stages.finalists import picks, read_bundles
 from hwnas.stages.job import Goal
 from hwnas.stages.search import found
@@ -95,7 +95,7 @@ def results_of(folder: RunFolder, goal: Goal) -> SearchResult:
 
 def _main_metric(objectives: Sequence[Objective], bundles: Mapping[str, Bundle]) -> Metric:
     """The task's first metric, as finalists tell it, or else the first that is an objective."""
-    scored = [o for o in objectives if o.metric != LATENCY and o.metric not in COUNTED]
+    scored = [o for o in objectives if not o.is_cost]
     directions = {o.metric: o.direction for o in (*scored, *objectives)}
     name = next(iter(directions))
     for bundle in bundles.values():
@@ -106,12 +106,12 @@ def _main_metric(objectives: Sequence[Objective], bundles: Mapping[str, Bundle])
 def _marks(result: SearchResult) -> dict[str, str]:
     """Ids of the knee and of the best in accuracy and latency, by what the search knows."""
     front = result.front
-    table = losses(result.objectives, [trial.values for trial in front])
+    table = weighed(result.objectives, [trial.values for trial in front])
     names = {"knee": front[knee(table)].candidate.id}
     for column, objective in enumerate(result.objectives):
-        if objective.metric in COUNTED:
+        if objective.is_cost and objective.metric != LATENCY:
             continue
-        name = "fastest" if objective.metric == LATENCY else "most-accurate"
+        name = "fastest" if objective.is_cost else "most-accurate"
         names.setdefault(name, front[int(table[:, column].argmin())].candidate.id)
     return names
 
