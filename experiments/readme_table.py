@@ -25,7 +25,7 @@ NOTHING = "Not recorded yet."
 
 @dataclass(frozen=True)
 class Headline:
-    """A line of the table in the main README, from headlines.toml.
+    """A line of the table of all experiments, from headlines.toml.
 
     Attributes:
         question: In words.
@@ -33,6 +33,7 @@ class Headline:
         experiment: Folder under ``experiments``.
         metric: Of the recorded row.
         subject: Of the recorded row.
+        chosen: Whether it is one of the few in the main README; it is understood by itself then.
     """
 
     question: str
@@ -40,10 +41,11 @@ class Headline:
     experiment: str
     metric: str
     subject: str
+    chosen: bool = False
 
 
 def headlines() -> list[Headline]:
-    """The lines of the main README's table, in its order."""
+    """The lines of the table of all experiments, in its order."""
     tables = tomllib.loads((FOLDER / "headlines.toml").read_text(encoding="utf-8"))
     return [Headline(**table) for table in tables["headline"]]
 
@@ -130,17 +132,23 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
 """Experiments whose table is not `markdown`."""
 
 
-def headline_table(folder: Path = FOLDER) -> str:
-    """The table of the main README: what is recorded of its lines."""
+def headline_table(lines_of: Sequence[Headline], above: str = "", folder: Path = FOLDER) -> str:
+    """What is recorded of some headlines.
+
+    Args:
+        lines_of: The headlines.
+        above: From the page of the table to the folders of the experiments.
+        folder: Where these are.
+    """
     lines = ["| question | wanted | found | recorded in |", "|---|---|---|---|"]
-    for headline in headlines():
+    for headline in lines_of:
         rows = latest(read_rows(folder / headline.experiment / "results.jsonl"))
         group = [r for r in rows if (r.metric, r.subject) == (headline.metric, headline.subject)]
         if not group:
             continue
         seeds = f"; {_seeds(group)} seeds" if _seeds(group) > 1 else ""
         found = f"{_median(group)} ({_range(group)}{seeds})".replace("(-)", "(1 seed)")
-        place = f"[{headline.experiment}](experiments/{headline.experiment}/README.md)"
+        place = f"[{headline.experiment}]({above}{headline.experiment}/README.md)"
         lines.append(f"| {headline.question} | {headline.wanted} | {found} | {place} |")
     return "\n".join(lines)
 
@@ -200,7 +208,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if one is old")
     check: bool = parser.parse_args().check
-    pages = {ROOT / "README.md": headline_table()}
+    chosen = [headline for headline in headlines() if headline.chosen]
+    pages = {
+        ROOT / "README.md": headline_table(chosen, "experiments/"),
+        FOLDER / "README.md": headline_table(headlines()),
+    }
     for page in sorted(FOLDER.glob("*/README.md")):
         table = TABLES.get(page.parent.name, markdown)
         pages[page] = table(latest(read_rows(page.with_name("results.jsonl"))))

@@ -75,9 +75,9 @@ def test_only_the_configuration_that_was_recorded_last_is_shown(tmp_path: Path) 
 
 
 def test_a_headline_waits_until_it_is_recorded(tmp_path: Path) -> None:
-    title = headline_table(tmp_path).splitlines()
+    title = headline_table(headlines(), folder=tmp_path).splitlines()
     recorded(tmp_path, [row(0, 0.96)])
-    [line] = headline_table(tmp_path).splitlines()[len(title) :]
+    [line] = headline_table(headlines(), folder=tmp_path).splitlines()[len(title) :]
     assert "0.96 (1 seed)" in line
 
 
@@ -87,6 +87,12 @@ def test_headlines_are_of_experiments_that_are_there() -> None:
     ]
     assert headlines()
     assert not missing
+
+
+def test_the_few_of_the_main_page_are_understood_without_the_line_before() -> None:
+    few = [line.question for line in headlines() if line.chosen]
+    assert 8 <= len(few) <= 16
+    assert not [question for question in few if "same" in question.split()[:3]]
 
 
 def test_a_mean_over_cases_has_their_range_and_needs_them_all(tmp_path: Path) -> None:
