@@ -235,5 +235,5 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "vit": vit,
 }
 
-LEARNING_RATES: Mapping[str, float] = {"vit": 0.0015}
-"""Of models that want another one than the recipe's, whoever trains them."""
+LEARNING_RATES: Mapping[str, float] = dict.fromkeys(MODELS, 0.006) | {"vit": 0.0015}
+"""At the peak, whoever trains the model, and for how long."""

@@ -62,12 +62,13 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def open_ends(model: str) -> list[str]:
-    """What the recipe leaves open: the model, and its learning rate where that is another."""
-    found = [f'space.model="experiments.own_models.models:{model}"']
-    if model in LEARNING_RATES:
-        rate = LEARNING_RATES[model]
-        found += [f"train.learning_rate={rate}", f"deploy.finetune_learning_rate={rate}"]
-    return found
+    """What the recipe leaves open: the model, and its learning rate."""
+    rate = LEARNING_RATES[model]
+    return [
+        f'space.model="experiments.own_models.models:{model}"',
+        f"train.learning_rate={rate}",
+        f"deploy.finetune_learning_rate={rate}",
+    ]
 
 
 def recorded(setting: Setting, model: str, seed: int) -> list[Row]:
@@ -104,8 +105,8 @@ def scaled(model: str, width: float, ingredients: Ingredients) -> Alone:
     shape = ingredients.data.image_shape
     build = partial(MODELS[model], shape, ingredients.task.outputs, width)
     about = {"model": model, "width": width}
-    own = {"learning_rate": LEARNING_RATES[model]} if model in LEARNING_RATES else {}
-    return Alone(f"width-{width:g}", build, (shape[2], *shape[:2]), about, own)
+    rate = {"learning_rate": LEARNING_RATES[model]}
+    return Alone(f"width-{width:g}", build, (shape[2], *shape[:2]), about, rate)
 
 
 def sliced(width: float, space: SearchSpace) -> Alone:

@@ -1,6 +1,6 @@
 import numpy as np
 
-from hwnas.search.objective import weighed
+from hwnas.search.objective import losses
 from hwnas.stages import Goal, Job
 from hwnas.stages.finalists import choose, picks, read_bundles, score_of
 from hwnas.stages.search import found
@@ -10,7 +10,7 @@ def test_finalists_show_the_front_and_are_filled_from_behind_it(job: Job, goal: 
     result = found(job.folder.path, goal)
     chosen = choose(result, 3)
     assert len({trial.candidate.id for trial in chosen}) == 3
-    table = weighed(goal.objectives, [trial.values for trial in result.trials])
+    table = losses(goal.objectives, [trial.values for trial in result.trials])
     best = {result.trials[i].candidate.id for i in table.argmin(0)}
     front = {trial.candidate.id for trial in result.front}
     if len(front) >= 3:

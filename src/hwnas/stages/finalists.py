@@ -197,9 +197,9 @@ def _teacher(ingredients: Ingredients) -> Teacher | None:
     """Of the finalists that have weights of a supernet; asked once for all of them, if at all."""
     config = ingredients.recipe.fine_tuning
     teacher = None if config is None else teacher_of(ingredients.space, config)
-    if config is None or teacher is None or config.teacher_sees == "augmented":
-        return teacher
-    return teacher.asked_once(ingredients.task, ingredients.data.train)
+    if config is None or teacher is None:
+        return None
+    return teacher.prepared(config.teacher_sees, ingredients.task, ingredients.data.train)
 
 
 def _tune(

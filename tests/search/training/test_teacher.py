@@ -121,7 +121,7 @@ def test_a_teacher_that_is_asked_once_says_the_same_of_an_image_however_it_is_au
 
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     counting = Counting()
-    teacher = Teacher(counting, SHAPE).asked_once(digits_task, few_digits.train)
+    teacher = Teacher(counting, SHAPE).prepared("plain", digits_task, few_digits.train)
     step = Listening(network, digits_task, SHAPE, teacher)
     config = TrainConfig(
         epochs=3, batch_size=30, accumulate=4, shift_pixels=2, flip=True, cutout=0.3, workers=0

@@ -90,15 +90,20 @@ class Teacher:
         with torch.no_grad(), moment.forward_passes(part.images):
             return self._outputs(task, part.images)
 
-    def asked_once(self, task: Task, split: Split, rank: int = 0, world: int = 1) -> Teacher:
-        """One that was asked about each image of a split, and says the same ever after.
+    def prepared(
+        self, sees: str, task: Task, split: Split, rank: int = 0, world: int = 1
+    ) -> Teacher:
+        """This one, or one that was asked about each image of a split and says that ever after.
 
         Args:
+            sees: ``"augmented"`` for the first, ``"plain"`` for the second.
             task: Whose outputs these are.
             split: The training images.
             rank: Which of the workers this is.
             world: How many workers ask together, each about its part.
         """
+        if sees == "augmented":
+            return self
         device = next(self.network.parameters()).device
         found = []
         for rows in np.array_split(np.arange(len(split)), math.ceil(len(split) / _ASKED_AT_ONCE)):

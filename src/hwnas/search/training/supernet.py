@@ -109,8 +109,7 @@ def _train(
     teacher = teacher_of(training.space, config)
     if teacher is not None:
         teacher.network.to(device)
-        if config.teacher_sees == "plain":
-            teacher = teacher.asked_once(task, training.data.train, rank, world)
+        teacher = teacher.prepared(config.teacher_sees, task, training.data.train, rank, world)
     step = SupernetStep(
         supernet,
         task,
