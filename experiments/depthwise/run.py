@@ -66,7 +66,7 @@ def compare(
         Stopwatch(passes(layer, images), settings, time.process_time, threads=threads)
         for layer in (ours, plain)
     ]
-    interleave(watches[0], {"plain": watches[1]}, settings.retries)
+    interleave(watches[:1], watches[1:], settings.retries)
     mine, other = (watch.quantiles("cpu") for watch in watches)
     spread = {"ours_p20": mine.p20, "ours_p80": mine.p80}
     spread |= {"plain_p20": other.p20, "plain_p80": other.p80}

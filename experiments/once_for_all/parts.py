@@ -121,7 +121,7 @@ def step_ratios(
                 Stopwatch(_step(each, inputs, batch), _TIMING, time.process_time, threads=threads)
                 for each in (alone.train(), supernet)
             )
-            interleave(own, {"supernet": shared}, _TIMING.retries)
+            interleave([own], [shared], _TIMING.retries)
             observed.put(_ratios(own, shared, role, subject, seed))
 
 

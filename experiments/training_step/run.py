@@ -90,7 +90,7 @@ def compare(
         threads=threads,
     )
     active = Stopwatch(supernet_step, settings, time.process_time, threads=threads)
-    interleave(alone, {"supernet": active}, settings.retries)
+    interleave([alone], [active], settings.retries)
     clean = min(active.clean, alone.clean)
     rows = []
     for clock in ("cpu", "wall"):

@@ -7,7 +7,7 @@ import pytest
 
 from hwnas.deploy import Export, Target, TimingSettings, measure
 from hwnas.deploy.anchor import write_anchor
-from hwnas.deploy.timing import Stopwatch, interleave
+from hwnas.deploy.timing import Stopwatch, Subject, interleave, measure_together
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 
 ONE = Target.parse("cpu-onnxruntime-fp32-b1-t1")
@@ -36,7 +36,7 @@ def test_a_quiet_machine_needs_the_wanted_rounds_only() -> None:
     anchor, network = machine.stopwatch(1.0), machine.stopwatch(2.0)
     before = machine.runs
     shares: list[float] = []
-    interleave(anchor, {"network": network}, SETTINGS.retries, shares.append)
+    interleave([anchor], [network], SETTINGS.retries, shares.append)
     assert machine.runs - before == 10 * 4 + 10 * 2  # rounds of 4 ms
     assert network.clean == network.wanted == 10
     assert network.quantiles("cpu").p50 == pytest.approx(2.0)
@@ -47,7 +47,7 @@ def test_a_quiet_machine_needs_the_wanted_rounds_only() -> None:
 def test_disturbed_rounds_are_repeated() -> None:
     machine = Machine(lambda run: 3.0 if 60 <= run < 90 else 1.0)
     anchor, network = machine.stopwatch(1.0), machine.stopwatch(2.0)
-    interleave(anchor, {"network": network}, SETTINGS.retries)
+    interleave([anchor], [network], SETTINGS.retries)
     assert network.clean == network.wanted
     assert network.quantiles("wall").p80 == pytest.approx(2.0)
 
@@ -55,7 +55,7 @@ def test_disturbed_rounds_are_repeated() -> None:
 def test_what_stays_disturbed_is_told_and_the_cpu_clock_holds() -> None:
     machine = Machine(lambda _: 2.0)
     anchor, network = machine.stopwatch(1.0), machine.stopwatch(2.0)
-    interleave(anchor, {"network": network}, SETTINGS.retries)
+    interleave([anchor], [network], SETTINGS.retries)
     assert network.clean == 0
     assert network.quantiles("cpu").p50 == pytest.approx(2.0)
     assert network.quantiles("wall").p50 == pytest.approx(4.0)
@@ -65,7 +65,7 @@ def test_several_threads_are_judged_by_their_own_best_round() -> None:
     machine = Machine(lambda run: 2.0 if run % 40 < 10 else 1.0)
     anchor = machine.stopwatch(1.0, threads=2, parallel=1.6)
     network = machine.stopwatch(8.0, threads=2, parallel=1.6)
-    interleave(anchor, {"network": network}, SETTINGS.retries)
+    interleave([anchor], [network], SETTINGS.retries)
     assert network.clean == network.wanted
     assert network.quantiles("wall").p80 == pytest.approx(5.0)
 
@@ -74,7 +74,7 @@ def test_a_slow_network_is_not_retried_as_often_as_a_fast_one() -> None:
     machine = Machine(lambda _: 2.0)
     anchor, slow = machine.stopwatch(1.0), machine.stopwatch(2_000.0)
     before = machine.cpu
-    interleave(anchor, {"slow": slow}, SETTINGS.retries)
+    interleave([anchor], [slow], SETTINGS.retries)
     assert machine.cpu - before == pytest.approx(2.0 * 3 * 5 + 0.002 * 3 * 10)
 
 
@@ -117,6 +117,19 @@ def test_batches_and_threads_of_the_target_count(exported: Export) -> None:
     assert wall.latency_ms == wall.wall_ms.p50
 
 
+def test_networks_on_different_targets_take_turns(exported: Export) -> None:
+    targets = [
+        ONE,
+        Target.parse("cpu-onnxruntime-int8-b8-t1"),
+        Target.parse("cpu-pytorch-fp32-b1-t1"),
+    ]
+    subjects = {target.name: Subject(exported.path, target) for target in targets}
+    found = measure_together(subjects, TimingSettings(rounds=5))
+    assert [found[name].target for name in subjects] == list(subjects)
+    anchors = {measurement.anchor_ms for measurement in found.values()}
+    assert len(anchors) == len(targets)  # each target has its own
+
+
 def test_nothing_to_measure_is_no_error() -> None:
     assert measure({}, ONE, TimingSettings(rounds=1)) == {}
 
@@ -127,4 +140,4 @@ def test_bad_models_and_targets(tmp_path: Path, exported: Export) -> None:
     with pytest.raises(ArtifactError, match=r"damaged\.onnx"):
         measure({"damaged": damaged}, ONE)
     with pytest.raises(DeviceError, match="999999 threads"):
-        measure({}, Target.parse("cpu-onnxruntime-fp32-b1-t999999"))
+        measure({"network": exported.path}, Target.parse("cpu-onnxruntime-fp32-b1-t999999"))

@@ -9,7 +9,7 @@ from hwnas.deploy.measurement import Measurement, Quantiles
 from hwnas.deploy.packing import write_bundle
 from hwnas.deploy.runtime import Runtime, Session
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.timing import TimingSettings, measure
+from hwnas.deploy.timing import Subject, TimingSettings, measure, measure_together
 
 __all__ = [
     "RUNTIMES",
@@ -24,12 +24,14 @@ __all__ = [
     "Quantiles",
     "Runtime",
     "Session",
+    "Subject",
     "Target",
     "TimingSettings",
     "devices",
     "export_onnx",
     "machine",
     "measure",
+    "measure_together",
     "versions",
     "write_bundle",
 ]

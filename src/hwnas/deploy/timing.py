@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,9 +32,11 @@ __all__ = [
     "Clock",
     "Round",
     "Stopwatch",
+    "Subject",
     "TimingSettings",
     "interleave",
     "measure",
+    "measure_together",
     "prepared_run",
 ]
 
@@ -73,6 +75,19 @@ class TimingSettings:
                 f"max_wall_cpu_ratio {self.max_wall_cpu_ratio}, round_ms {self.round_ms}, "
                 f"max_seconds {self.max_seconds}: expected more than 1, 0 and 0"
             )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: a network where it runs.
+
+    Attributes:
+        model: The ONNX file.
+        target: Where to run it.
+    """
+
+    model: Path
+    target: Target
 
 
 @dataclass(frozen=True)
@@ -147,23 +162,23 @@ class Stopwatch:
 
 
 def interleave(
-    anchor: Stopwatch,
-    others: Mapping[str, Stopwatch],
+    anchors: Sequence[Stopwatch],
+    others: Sequence[Stopwatch],
     retries: int,
     progress: Callable[[float], None] | None = None,
 ) -> None:
-    """Time all in turn, the anchor every time, until each has its clean rounds or tries run out.
+    """Time all in turn, anchors every time, until each has its clean rounds or tries run out.
 
     Args:
-        anchor: Of the fixed network.
+        anchors: Of the fixed network, one a target.
         others: Of the networks to be measured.
         retries: Up to this many more rounds for each one that is wanted.
         progress: Called with the share that is done, from 0 to 1.
     """
-    stopwatches = [anchor, *others.values()]
+    stopwatches = [*anchors, *others]
     wanted = sum(stopwatch.wanted for stopwatch in stopwatches)
     while waiting := [s for s in stopwatches if s.clean < s.wanted and s.may_retry(retries)]:
-        for stopwatch in {anchor: None, **dict.fromkeys(waiting)}:
+        for stopwatch in dict.fromkeys([*anchors, *waiting]):
             stopwatch.time_round()
         if progress is not None:
             progress(sum(stopwatch.clean for stopwatch in stopwatches) / wanted)
@@ -177,7 +192,7 @@ def measure(
     settings: TimingSettings | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> dict[str, Measurement]:
-    """Measure networks on a target of this machine, against each other.
+    """Measure networks on one target of this machine, against each other.
 
     Args:
         models: ONNX files, each under a name of the caller's.
@@ -192,38 +207,59 @@ def measure(
         ArtifactError: A file is damaged or not what the target can run.
         DeviceError: The target cannot be used on this machine.
     """
+    subjects = {name: Subject(model, target) for name, model in models.items()}
+    return measure_together(subjects, settings, progress)
+
+
+def measure_together(
+    subjects: Mapping[str, Subject],
+    settings: TimingSettings | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> dict[str, Measurement]:
+    """Measure networks against each other, each on its own target of this machine.
+
+    Args:
+        subjects: Files and targets, each under a name of the caller's.
+        settings: How much to time; about half a second a network if None.
+        progress: Called with the share that is done, from 0 to 1.
+
+    Returns:
+        A measurement for each name.
+
+    Raises:
+        ArtifactError: A file is damaged or not what its target can run.
+        DeviceError: A target cannot be used on this machine.
+    """
     settings = settings or TimingSettings()
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "anchor.onnx")
-        with storage_errors(path):
-            write_anchor(path)
-        one_image = Target(replace(target.device, batch=1), target.format)
-        _, anchor = _start(path, one_image, settings, Path(folder))
+        targets = [subject.target for subject in subjects.values()]
+        anchors = _start_anchors(targets, settings, Path(folder))
         started = {}
-        for index, (name, path) in enumerate(models.items()):
+        for index, (name, subject) in enumerate(subjects.items()):
             own = Path(folder, str(index))  # models may have files of the same name
             own.mkdir()
-            started[name] = _start(path, target, settings, own)
-        interleave(anchor, {n: s for n, (_, s) in started.items()}, settings.retries, progress)
-    clock: Literal["cpu", "wall"] = "cpu" if target.device.threads == 1 else "wall"
+            started[name] = _start(subject, settings, own)
+        stopwatches = [stopwatch for _, stopwatch in started.values()]
+        interleave([*anchors.values()], stopwatches, settings.retries, progress)
     hardware, time_now = machine()["processor"], datetime.now(UTC).isoformat(timespec="seconds")
-    used = versions(RUNTIMES[target.device.runtime].packages)
-    return {
-        name: Measurement(
+    found = {}
+    for name, (session, stopwatch) in started.items():
+        target = subjects[name].target
+        clock: Literal["cpu", "wall"] = "cpu" if target.device.threads == 1 else "wall"
+        found[name] = Measurement(
             target=target.name,
             clock=clock,
             cpu_ms=stopwatch.quantiles("cpu"),
             wall_ms=stopwatch.quantiles("wall"),
             n=stopwatch.wanted,
             contended=stopwatch.clean < stopwatch.wanted,
-            anchor_ms=anchor.quantiles(clock).p50,
+            anchor_ms=anchors[_one_image(target)].quantiles(clock).p50,
             hardware=hardware,
-            versions=used,
+            versions=versions(RUNTIMES[target.device.runtime].packages),
             settings=session.settings,
             time=time_now,
         )
-        for name, (session, stopwatch) in started.items()
-    }
+    return found
 
 
 def prepared_run(model: Path, target: Target, folder: Path) -> Callable[[], object]:
@@ -238,12 +274,25 @@ def prepared_run(model: Path, target: Target, folder: Path) -> Callable[[], obje
     return lambda: session.run(images)
 
 
-def _start(
-    path: Path, target: Target, settings: TimingSettings, folder: Path
-) -> tuple[Session, Stopwatch]:
+def _start_anchors(
+    targets: Iterable[Target], settings: TimingSettings, folder: Path
+) -> dict[Target, Stopwatch]:
+    """The anchor on each of these targets, one image at a time."""
+    model = folder / "anchor.onnx"
+    with storage_errors(model):
+        write_anchor(model)
+    wanted = dict.fromkeys(_one_image(target) for target in targets)
+    return {target: _start(Subject(model, target), settings, folder)[1] for target in wanted}
+
+
+def _one_image(target: Target) -> Target:
+    return Target(replace(target.device, batch=1), target.format)
+
+
+def _start(subject: Subject, settings: TimingSettings, folder: Path) -> tuple[Session, Stopwatch]:
     """Load a network, give it random images and warm it up."""
-    session, images = _loaded(path, target, folder)
-    threads = target.device.threads
+    session, images = _loaded(subject.model, subject.target, folder)
+    threads = subject.target.device.threads
     return session, Stopwatch(
         lambda: session.run(images), settings, session.cpu_clock, threads=threads
     )
