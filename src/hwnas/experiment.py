@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from torch import Tensor
 from hwnas.atomic import replacing_folder, storage_errors
 from hwnas.deploy.bundle import Bundle
 from hwnas.errors import ConfigError, InfeasibleError, RunError, StorageError
+from hwnas.plugin import imports_from
 from hwnas.progress import Advance, Reporter, make_reporter
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.run_folder import RunFolder, all_or_nothing
@@ -107,7 +107,7 @@ class Experiment:
         if (path / "run.json").exists():
             opened = RunFolder.create(path, self.recipe, self.text, self.folder)
             return _continue(opened, goals, reporter, ray_address)[0]
-        with _imports_from(self.folder):
+        with imports_from(self.folder):
             with all_or_nothing(path):
                 ingredients = Ingredients.prepare(self.recipe, self.folder, path / "cache")
                 opened = RunFolder.create(path, self.recipe, self.text, self.folder)
@@ -189,7 +189,7 @@ def _continue(
     reporter: Reporter | None,
     ray_address: str | None = None,
 ) -> list[Summary]:
-    with _imports_from(folder.recipe_folder), folder:
+    with imports_from(folder.recipe_folder), folder:
         cache = folder.path / "cache"
         ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, cache)
         return _work(folder, ingredients, goals, reporter, ray_address)
@@ -290,17 +290,6 @@ def _ray(job: Job, address: str | None) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _imports_from(folder: Path) -> Iterator[None]:
-    """Let names in a recipe stand for modules that lie beside it."""
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(str(folder))
-
-
 def status(folder: str | Path) -> dict[str, Any]:
     """How far a run is: its stages, and how many candidates are evaluated."""
     opened = RunFolder.open(Path(folder))
@@ -333,7 +322,7 @@ def rewrite_reports(folder: str | Path) -> list[Path]:
     finished = [goal for goal in goals if is_finished(opened, goal, _RESULTS)]
     if not finished:
         raise _unfinished(opened)
-    with _imports_from(opened.recipe_folder), opened:
+    with imports_from(opened.recipe_folder), opened:
         job = _job(opened)
         for goal in finished:
             write_results(job, goal)
@@ -372,7 +361,7 @@ def export(
         raise _unfinished(opened, target)
     if out.exists():
         raise StorageError(f"{out} exists already; choose another --out")
-    with _imports_from(opened.recipe_folder), opened:
+    with imports_from(opened.recipe_folder), opened:
         job = _job(opened)
         source = picked(job, goal, pick, max_latency_ms)
         with replacing_folder(out) as temporary:
@@ -400,7 +389,7 @@ def space_of(path: str | Path) -> SearchSpace:
         recipe, folder = opened.recipe, opened.recipe_folder
     else:
         recipe, folder = read_recipe(found)[0], found.absolute().parent
-    with _imports_from(folder), tempfile.TemporaryDirectory() as cache:
+    with imports_from(folder), tempfile.TemporaryDirectory() as cache:
         return Ingredients.prepare(recipe, folder, Path(cache)).space
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pydantic
 
 from hwnas.errors import ConfigError
 
-__all__ = ["build", "closest", "resolve", "validation_message"]
+__all__ = ["build", "closest", "imports_from", "resolve", "validation_message"]
 
 T = TypeVar("T")
 
@@ -23,6 +26,17 @@ def closest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}known: {', '.join(names)}"
+
+
+@contextlib.contextmanager
+def imports_from(folder: Path) -> Iterator[None]:
+    """Let names in a recipe stand for modules that lie beside it."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
 
 
 def resolve(kind: str, name: str, known: Mapping[str, T]) -> T:

@@ -4,6 +4,7 @@
 
     bundle.json           what all the rest means; schema 1
     model.onnx            the network, weights inside
+    model.NAME.onnx       variants of it, where a sweep has added some
     weights.safetensors   the same weights for PyTorch
     golden.npz            a few images and the outputs that they must give
     README.md             a card for people
@@ -27,14 +28,14 @@ import safetensors.torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hwnas.deploy.artifact import Artifact
 from hwnas.deploy.checksums import inside, read_sums, sha256
-from hwnas.deploy.device import Device, Target
-from hwnas.deploy.export import TOLERANCE, relative_error
+from hwnas.deploy.export import relative_error
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.errors import ArtifactError, DataError
+from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.search_spaces import Architecture
 
 __all__ = ["CARD", "DESCRIPTION", "GOLDEN", "MODEL", "SCHEMA", "SUMS", "WEIGHTS", "Bundle", "Check"]
@@ -104,10 +105,13 @@ class Bundle:
 
     def _check_description(self) -> None:
         try:
-            _ = self.preprocessing, self.outputs, self.measurements, self.onnx_file
+            _ = self.preprocessing, self.outputs, self.measurements
+            for artifact in self.artifacts:
+                inside(self.folder, artifact.file)
+            _ = self.artifacts[0]
             for name in self.files:
                 inside(self.folder, name)
-        except ArtifactError as error:
+        except (ArtifactError, ConfigError) as error:
             raise ArtifactError(f"{self.folder / DESCRIPTION} is damaged: {error}") from error
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ArtifactError(f"{self.folder / DESCRIPTION} is damaged: {error!r}") from error
@@ -125,10 +129,16 @@ class Bundle:
         """Names of all files but the sums, sorted."""
         return sorted([DESCRIPTION, *self.sums])
 
+    @cached_property
+    def artifacts(self) -> list[Artifact]:
+        """The forms in which the network ships; the first is the one that `run` uses."""
+        return [Artifact.from_json(each) for each in self.description["artifacts"]]
+
     @property
     def onnx_file(self) -> Path:
-        """The network as ONNX, the first of its artifacts."""
-        return inside(self.folder, self.description["artifacts"][0]["files"][0])
+        """The network as ONNX in single precision, or else in the form that is there."""
+        plain = [each for each in self.artifacts if each.variant == "fp32"]
+        return inside(self.folder, (plain or self.artifacts)[0].file)
 
     @cached_property
     def preprocessing(self) -> Preprocessing:
@@ -152,7 +162,10 @@ class Bundle:
 
     @cached_property
     def _session(self) -> Session:
-        return RUNTIMES["onnxruntime"].load(self.onnx_file, Target(Device("cpu", "onnxruntime")))
+        return self._loaded(self.artifacts[0])
+
+    def _loaded(self, artifact: Artifact) -> Session:
+        return RUNTIMES[artifact.runtime].load(inside(self.folder, artifact.file), artifact.target)
 
     def weights(self) -> dict[str, Tensor]:
         """The PyTorch weights, by name.
@@ -172,11 +185,14 @@ class Bundle:
             DataError: The images are not of that kind or there are none.
             ArtifactError: The ONNX file is damaged.
         """
+        return self._outputs(self._session, images)
+
+    def _outputs(self, session: Session, images: NDArray[np.uint8]) -> NDArray[Any]:
         if len(images) == 0:
             raise DataError("no images were given; expected at least one")
         parts = [images[i : i + _BATCH] for i in range(0, len(images), _BATCH)]
         inputs = (self.preprocessing(part).contiguous().numpy() for part in parts)
-        return np.concatenate([self._session.run(part) for part in inputs])
+        return np.concatenate([session.run(part) for part in inputs])
 
     def run(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[dict[str, Any]]:
         """What the network says about images.
@@ -221,9 +237,17 @@ class Bundle:
         return [
             _check(SUMS, self._check_sums_file),
             *(_check(name, partial(self._check_sum, name)) for name in self.files),
-            _check("ONNX model", self._check_onnx),
+            *(
+                _check(self._said("ONNX model", each), partial(self._check_onnx, each))
+                for each in {each.file: each for each in self.artifacts}.values()
+            ),
             _check("PyTorch weights", lambda: f"{len(self.weights())} tensors"),
-            _check("golden outputs", self._check_golden),
+            *(
+                _check(
+                    self._said("golden outputs", artifact), partial(self._check_golden, artifact)
+                )
+                for artifact in self.artifacts
+            ),
         ]
 
     def verify(self) -> list[Check]:
@@ -252,36 +276,52 @@ class Bundle:
             raise ArtifactError("its SHA-256 is not the recorded one; it was changed or damaged")
         return f"SHA-256 {found[:12]}..."
 
-    def _check_onnx(self) -> str:
+    def _said(self, what: str, artifact: Artifact) -> str:
+        """What is checked, and of which artifact where there are several."""
+        several = len(self.artifacts) > 1
+        return f"{what}, {artifact.variant} on {artifact.runtime}" if several else what
+
+    def _check_onnx(self, artifact: Artifact) -> str:
         import onnx
 
         try:
-            onnx.checker.check_model(self.onnx_file, full_check=True)
+            onnx.checker.check_model(inside(self.folder, artifact.file), full_check=True)
         except Exception as error:  # ONNX's and protobuf's errors share no base but this
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ArtifactError(f"{self.onnx_file.name} is damaged: {reason}") from error
+            raise ArtifactError(f"{artifact.file} is damaged: {reason}") from error
         return "valid"
 
-    def _check_golden(self) -> str:
-        images, expected = self._golden()
+    def _check_golden(self, artifact: Artifact) -> str:
+        golden = self.golden()
+        images, expected = golden["images"], golden[artifact.golden]
+        if (reason := RUNTIMES[artifact.runtime].unavailable()) is not None:
+            return f"not run here: {reason}"
+        session = self._loaded(artifact)
         error = max(
-            relative_error(self.predict(images), expected),
-            relative_error(self.predict(images[:1]), expected[:1]),
+            relative_error(self._outputs(session, images), expected),
+            relative_error(self._outputs(session, images[:1]), expected[:1]),
         )
-        if not error <= TOLERANCE:  # also where it is not a number
+        if not error <= artifact.tolerance:  # also where it is not a number
             raise ArtifactError(
-                f"outputs differ by {error:.2g} of the largest; at most {TOLERANCE:g} is allowed"
+                f"outputs differ by {error:.2g} of the largest; at most {artifact.tolerance:g} is "
+                "allowed"
             )
         return f"{len(images)} images agree within {error:.1e} of the largest output"
 
-    def _golden(self) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    def golden(self) -> dict[str, NDArray[Any]]:
+        """A few images, uint8 (N, H, W, C), and what each artifact says of them, by name.
+
+        Raises:
+            ArtifactError: The file is damaged or lacks some of it.
+        """
+        names = ["images", *dict.fromkeys(artifact.golden for artifact in self.artifacts)]
         try:
             # NumPy leaves a file open that it opened itself and could not read.
             with (
                 Path(self.folder, GOLDEN).open("rb") as file,
                 np.load(file, allow_pickle=False) as arrays,
             ):
-                return arrays["images"], arrays["outputs"]
+                return {name: arrays[name] for name in names}
         except _DAMAGED_ARRAYS as error:
             raise ArtifactError(f"{GOLDEN} is damaged: {error}") from error
 

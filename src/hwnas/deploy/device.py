@@ -14,7 +14,7 @@ __all__ = ["FORMATS", "HARDWARE", "Device", "Target"]
 
 HARDWARE = ("cpu",)
 FORMATS: dict[str, tuple[str, ...]] = {
-    "onnxruntime": ("fp32", "int8"),
+    "onnxruntime": ("fp32", "fp16", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
     "pytorch": ("fp32",),
     "pytorch_nhwc": ("fp32",),

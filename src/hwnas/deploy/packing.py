@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hwnas.atomic import replacing_folder, write_json, write_text
+from hwnas.deploy.artifact import Artifact
 from hwnas.deploy.bundle import CARD, DESCRIPTION, GOLDEN, MODEL, SCHEMA, SUMS, WEIGHTS, Bundle
 from hwnas.deploy.card import card
 from hwnas.deploy.checksums import render_sums, sha256
@@ -25,7 +26,7 @@ from hwnas.deploy.weights import write_weights
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.search_spaces import Architecture, Candidate
 
-__all__ = ["write_bundle"]
+__all__ = ["seal", "write_bundle"]
 
 _KINDS = ("counted", "evaluated", "measured", "modelled", "predicted", "simulated", "table")
 
@@ -113,24 +114,34 @@ def write_bundle(
         write_weights(temporary / WEIGHTS, weights)
         np.savez_compressed(temporary / GOLDEN, images=golden_images, outputs=golden_outputs)
         write_text(temporary / CARD, card(description))
-        _seal(temporary, description)
+        seal(temporary, description, [Artifact(MODEL, "fp32", "onnxruntime").to_json()])
     return Bundle.load(folder)
 
 
-def _seal(folder: Path, description: Mapping[str, Any]) -> None:
-    """Write bundle.json with the sums of what is there, then the sums of all."""
-    artifact: dict[str, Any] = {
-        "format": "onnx",
-        "runtime": "onnxruntime",
-        "variant": "fp32",
-        "files": [MODEL],
-        "sha256": {MODEL: sha256(folder / MODEL)},
-        "bytes": (folder / MODEL).stat().st_size,
-    }
+def seal(
+    folder: Path, description: Mapping[str, Any], artifacts: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write bundle.json with the sums of what is there, then the sums of all.
+
+    Args:
+        folder: With all other files in it.
+        description: The contents of bundle.json but for artifacts and files.
+        artifacts: What ships, the default first; each as `Artifact.to_json` has it, and more.
+    """
+    sealed = [{**each, **_sums(folder, each["files"])} for each in artifacts]
     others = {name: sha256(folder / name) for name in (WEIGHTS, GOLDEN, CARD)}
-    write_json(folder / DESCRIPTION, {**description, "artifacts": [artifact], "files": others})
-    sums = {**others, **artifact["sha256"], DESCRIPTION: sha256(folder / DESCRIPTION)}
+    write_json(folder / DESCRIPTION, {**description, "artifacts": sealed, "files": others})
+    sums = {**others, DESCRIPTION: sha256(folder / DESCRIPTION)}
+    for artifact in sealed:
+        sums |= artifact["sha256"]
     write_text(folder / SUMS, render_sums(sums))
+
+
+def _sums(folder: Path, files: Sequence[str]) -> dict[str, Any]:
+    return {
+        "sha256": {name: sha256(folder / name) for name in files},
+        "bytes": sum((folder / name).stat().st_size for name in files),
+    }
 
 
 def _check_number(number: Mapping[str, Any]) -> None:

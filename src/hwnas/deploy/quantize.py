@@ -1,4 +1,4 @@
-"""Integer arithmetic: an ONNX file with its tensors quantised to eight bits."""
+"""Integer arithmetic: ONNX files with their tensors quantised to eight bits, all or some."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,49 +17,132 @@ from numpy.typing import NDArray
 from hwnas.atomic import replacing
 from hwnas.errors import ArtifactError
 
-__all__ = ["quantize_int8", "random_batches"]
+__all__ = ["Int8Quantizer", "Unit", "quantize_int8", "random_batches"]
 
 _WARNINGS, _ERRORS = 2, 3  # severities of ONNX Runtime's log; the first is its default
+_WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
-def quantize_int8(source: Path, to: Path, batches: Sequence[NDArray[np.float32]]) -> Path:
-    """Quantise statically: QDQ format, activations unsigned, weights signed and per channel.
+@dataclass(frozen=True)
+class Unit:
+    """What is quantised together or not at all.
 
-    U8S8 is what x86 multiplies fastest; S8S8 and dynamic quantisation are several times slower on
-    convolutions there.
+    Attributes:
+        name: Of the layer, or of the operator where that has no weights.
+        nodes: Names of the nodes in the graph.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+
+
+class Int8Quantizer:
+    """Quantises one network, in whole or in parts, with ranges that are found once.
+
+    Static, QDQ format, activations unsigned, weights signed and per channel. U8S8 is what x86
+    multiplies fastest; S8S8 and dynamic quantisation are several times slower on convolutions
+    there. A context manager, since it keeps files of its own.
 
     Args:
         source: An ONNX file with one float32 input.
-        to: The file to write.
-        batches: Inputs (N, ...) that the ranges of activations are taken from.
+        batches: Inputs (N, ...) that the ranges of activations are taken from: their least and
+            largest values.
 
-    Returns:
-        ``to``.
+    Raises:
+        ArtifactError: The file is damaged.
+    """
+
+    def __init__(self, source: Path, batches: Sequence[NDArray[np.float32]]) -> None:
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+
+        self._source, self._batches = source, batches
+        self._folder = tempfile.TemporaryDirectory()
+        self._prepared = Path(self._folder.name, "prepared.onnx")
+        self._ranges = Path(self._folder.name, "ranges.json")
+        with self._refused(), _quiet():
+            quant_pre_process(source, self._prepared, skip_symbolic_shape=True)
+            _name_nodes(self._prepared)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._folder.cleanup()
+
+    @property
+    def units(self) -> list[Unit]:
+        """What can be left out: every layer with weights, and operators without, by their kind."""
+        import onnx
+        from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+        graph = onnx.load(self._prepared).graph
+        weights = {tensor.name for tensor in graph.initializer}
+        layers, others = [], dict[str, list[str]]()
+        for node in graph.node:
+            if node.op_type in _WITH_WEIGHTS and weights & set(node.input):
+                layers.append(Unit(node.name, (node.name,)))
+            elif node.op_type in QDQRegistry or node.op_type in QLinearOpsRegistry:
+                others.setdefault(node.op_type, []).append(node.name)
+        return [*layers, *(Unit(kind, tuple(nodes)) for kind, nodes in others.items())]
+
+    def write(
+        self, to: Path, only: Sequence[Unit] | None = None, without: Sequence[Unit] = ()
+    ) -> Path:
+        """Write the quantised network.
+
+        Args:
+            to: The file to write.
+            only: Quantise these and nothing else; all if None.
+            without: Leave these in floating point.
+
+        Returns:
+            ``to``.
+
+        Raises:
+            ArtifactError: The file cannot be quantised.
+            StorageError: ``to`` cannot be written.
+        """
+        from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
+        with replacing(to) as temporary, self._refused(), _quiet():
+            quantize_static(
+                self._prepared,
+                temporary,
+                _Reader(self._prepared, self._batches),
+                quant_format=QuantFormat.QDQ,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                per_channel=True,
+                nodes_to_quantize=None if only is None else _names(only),
+                nodes_to_exclude=_names(without),
+                extra_options={"CalibMaxIntermediateOutputs": _held(len(self._batches))},
+                calibration_cache_path=self._ranges,
+            )
+        return to
+
+    @contextlib.contextmanager
+    def _refused(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # ONNX Runtime's tools raise whatever they meet
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ArtifactError(f"{self._source} cannot be quantised to int8: {reason}") from error
+
+
+def quantize_int8(source: Path, to: Path, batches: Sequence[NDArray[np.float32]]) -> Path:
+    """Quantise a whole network; see `Int8Quantizer`.
 
     Raises:
         ArtifactError: The file cannot be quantised.
         StorageError: ``to`` cannot be written.
     """
-    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    with replacing(to) as temporary, tempfile.TemporaryDirectory() as folder, _quiet():
-        prepared = Path(folder, "prepared.onnx")
-        try:
-            quant_pre_process(source, prepared, skip_symbolic_shape=True)
-            quantize_static(
-                prepared,
-                temporary,
-                _Reader(prepared, batches),
-                quant_format=QuantFormat.QDQ,
-                activation_type=QuantType.QUInt8,
-                weight_type=QuantType.QInt8,
-                per_channel=True,
-            )
-        except Exception as error:  # ONNX Runtime's tools raise whatever they meet
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ArtifactError(f"{source} cannot be quantised to int8: {reason}") from error
-    return to
+    with Int8Quantizer(source, batches) as quantizer:
+        return quantizer.write(to)
 
 
 def random_batches(
@@ -67,6 +152,28 @@ def random_batches(
     rng = np.random.default_rng(0)
     shape = (batch, *input_shape)
     return [rng.standard_normal(shape, dtype=np.float32) for _ in range(count)]
+
+
+def _held(batches: int) -> int:
+    """Of how many batches activations are in memory at once.
+
+    ONNX Runtime takes it for an error if none are left over after the last.
+    """
+    return batches + 1 if batches < 4 else next(n for n in (4, 3, 5, 7, 11) if batches % n)
+
+
+def _name_nodes(model: Path) -> None:
+    """Give a name to each node that has none, so that it can be left out."""
+    import onnx
+
+    loaded = onnx.load(model)
+    for index, node in enumerate(loaded.graph.node):
+        node.name = node.name or f"{node.op_type}_{index}"
+    onnx.save(loaded, model)
+
+
+def _names(units: Sequence[Unit]) -> list[str]:
+    return [name for unit in units for name in unit.nodes]
 
 
 class _Reader:

@@ -19,7 +19,7 @@ TARGETS = [
     for number_format in formats
 ]
 # Largest difference from ONNX Runtime's fp32, as a share of the largest output.
-TOLERANCE = {"fp32": 1e-4, "bf16": 0.05, "int8": 0.25}
+TOLERANCE = {"fp32": 1e-4, "fp16": 0.01, "bf16": 0.05, "int8": 0.25}
 
 
 @pytest.fixture(params=TARGETS, ids=lambda target: target.name)

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.device import FORMATS, Target
+from hwnas.deploy.number_format import number_format, to_float16
 from hwnas.deploy.quantize import quantize_int8, random_batches
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.errors import ArtifactError
 
-__all__ = ["OnnxRuntime", "OnnxSession"]
+__all__ = ["OnnxRuntime", "OnnxSession", "in_format"]
 
 
 @dataclass(frozen=True)
@@ -33,18 +34,12 @@ class OnnxRuntime:
         return missing_package("onnxruntime", "onnxruntime")
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """The ONNX file itself, or for int8 a file in ``folder`` that is quantised.
-
-        The ranges of activations are those of random inputs, which is enough to time it.
+        """The ONNX file itself if it is in the target's format, or one in ``folder`` that is.
 
         Raises:
-            ArtifactError: The file is damaged or cannot be quantised.
+            ArtifactError: The file is damaged or cannot be converted.
         """
-        if target.format == "fp32":
-            return artifact
-        plain = OnnxSession(artifact, target.device.batch, 1)
-        batches = random_batches(plain.input_shape, target.device.batch)
-        return quantize_int8(artifact, folder / f"{artifact.stem}-int8.onnx", batches)
+        return in_format(artifact, target.format, target.device.batch, folder)
 
     def load(self, executable: Path, target: Target) -> OnnxSession:
         """Load an ONNX file with one float32 input.
@@ -56,6 +51,34 @@ class OnnxRuntime:
         """
         check_usable(self.unavailable(), target)
         return OnnxSession(executable, target.device.batch, target.device.threads)
+
+
+def in_format(artifact: Path, wanted: str, batch: int, folder: Path) -> Path:
+    """An ONNX file that computes in a format.
+
+    Args:
+        artifact: The file, in that format or in single precision.
+        wanted: ``"fp32"``, ``"fp16"`` or ``"int8"``. Where the file has to be quantised for that,
+            the ranges of activations are those of random inputs, which is enough to time it.
+        batch: Images a run.
+        folder: For a file that is made.
+
+    Raises:
+        ArtifactError: The file is damaged, in yet another format, or cannot be converted.
+    """
+    found = number_format(artifact)
+    if found == wanted:
+        return artifact
+    if found != "fp32":
+        raise ArtifactError(
+            f"{artifact} computes in {found} and the target in {wanted}; choose a target with "
+            f"{found} or give the file in fp32"
+        )
+    converted = folder / f"{artifact.stem}-{wanted}.onnx"
+    if wanted == "fp16":
+        return to_float16(artifact, converted)
+    shape = OnnxSession(artifact, batch, 1).input_shape
+    return quantize_int8(artifact, converted, random_batches(shape, batch))
 
 
 class OnnxSession:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
-from hwnas.deploy.runtimes.onnx import OnnxRuntime
+from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.errors import ArtifactError
 
 __all__ = ["OpenVINO", "OpenVINOSession"]
@@ -35,10 +35,14 @@ class OpenVINO:
         return missing_package("openvino", "'hwnas[openvino]'")
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """The ONNX file itself, or a quantised one in ``folder``."""
-        if target.format == "int8":
-            return OnnxRuntime().prepare(artifact, target, folder)
-        return artifact
+        """The ONNX file itself, or a quantised one in ``folder``.
+
+        Raises:
+            ArtifactError: The file is damaged or cannot be quantised.
+        """
+        # In bf16 the runtime computes, not the file.
+        wanted = "fp32" if target.format == "bf16" else target.format
+        return in_format(artifact, wanted, target.device.batch, folder)
 
     def load(self, executable: Path, target: Target) -> OpenVINOSession:
         """Compile an ONNX file with one float32 input.

@@ -1,0 +1,75 @@
+"""In which numbers an ONNX file computes, and files in half precision."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from hwnas.atomic import replacing
+from hwnas.errors import ArtifactError
+
+__all__ = ["number_format", "to_float16"]
+
+_QUANTISED = {"QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger"}
+
+
+def number_format(model: Path) -> str:
+    """The format that a file itself asks for, whatever runs it.
+
+    Returns:
+        ``"int8"`` if it quantises tensors, ``"fp16"`` if it has weights in half precision, else
+        ``"fp32"``.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    import onnx
+
+    graph = _read(model).graph
+    if any(node.op_type in _QUANTISED for node in graph.node):
+        return "int8"
+    half = onnx.TensorProto.FLOAT16
+    return "fp16" if any(tensor.data_type == half for tensor in graph.initializer) else "fp32"
+
+
+def to_float16(source: Path, to: Path) -> Path:
+    """Write a network with weights and activations in half precision; inputs and outputs stay.
+
+    Args:
+        source: An ONNX file in single precision.
+        to: The file to write.
+
+    Returns:
+        ``to``.
+
+    Raises:
+        ArtifactError: The file is damaged or cannot be converted.
+        StorageError: ``to`` cannot be written.
+    """
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    model = _read(source)
+    with replacing(to) as temporary:
+        try:
+            with warnings.catch_warnings():
+                # Numbers too small for the format become its smallest, which is what is wanted.
+                warnings.simplefilter("ignore", UserWarning)
+                half = convert_float_to_float16(model, keep_io_types=True)
+        except Exception as error:  # it raises whatever it meets
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ArtifactError(f"{source} cannot be converted to fp16: {reason}") from error
+        temporary.write_bytes(half.SerializeToString())
+    return to
+
+
+def _read(model: Path) -> Any:
+    import onnx
+
+    if not model.is_file():
+        raise ArtifactError(f"there is no ONNX file {model}; give the path of an existing one")
+    try:
+        return onnx.load(model)
+    except Exception as error:  # protobuf's errors share no base but this
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ArtifactError(f"{model} is not an ONNX file: {reason}") from error

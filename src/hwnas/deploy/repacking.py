@@ -1,0 +1,93 @@
+"""Writing what a sweep has chosen."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hwnas.atomic import replacing_folder, write_json, write_text
+from hwnas.deploy.artifact import GOLDEN_OUTPUTS, ROUNDED_TOLERANCE, Artifact
+from hwnas.deploy.bundle import CARD, GOLDEN, MODEL, Bundle
+from hwnas.deploy.card import card
+from hwnas.deploy.device import Target
+from hwnas.deploy.export import TOLERANCE
+from hwnas.deploy.packing import seal
+from hwnas.deploy.sweep import Contender, Sweep, outputs_of
+
+__all__ = ["write_variants"]
+
+_RESULTS = "sweep.json"
+
+
+def write_variants(source: Bundle | Path, found: Sweep, to: Path) -> None:
+    """Write the chosen variant; the folder appears whole or not at all.
+
+    Args:
+        source: What was swept: a bundle, or an ONNX file of which nothing else is known.
+        found: What became of its variants, whose files are still there.
+        to: The folder. Of a bundle a bundle, its first artifact the chosen one, then all others
+            that can be chosen; of a file ``model.onnx`` and ``sweep.json``.
+
+    Raises:
+        ArtifactError: No variant can be chosen.
+        StorageError: The folder cannot be written.
+    """
+    chosen = found.chosen
+    with replacing_folder(to) as temporary:
+        if isinstance(source, Bundle):
+            _write_bundle(source, found, temporary)
+            return
+        assert chosen.made is not None
+        shutil.copyfile(chosen.made.model, temporary / MODEL)
+        write_json(temporary / _RESULTS, found.to_json())
+
+
+def _write_bundle(bundle: Bundle, found: Sweep, folder: Path) -> None:
+    shutil.copytree(bundle.folder, folder, dirs_exist_ok=True)
+    golden = bundle.golden()
+    inputs = bundle.preprocessing(golden["images"]).contiguous().numpy()
+    artifacts = []
+    for contender in found.able:
+        artifact = _artifact(bundle, contender)
+        assert contender.made is not None
+        if not (folder / artifact.file).exists():
+            shutil.copyfile(contender.made.model, folder / artifact.file)
+        if artifact.golden not in golden:
+            golden[artifact.golden] = outputs_of(
+                contender.made.model, [inputs], Target.parse(contender.target)
+            )
+        artifacts.append({**artifact.to_json(), **_results(contender)})
+    arrays: dict[str, Any] = golden
+    np.savez_compressed(folder / GOLDEN, **arrays)
+    tested = {} if found.tested is None else {"tested": found.to_json()["tested"]}
+    description = {
+        **{k: v for k, v in bundle.description.items() if k not in ("artifacts", "files")},
+        "sweep": {"max_loss": found.max_loss, "chosen": found.to_json()["chosen"], **tested},
+    }
+    write_text(folder / CARD, card({**description, "artifacts": artifacts}))
+    seal(folder, description, artifacts)
+
+
+def _artifact(bundle: Bundle, contender: Contender) -> Artifact:
+    target = Target.parse(contender.target)
+    runtime, variant = target.device.runtime, contender.variant
+    plain = contender.made is not None and contender.made.model == bundle.onnx_file
+    exact = contender.difference is not None and contender.difference <= TOLERANCE
+    return Artifact(
+        bundle.onnx_file.name if plain else f"model.{variant}.onnx",
+        variant,
+        runtime,
+        target.format,
+        GOLDEN_OUTPUTS if plain and exact else f"outputs of {variant} on {runtime}",
+        TOLERANCE if exact else ROUNDED_TOLERANCE,
+    )
+
+
+def _results(contender: Contender) -> dict[str, Any]:
+    """What the sweep found out about it."""
+    known = contender.to_json()
+    names = ("target", "made", "difference", "agreement", "quality", "measurement")
+    return {name: known[name] for name in names}

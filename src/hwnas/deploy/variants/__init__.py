@@ -1,0 +1,5 @@
+"""What an exported network can be turned into before it is shipped, by name."""
+
+from hwnas.deploy.variants.catalogue import VARIANTS, Made, Material, Variant
+
+__all__ = ["VARIANTS", "Made", "Material", "Variant"]

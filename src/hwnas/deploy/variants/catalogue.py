@@ -1,0 +1,170 @@
+"""What an exported network can be turned into before it is shipped, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.deploy.number_format import to_float16
+from hwnas.deploy.quantize import quantize_int8
+from hwnas.deploy.variants.conversion import Conversion
+from hwnas.deploy.variants.fake_quantisation import FakeQuantisation
+from hwnas.deploy.variants.mixed import mixed_int8
+from hwnas.deploy.variants.sparsity import TwoOfFour
+
+__all__ = ["VARIANTS", "Made", "Material", "Variant"]
+
+
+@dataclass(frozen=True)
+class Material:
+    """What variants are made from.
+
+    Attributes:
+        model: The network in single precision, an ONNX file.
+        calibration: Inputs (N, ...) that ranges are taken from; random ones if there are no images,
+            which is enough to time a variant.
+        loss: What an ONNX file loses in the first metric against ``model``, in its unit, on images
+            that choices are made by; None if there are none.
+        max_loss: What a variant may lose.
+        retrain: Fine-tunes the network under a conversion and writes it as ONNX; None if there is
+            no network that could be trained.
+    """
+
+    model: Path
+    calibration: Sequence[NDArray[np.float32]]
+    loss: Callable[[Path], float] | None = None
+    max_loss: float = 0.0
+    retrain: Callable[[Conversion, Path], Path] | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A variant of a network.
+
+    Attributes:
+        model: The ONNX file.
+        about: What was decided on the way, such as which layers stayed in floating point.
+    """
+
+    model: Path
+    about: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+class Variant(Protocol):
+    """A way to make a network smaller or faster."""
+
+    @property
+    def name(self) -> str:
+        """As the command line and bundles call it."""
+
+    @property
+    def format(self) -> str:
+        """The number format that a runtime has to have for it."""
+
+    def lacks(self, material: Material) -> str:
+        """What is missing to make it of this material, and what to give; empty if nothing."""
+
+    def make(self, material: Material, to: Path) -> Made:
+        """Make it of material that lacks nothing.
+
+        Args:
+            material: Of the network.
+            to: The ONNX file to write, where there is a new one.
+
+        Raises:
+            ArtifactError: The network cannot be turned into this.
+            StorageError: The file cannot be written.
+        """
+
+
+@dataclass(frozen=True)
+class _AsItIs:
+    """The file as it is; what computes in another format is the runtime."""
+
+    name: str
+    format: str
+
+    def lacks(self, material: Material) -> str:
+        return ""
+
+    def make(self, material: Material, to: Path) -> Made:
+        return Made(material.model)
+
+
+@dataclass(frozen=True)
+class _Converted:
+    """The file with all its numbers in another format, ranges taken from calibration images."""
+
+    name: str
+    convert: Callable[[Material, Path], Path]
+
+    @property
+    def format(self) -> str:
+        return self.name
+
+    def lacks(self, material: Material) -> str:
+        return ""
+
+    def make(self, material: Material, to: Path) -> Made:
+        return Made(self.convert(material, to))
+
+
+@dataclass(frozen=True)
+class _MixedInt8:
+    """As many layers in eight bits as keep the loss within its limit."""
+
+    name: str = "int8-mixed"
+    format: str = "int8"
+
+    def lacks(self, material: Material) -> str:
+        if material.loss is None:
+            return "its layers are chosen by images with targets; give --data"
+        return ""
+
+    def make(self, material: Material, to: Path) -> Made:
+        assert material.loss is not None
+        kept = mixed_int8(
+            material.model, to, material.calibration, material.loss, material.max_loss
+        )
+        return Made(to, {"in_floating_point": list(kept)})
+
+
+@dataclass(frozen=True)
+class _Retrained:
+    """Fine-tuned under a conversion, and then perhaps quantised."""
+
+    name: str
+    format: str
+    conversion: Callable[[], Conversion]
+
+    def lacks(self, material: Material) -> str:
+        if material.retrain is None:
+            return "it is fine-tuned, which takes the run that trained the network; give its folder"
+        return ""
+
+    def make(self, material: Material, to: Path) -> Made:
+        assert material.retrain is not None
+        trained = material.retrain(self.conversion(), to)
+        if self.format == "int8":
+            quantize_int8(trained, to, material.calibration)
+        return Made(to)
+
+
+VARIANTS: dict[str, Variant] = {
+    variant.name: variant
+    for variant in (
+        _AsItIs("fp32", "fp32"),
+        _AsItIs("bf16", "bf16"),
+        _Converted("fp16", lambda material, to: to_float16(material.model, to)),
+        _Converted("int8", lambda m, to: quantize_int8(m.model, to, m.calibration)),
+        _MixedInt8(),
+        _Retrained("int8-qat", "int8", FakeQuantisation),
+        _Retrained("sparse-2of4", "fp32", TwoOfFour),
+    )
+}
+"""By the name that the command line and bundles have for them."""

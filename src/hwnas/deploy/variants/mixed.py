@@ -1,0 +1,105 @@
+"""Eight bits where they do no harm: a network quantised but for the layers that suffer most."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.deploy.device import Device, Target
+from hwnas.deploy.quantize import Int8Quantizer, Unit
+from hwnas.deploy.runtimes import RUNTIMES
+
+__all__ = ["Sensitivity", "mixed_int8", "sensitivities"]
+
+_MOST_IMAGES = 128
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How much the outputs suffer where one part alone is quantised.
+
+    Attributes:
+        unit: The part.
+        error: Mean squared difference of the outputs, as a share of their variance; not negative.
+    """
+
+    unit: Unit
+    error: float
+
+
+def sensitivities(
+    source: Path, quantizer: Int8Quantizer, batches: Sequence[NDArray[np.float32]]
+) -> list[Sensitivity]:
+    """Quantise each part alone and compare the outputs with those of the whole network in fp32.
+
+    Args:
+        source: The ONNX file that the quantizer was made of.
+        quantizer: Of that network.
+        batches: Inputs (N, ...) to compare on; the first hundred or so are used.
+
+    Returns:
+        One for each of the quantizer's units, the most sensitive first.
+
+    Raises:
+        ArtifactError: The file cannot be quantised.
+    """
+    inputs = np.concatenate(list(batches))[:_MOST_IMAGES]
+    expected = _outputs(source, inputs)
+    scale = max(float(expected.var()), 1e-12)
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for index, unit in enumerate(quantizer.units):
+            alone = quantizer.write(Path(folder, f"{index}.onnx"), only=[unit])
+            error = float(np.square(_outputs(alone, inputs) - expected).mean()) / scale
+            found.append(Sensitivity(unit, error))
+            alone.unlink()
+    return sorted(found, key=lambda each: -each.error)
+
+
+def mixed_int8(
+    source: Path,
+    to: Path,
+    batches: Sequence[NDArray[np.float32]],
+    loss: Callable[[Path], float],
+    max_loss: float,
+) -> tuple[str, ...]:
+    """Quantise all but as few of the most sensitive parts as keep the loss within its limit.
+
+    How many are left out is found by bisection, as if leaving out more never made it worse.
+
+    Args:
+        source: An ONNX file with one float32 input.
+        to: The file to write.
+        batches: Inputs (N, ...) that ranges and sensitivities are taken from.
+        loss: What a file loses in quality against ``source``.
+        max_loss: What it may lose.
+
+    Returns:
+        Names of the parts that stayed in floating point.
+
+    Raises:
+        ArtifactError: The file cannot be quantised.
+        StorageError: ``to`` cannot be written.
+    """
+    with Int8Quantizer(source, batches) as quantizer:
+        order = [each.unit for each in sensitivities(source, quantizer, batches)]
+
+        def fails(left_out: int) -> bool:
+            return loss(quantizer.write(to, without=order[:left_out])) > max_loss
+
+        least, most = 0, len(order)
+        while least < most:
+            middle = (least + most) // 2
+            least, most = (middle + 1, most) if fails(middle) else (least, middle)
+        quantizer.write(to, without=order[:least])
+    return tuple(unit.name for unit in order[:least])
+
+
+def _outputs(model: Path, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
+    target = Target(Device("cpu", "onnxruntime"))
+    return RUNTIMES["onnxruntime"].load(model, target).run(inputs).astype(np.float64)

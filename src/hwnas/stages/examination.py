@@ -1,0 +1,89 @@
+"""Judging files by the targets of images, in the runtime that they ship for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hwnas.deploy.io import Preprocessing
+from hwnas.deploy.sweep import Quality
+from hwnas.search.data import Split
+from hwnas.search.delta_method import with_standard_errors
+from hwnas.search.task import Task
+
+__all__ = ["SplitExaminer", "calibration_batches"]
+
+_CALIBRATION_IMAGES = 256
+
+
+@dataclass(frozen=True)
+class SplitExaminer:
+    """Judges a network's outputs for the images of a split.
+
+    Attributes:
+        task: Gives the metrics.
+        split: The images and their targets.
+        name: What the split is called.
+        preprocessing: From images to the network's input.
+        batch: Images at a time; those that do not fill a batch are left out.
+    """
+
+    task: Task
+    split: Split
+    name: str
+    preprocessing: Preprocessing
+    batch: int
+
+    def inputs(self) -> Iterator[NDArray[np.float32]]:
+        """Batches (batch, C, height, width)."""
+        for rows in self._rows():
+            images, _ = self.split.take(rows)
+            yield self.preprocessing(images).contiguous().numpy()
+
+    def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
+        """The first metric, and how much worse it is than that of the expected outputs."""
+        targets = np.concatenate([self.split.take(rows)[1] for rows in self._rows()])
+        metric = self.task.metrics[0]
+        sign = 1.0 if metric.direction == "maximize" else -1.0
+        statistics: dict[str, Tensor] = {}
+        for side, found in (("own", outputs), ("full", expected)):
+            parts = self.task.statistics(torch.from_numpy(found), torch.from_numpy(targets))
+            statistics |= {f"{side} {part}": entries for part, entries in parts.items()}
+
+        def values(means: Any) -> dict[str, Any]:
+            own, full = (
+                self.task.metric_values(
+                    {k.removeprefix(f"{side} "): v for k, v in means.items() if k.startswith(side)}
+                )[metric.name]
+                for side in ("own", "full")
+            )
+            return {"value": own, "loss": sign * (full - own)}
+
+        found_values = with_standard_errors(values, statistics)
+        return Quality(
+            metric.name,
+            *found_values["value"],
+            *found_values["loss"],
+            metric.unit,
+            len(targets),
+            self.name,
+        )
+
+    def _rows(self) -> Iterator[NDArray[np.int64]]:
+        for start in range(0, len(self.split) - self.batch + 1, self.batch):
+            yield np.arange(start, start + self.batch)
+
+
+def calibration_batches(
+    split: Split, preprocessing: Preprocessing, batch: int
+) -> list[NDArray[np.float32]]:
+    """Prepared training images (batch, C, height, width) that ranges are taken from."""
+    count = max(1, min(_CALIBRATION_IMAGES, len(split)) // batch)
+    parts = (split.take(np.arange(i * batch, (i + 1) * batch))[0] for i in range(count))
+    return [preprocessing(part).contiguous().numpy() for part in parts]

@@ -1,0 +1,55 @@
+"""Fine-tuning a network of a run for a variant of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.export import export_onnx
+from hwnas.deploy.variants.conversion import Conversion
+from hwnas.search.evaluate import recalibrate
+from hwnas.search.training import NetworkStep, Teacher, TrainConfig, fit
+from hwnas.stages.job import Ingredients
+
+__all__ = ["retraining"]
+
+_EXAMPLES = 16
+_RECALIBRATION_IMAGES = 2048
+
+
+def retraining(
+    ingredients: Ingredients, bundle: Bundle, config: TrainConfig
+) -> Callable[[Conversion, Path], Path]:
+    """Fine-tunes a bundle's network under a conversion, with the network itself as its teacher.
+
+    Args:
+        ingredients: Of the run that the bundle is from.
+        bundle: Gives architecture and weights.
+        config: How long and at which rate.
+    """
+
+    def retrain(conversion: Conversion, to: Path) -> Path:
+        space, task, data = ingredients.space, ingredients.task, ingredients.data
+        shape = space.input_shape(bundle.architecture)
+        torch.manual_seed(ingredients.recipe.seed)
+        network = space.build(bundle.architecture)
+        network.load_state_dict(bundle.weights())
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        teacher = Teacher(copy.deepcopy(network).eval(), shape)
+        conversion.begin(network)
+        step = NetworkStep(
+            network, task, shape, teacher, config.distillation, config.distillation_loss
+        )
+        fit(network, step, data.train, config, ingredients.recipe.seed)
+        recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
+        conversion.end(network)
+        images, _ = data.validation.take(np.arange(min(_EXAMPLES, len(data.validation))))
+        examples = task.preprocessing.at(*shape[1:])(images)
+        return export_onnx(network, shape, to, examples).path
+
+    return retrain

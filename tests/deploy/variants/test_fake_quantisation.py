@@ -1,0 +1,72 @@
+"""Rounding while training: within half a step, exact zero, and nothing left of it afterwards."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from hwnas.deploy.variants.fake_quantisation import (
+    FakeQuantisation,
+    FakeQuantisedInput,
+    FakeQuantisedWeight,
+)
+
+
+@given(st.integers(0, 99), st.floats(1e-3, 1e3))
+def test_weights_move_by_half_a_step_of_their_channel_at_most(seed: int, size: float) -> None:
+    weight = size * torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(seed))
+    rounded = FakeQuantisedWeight()(weight)
+    step = weight.flatten(1).abs().amax(1) / 127
+    assert ((rounded - weight).flatten(1).abs().amax(1) <= 0.5001 * step).all()
+
+
+@given(st.integers(0, 99), st.floats(-2, 2))
+def test_activations_move_by_half_a_step_and_zero_not_at_all(seed: int, mean: float) -> None:
+    x = mean + torch.randn(8, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
+    x[0, 0, 0, 0] = 0
+    rounded = FakeQuantisedInput()(x)
+    step = (x.amax().clamp_min(0) - x.amin().clamp_max(0)) / 255
+    # The zero point is rounded, too, so the ends may be cut off by another half step.
+    assert (rounded - x).abs().amax() <= 1.0001 * step
+    assert rounded[0, 0, 0, 0] == 0
+
+
+def test_gradients_go_through_and_ranges_follow_in_training_only() -> None:
+    layer = FakeQuantisedInput()
+    layer(torch.linspace(-1, 1, 64))
+    x = torch.linspace(-4, 4, 64, requires_grad=True)
+    layer.eval()(x).sum().backward()
+    assert layer.largest == 1
+    assert x.grad is not None
+    assert x.grad.unique().tolist() == [0, 1]  # cut off outside of the range
+    layer.train()(x.detach())
+    assert 1 < layer.largest < 4
+
+
+def test_a_network_is_rounded_while_it_trains_and_plain_again_afterwards() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(72, 2)
+    )
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    images = torch.randn(4, 3, 5, 5)
+    network.eval()
+    plain = network(images)
+    conversion = FakeQuantisation()
+    conversion.begin(network)
+    rounded = network(images)
+    assert 0 < (rounded - plain).abs().max() < 0.1 * plain.abs().max()
+    network.train()(images).square().mean().backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+    conversion.end(network)
+    network.load_state_dict(before)  # refuses if a name was left behind
+    torch.testing.assert_close(network.eval()(images), plain)
+
+
+def test_batch_norm_need_not_be_folded_first() -> None:
+    """A scale for each output channel is multiplied with it: folding before or after is the same."""
+    torch.manual_seed(0)
+    weight, factor = torch.randn(6, 4, 3, 3), torch.rand(6) + 0.5
+    folded = FakeQuantisedWeight()(weight * factor[:, None, None, None])
+    after = FakeQuantisedWeight()(weight) * factor[:, None, None, None]
+    torch.testing.assert_close(folded, after)
