@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from hwnas.deploy import RUNTIMES, Export, Target
@@ -33,6 +34,7 @@ def test_half_precision_keeps_inputs_and_outputs(exported: Export, tmp_path: Pat
         for path, name in ((half, "fp16"), (exported.path, "fp32"))
     )
     assert found.dtype == np.float32
+    onnx.checker.check_model(half, full_check=True)
     assert 0 < np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
 
 

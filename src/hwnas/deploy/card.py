@@ -39,6 +39,7 @@ def card(description: Mapping[str, Any]) -> str:
             "Measured: timed on the target. Evaluated: computed on the images of that split. "
             "Predicted: estimated by a model. Counted: follows from the network itself.",
             "",
+            *_variants(description),
             "## Run it",
             "",
             "With `pip install onnxruntime numpy pillow`, in this folder:",
@@ -112,6 +113,47 @@ def _numbers(description: Mapping[str, Any]) -> Iterable[Sequence[Any]]:
             "measured",
             f"{timed['target']} on {timed['hardware']} ({versions})",
         )
+
+
+def _variants(description: Mapping[str, Any]) -> list[str]:
+    """What a sweep found out about the forms in which the network ships, the chosen one first."""
+    swept = [each for each in description.get("artifacts", []) if "measurement" in each]
+    if not swept:
+        return []
+    rows = []
+    for each in swept:
+        quality, agreed = each["quality"] or {}, (each["agreement"] or {}).get("share")
+        rows.append(
+            (
+                each["variant"],
+                each["target"],
+                _value(each["measurement"]["latency_ms"], "ms"),
+                f"{quality['value']:.4f}" if quality else "",
+                f"{quality['loss']:.4f} ± {quality['loss_standard_error']:.4f}" if quality else "",
+                "" if agreed is None else f"{agreed:.2%}",
+                each["files"][0],
+            )
+        )
+    metric = (swept[0]["quality"] or {}).get("metric", "quality")
+    head = (
+        "variant",
+        "target",
+        "measured",
+        f"{metric} (evaluated)",
+        "loss",
+        "same answers",
+        "file",
+    )
+    return [
+        "## Variants",
+        "",
+        *_table(head, rows),
+        "",
+        "The first one was chosen: the fastest, as measured, of those whose loss against the "
+        "network in single precision is within the limit. Each was evaluated in the runtime of its "
+        "target; same: the share of answers that are those of the network in single precision.",
+        "",
+    ]
 
 
 def _value(value: Any, unit: str) -> str:

@@ -48,6 +48,7 @@ def to_float16(source: Path, to: Path) -> Path:
         StorageError: ``to`` cannot be written.
     """
     from onnxruntime.transformers.float16 import convert_float_to_float16
+    from onnxruntime.transformers.onnx_model import OnnxModel
 
     model = _read(source)
     with replacing(to) as temporary:
@@ -56,6 +57,7 @@ def to_float16(source: Path, to: Path) -> Path:
                 # Numbers too small for the format become its smallest, which is what is wanted.
                 warnings.simplefilter("ignore", UserWarning)
                 half = convert_float_to_float16(model, keep_io_types=True)
+            OnnxModel(half).topological_sort()  # its casts come last
         except Exception as error:  # it raises whatever it meets
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ArtifactError(f"{source} cannot be converted to fp16: {reason}") from error

@@ -64,7 +64,7 @@ def test_a_network_is_rounded_while_it_trains_and_plain_again_afterwards() -> No
 
 
 def test_batch_norm_need_not_be_folded_first() -> None:
-    """A scale for each output channel is multiplied with it: folding before or after is the same."""
+    """A scale for each output channel is multiplied with it, before or after the rounding."""
     torch.manual_seed(0)
     weight, factor = torch.randn(6, 4, 3, 3), torch.rand(6) + 0.5
     folded = FakeQuantisedWeight()(weight * factor[:, None, None, None])

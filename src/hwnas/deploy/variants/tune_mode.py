@@ -1,0 +1,69 @@
+"""Fine-tuning with normalisations that stand still, at less memory.
+
+Convolution and batch normalisation in evaluation mode are one affine map. Eval mode computes them
+one after the other and keeps what is between them for the backward pass; Tune mode multiplies the
+normalisation into the weights first, so there is nothing between them, and outputs and gradients
+are the same (You et al., "Efficient ConvBN blocks for transfer learning and beyond", ICLR 2024,
+section 3.3). Weights of the convolution and of the normalisation both learn.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from hwnas.deploy.conv_norm import ConvNormPair, conv_norm_pairs
+
+__all__ = ["TuneMode", "TunedConv"]
+
+
+class TuneMode:
+    """Takes convolutions together with the normalisations that follow them in a Sequential."""
+
+    def __init__(self) -> None:
+        self._pairs: list[ConvNormPair] = []
+
+    def begin(self, network: nn.Module) -> None:
+        """From now on the statistics of these normalisations stay as they are."""
+        self._pairs = list(conv_norm_pairs(network))
+        for pair in self._pairs:
+            setattr(pair.parent, pair.conv_name, TunedConv(pair.conv, pair.norm))
+            setattr(pair.parent, pair.norm_name, nn.Identity())
+
+    def end(self, network: nn.Module) -> None:
+        """The convolutions and normalisations as they were, with what they have learned."""
+        for pair in self._pairs:
+            setattr(pair.parent, pair.conv_name, pair.conv)
+            setattr(pair.parent, pair.norm_name, pair.norm)
+
+
+class TunedConv(nn.Module):
+    """A convolution whose weights are multiplied by a normalisation at every pass.
+
+    Args:
+        conv: (N, C, H, W) -> (N, C', H', W').
+        norm: Of C' channels, with running statistics.
+    """
+
+    def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.conv, self.norm = conv, norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What convolution and normalisation in evaluation mode give."""
+        conv, norm = self.conv, self.norm
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        factor = torch.rsqrt(norm.running_var + norm.eps)
+        if norm.affine:
+            factor = norm.weight * factor
+        shift = factor * ((0 if conv.bias is None else conv.bias) - norm.running_mean)
+        if norm.affine:
+            shift = shift + norm.bias
+        folded = {"weight": conv.weight * factor[:, None, None, None]}
+        if conv.bias is not None:
+            y: Tensor = functional_call(conv, {**folded, "bias": shift}, (x,))
+            return y
+        y = functional_call(conv, folded, (x,))
+        return y.add_(shift[:, None, None])  # nobody needs it as it was

@@ -1,0 +1,161 @@
+"""A sweep on real runtimes: what may be chosen, what is refused and why, and what is written."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hwnas.deploy import Bundle, Device, Export, TimingSettings
+from hwnas.deploy.quantize import random_batches
+from hwnas.deploy.repacking import write_variants
+from hwnas.deploy.sweep import Contender, Quality, Sweep, sweep
+from hwnas.deploy.variants import VARIANTS, Made, Material
+from hwnas.errors import ArtifactError, ConfigError
+
+ORT, TORCH = Device("cpu", "onnxruntime"), Device("cpu", "pytorch")
+QUICK = TimingSettings(warmup=1, rounds=5, round_ms=1.0)
+BATCHES = random_batches((1, 8, 8), 8)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Judges by the answers of the network itself: what is lost is the share of other answers."""
+
+    batches: Iterable[NDArray[np.float32]]
+
+    def inputs(self) -> Iterable[NDArray[np.float32]]:
+        return self.batches
+
+    def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
+        loss = float((outputs.argmax(1) != expected.argmax(1)).mean())
+        return Quality("accuracy", 1 - loss, 0.0, loss, 0.0, "fraction", len(outputs), "validation")
+
+
+def swept(exported: Export, folder: Path, *names: str, **options: Any) -> Sweep:
+    material = Material(exported.path, BATCHES, max_loss=options.pop("max_loss", 1.0))
+    variants = [VARIANTS[name] for name in names]
+    return sweep(material, variants, [ORT, TORCH], folder, settings=QUICK, **options)
+
+
+def test_each_variant_is_tried_where_its_format_is_and_the_fastest_is_chosen(
+    exported: Export, tmp_path: Path
+) -> None:
+    shares: list[float] = []
+    found = swept(
+        exported, tmp_path, "fp32", "bf16", "fp16", "int8",
+        examiner=Answers(BATCHES), progress=lambda share, _: shares.append(share),
+    )  # fmt: skip
+    assert [(each.variant, each.target) for each in found.contenders] == [
+        ("fp32", "cpu-onnxruntime-fp32-b1-t1"),
+        ("fp32", "cpu-pytorch-fp32-b1-t1"),
+        ("fp16", "cpu-onnxruntime-fp16-b1-t1"),
+        ("int8", "cpu-onnxruntime-int8-b1-t1"),
+    ]
+    assert all(each.measurement is not None for each in found.contenders)
+    assert found.chosen.latency_ms == min(each.latency_ms for each in found.contenders)
+    by_name = {each.target: each for each in found.contenders}
+    assert by_name["cpu-pytorch-fp32-b1-t1"].difference < 1e-4
+    assert by_name["cpu-onnxruntime-int8-b1-t1"].difference > 1e-4
+    assert by_name["cpu-onnxruntime-int8-b1-t1"].bytes < exported.path.stat().st_size
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    assert {q["kind"] for q in (c["quality"] for c in found.to_json()["contenders"])} == {
+        "evaluated"
+    }
+
+
+def test_without_images_only_what_computes_the_same_can_be_chosen(
+    exported: Export, tmp_path: Path
+) -> None:
+    found = swept(exported, tmp_path, "fp32", "int8")
+    plain, _, rounded = found.contenders
+    assert rounded.measurement is not None  # it is timed all the same
+    assert "no images" in rounded.refusal
+    assert found.chosen.variant == "fp32"
+    assert rounded not in found.able
+    assert plain in found.able
+
+
+def test_what_loses_too_much_is_refused_with_the_numbers(exported: Export, tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Strict(Answers):
+        def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
+            exact = np.abs(outputs - expected).max() < 1e-4
+            quality = super().judge(outputs, expected)
+            return replace(quality, loss=0.0 if exact else 0.03)
+
+    found = swept(exported, tmp_path, "fp32", "int8", examiner=Strict(BATCHES), max_loss=0.02)
+    assert found.contenders[2].refusal == "it loses 0.03 of accuracy; at most 0.02 is allowed"
+    assert found.chosen.variant == "fp32"
+
+
+def test_a_network_that_no_variant_can_replace_is_an_error_with_reasons() -> None:
+    refused = Contender("int8", "cpu-onnxruntime-int8-b1-t1", refusal="it is wrong")
+    with pytest.raises(ArtifactError, match="int8 on cpu-onnxruntime-int8-b1-t1: it is wrong"):
+        _ = Sweep((refused,), 0.01).chosen
+
+
+def test_sweeps_that_make_no_sense(exported: Export, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"int8-mixed cannot be made: .* give --data"):
+        swept(exported, tmp_path, "int8-mixed")
+    with pytest.raises(ConfigError, match=r"int8-qat cannot be made: .* the run"):
+        swept(exported, tmp_path, "int8-qat")
+    material = Material(exported.path, BATCHES)
+    with pytest.raises(ConfigError, match="cannot be compared"):
+        sweep(material, [VARIANTS["fp32"]], [ORT, Device("cpu", "pytorch", 8)], tmp_path)
+
+
+def test_a_bundle_takes_its_variants_with_it(packed: Bundle, tmp_path: Path) -> None:
+    material = Material(packed.onnx_file, BATCHES, max_loss=1.0)
+    names = ("fp32", "int8")
+    found = sweep(
+        material, [VARIANTS[n] for n in names], [ORT, TORCH], tmp_path,
+        meaning=packed.outputs, examiner=Answers(BATCHES), settings=QUICK,
+    )  # fmt: skip
+    # As if int8 had been fastest, whatever it is on this machine.
+    slow = [each for each in found.contenders if each.variant != "int8"]
+    fast = next(each for each in found.contenders if each.variant == "int8")
+    quick = replace(fast, measurement=replace(fast.measurement, cpu_ms=_tiny(fast)))
+    chosen = Sweep((*slow, quick), 1.0)
+    write_variants(packed, chosen, tmp_path / "bundle")
+    bundle = Bundle.load(tmp_path / "bundle")
+    assert next((a.variant, a.runtime) for a in bundle.artifacts) == ("int8", "onnxruntime")
+    assert {a.runtime for a in bundle.artifacts} == {"onnxruntime", "pytorch"}
+    assert bundle.onnx_file.name == "model.onnx"
+    names_of_checks = {check.name for check in bundle.verify()}
+    assert "golden outputs, int8 on onnxruntime" in names_of_checks
+    assert "golden outputs, fp32 on pytorch" in names_of_checks
+    golden = bundle.golden()
+    said = bundle.predict(golden["images"])
+    np.testing.assert_allclose(said, golden[bundle.artifacts[0].golden], atol=1e-5)
+    assert np.abs(said - packed.predict(golden["images"])).max() > 1e-4  # the one that was chosen
+    entry = bundle.description["artifacts"][0]
+    assert entry["measurement"]["kind"] == "measured"
+    assert entry["agreement"]["by_class"]
+    assert "int8" in (bundle.folder / "README.md").read_text()
+
+
+def _tiny(contender: Contender) -> Any:
+    assert contender.measurement is not None
+    return replace(contender.measurement.cpu_ms, p50=1e-9)
+
+
+def test_of_a_file_the_chosen_one_is_written_with_the_results(
+    exported: Export, tmp_path: Path
+) -> None:
+    found = swept(exported, tmp_path / "files", "fp32")
+    write_variants(exported.path, found, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.onnx", "sweep.json"}
+
+
+def test_material_says_what_a_variant_lacks(exported: Export, tmp_path: Path) -> None:
+    material = Material(exported.path, BATCHES)
+    assert [name for name, v in VARIANTS.items() if not v.lacks(material)] == [
+        "fp32", "bf16", "fp16", "int8",
+    ]  # fmt: skip
+    made = VARIANTS["int8"].make(material, tmp_path / "int8.onnx")
+    assert made == Made(tmp_path / "int8.onnx")

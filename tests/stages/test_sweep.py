@@ -1,0 +1,105 @@
+"""Sweeps of what users have: a run, a bundle, an ONNX file."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hwnas.deploy import Bundle
+from hwnas.errors import ConfigError, DataError, StorageError
+from hwnas.progress import make_reporter
+from hwnas.stages.finalists import read_bundles
+from hwnas.stages.sweep import SweepOptions, sweep_network
+
+HERE = ["cpu-onnxruntime-b1-t1"]
+QUIET = make_reporter(quiet=True)
+
+
+@pytest.fixture
+def bundle(finished: Path, tmp_path: Path) -> Bundle:
+    """One that left its run."""
+    found = next(iter(read_bundles(finished / "bundles").values()))
+    return Bundle.load(Path(shutil.copytree(found.folder, tmp_path / "elsewhere" / "bundle")))
+
+
+def test_a_run_is_swept_with_its_own_images_and_training(finished: Path, tmp_path: Path) -> None:
+    options = SweepOptions(max_loss=0.5, finetune_minutes=0.05)
+    found = sweep_network(finished, HERE, options, tmp_path / "out", QUIET)
+    assert [each.variant for each in found.contenders] == [
+        "fp32", "fp16", "int8", "int8-mixed", "int8-qat", "sparse-2of4",
+    ]  # fmt: skip
+    plain, *others = found.contenders
+    assert plain.quality is not None
+    assert (plain.quality.loss, plain.refusal) == (0, "")
+    for each in others:
+        assert each.quality is not None
+        assert each.quality.split == "validation"
+        assert each.quality.value == pytest.approx(plain.quality.value - each.quality.loss)
+    assert found.tested is not None
+    assert found.tested.split == "test"
+    written = Bundle.load(tmp_path / "out")
+    written.verify()
+    assert written.artifacts[0].variant == found.chosen.variant
+    assert written.description["sweep"]["tested"]["n"] == found.tested.n
+    trained = next(each for each in found.contenders if each.variant == "sparse-2of4")
+    assert trained.made is not None
+
+
+def test_a_bundle_within_its_run_needs_no_data_and_one_that_left_does(
+    finished: Path, bundle: Bundle
+) -> None:
+    options = SweepOptions(("fp32", "int8"), max_loss=0.5)
+    inside = next(iter(read_bundles(finished / "bundles").values()))
+    judged = sweep_network(inside.folder, HERE, options, reporter=QUIET)
+    assert all(each.quality is not None for each in judged.contenders)
+    timed = sweep_network(bundle.folder, HERE, options, reporter=QUIET)
+    assert [bool(each.refusal) for each in timed.contenders] == [False, True]
+    again = sweep_network(
+        bundle.folder, HERE, SweepOptions(("int8",), 0.5, data="digits"), reporter=QUIET
+    )
+    assert again.contenders[0].quality is not None
+    assert again.contenders[0].agreement is not None
+    assert again.contenders[0].agreement.share > 0.5
+
+
+def test_a_file_is_swept_with_and_without_images(bundle: Bundle) -> None:
+    for data in (None, "digits"):
+        options = SweepOptions(("fp32", "int8"), 1.0, data=data)
+        found = sweep_network(bundle.onnx_file, HERE, options, reporter=QUIET)
+        assert found.chosen.measurement is not None
+        assert (found.chosen.quality is None) == (data is None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variants": ("int9",)}, "unknown variant 'int9'; did you mean 'int8'"),
+        ({"max_loss": -1.0}, "max_loss is -1.0"),
+        ({"max_loss": float("nan")}, "max_loss is nan"),
+        ({"finetune_minutes": 0.0}, "finetune_minutes is 0.0"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SweepOptions(**options)  # type: ignore[arg-type]
+
+
+def test_what_does_not_fit_is_refused(finished: Path, bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a run has its images"):
+        sweep_network(finished, HERE, SweepOptions(data="digits"), reporter=QUIET)
+    with pytest.raises(ConfigError, match="--pick is for the networks of a run"):
+        sweep_network(bundle.folder, HERE, SweepOptions(pick="knee"), reporter=QUIET)
+    with pytest.raises(ConfigError, match="closest target"):
+        sweep_network(bundle.folder, ["cpu-onxruntime-b1-t1"], reporter=QUIET)
+    with pytest.raises(StorageError, match="exists already"):
+        sweep_network(bundle.folder, HERE, out=tmp_path, reporter=QUIET)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (60, 8, 8), dtype=np.uint8)
+    labels = np.arange(60) % 3
+    file = tmp_path / "three.npz"
+    np.savez(file, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    with pytest.raises(DataError, match=r"3 classes .* and the network 10"):
+        sweep_network(bundle.folder, HERE, SweepOptions(data=f"npz:{file}"), reporter=QUIET)
+    with pytest.raises(DataError, match="3 classes of the images need"):
+        sweep_network(bundle.onnx_file, HERE, SweepOptions(data=f"npz:{file}"), reporter=QUIET)
