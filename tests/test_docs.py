@@ -19,6 +19,7 @@ import typer
 from PIL import Image
 
 from hwnas.cli import app
+from hwnas.deploy.gate import COSTS, read_budget
 from hwnas.experiment import Experiment
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.search.objective import check_objectives
@@ -82,7 +83,10 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(page, text[: found.start()].count("\n") + 1, found[1], found[2])
 
 
+BUDGET = "budget.toml"
 TOML_BLOCKS = [block for page in PAGES for block in blocks(page) if block.language == "toml"]
+RECIPES = [block for block in TOML_BLOCKS if block.file != BUDGET]
+BUDGETS = [block for block in TOML_BLOCKS if block.file == BUDGET]
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +130,7 @@ def test_python_blocks_run(
             if block.language == "python" and not block.file:
                 exec(compile("\n" * block.line + block.text, page, "exec"), namespace)
         for name in files:
-            if name.endswith(".toml"):
+            if name.endswith(".toml") and name != BUDGET:
                 check_plugins(Path(name))
     finally:
         for name in files:
@@ -140,7 +144,14 @@ def check_plugins(recipe: Path) -> None:
     assert pickle.loads(pickle.dumps(made.space)).fingerprint == made.space.fingerprint
 
 
-@pytest.mark.parametrize("block", TOML_BLOCKS, ids=str)
+@pytest.mark.parametrize("block", BUDGETS, ids=str)
+def test_budgets_parse(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / BUDGET
+    path.write_text(block.text, encoding="utf-8")
+    assert read_budget(path).limits.keys() >= COSTS.keys()
+
+
+@pytest.mark.parametrize("block", RECIPES, ids=str)
 def test_recipes_parse(block: Block, tmp_path: Path) -> None:
     """Whole recipes as they are; tables of one in place of those of a small recipe."""
     table = tomllib.loads(block.text)

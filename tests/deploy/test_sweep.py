@@ -32,7 +32,9 @@ class Answers:
 
     def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
         loss = float((outputs.argmax(1) != expected.argmax(1)).mean())
-        return Quality("accuracy", 1 - loss, 0.0, loss, 0.0, "fraction", len(outputs), "validation")
+        return Quality(
+            "accuracy", "maximize", 1 - loss, 0.0, loss, 0.0, "fraction", len(outputs), "validation"
+        )
 
 
 def swept(exported: Export, folder: Path, *names: str, **options: Any) -> Sweep:

@@ -17,22 +17,30 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Three quantiles of repeated timings, in milliseconds.
+    """Quantiles of repeated timings, in milliseconds.
 
     Attributes:
         p20: A fifth of the timings were shorter.
         p50: The median.
         p80: A fifth of the timings were longer.
+        p95: One in twenty was longer; None in records that are older than this field.
     """
 
     p20: float
     p50: float
     p80: float
+    p95: float | None = None
 
     @classmethod
     def of(cls, times_ms: Sequence[float]) -> Quantiles:
         """The quantiles of at least one timing in milliseconds."""
-        return cls(*np.quantile(times_ms, [0.2, 0.5, 0.8]).tolist())
+        return cls(*np.quantile(times_ms, [0.2, 0.5, 0.8, 0.95]).tolist())
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, float | None]) -> Quantiles:
+        """Read an object with the quantiles by name."""
+        values: dict[str, Any] = {n: None if ms is None else float(ms) for n, ms in data.items()}
+        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ class Measurement:
         try:
             values = {f.name: data[f.name] for f in fields(cls)}
             for clock in ("cpu_ms", "wall_ms"):
-                values[clock] = Quantiles(**{k: float(v) for k, v in values[clock].items()})
+                values[clock] = Quantiles.from_json(values[clock])
             return cls(**values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(f"measurement is damaged: {error}") from error

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ class Quality:
 
     Attributes:
         metric: Name of the first metric of the task.
+        direction: Whether more or less of it is better.
         value: Of this file.
         standard_error: Of that value.
         loss: How much worse than the network in single precision, on the same images; negative if
@@ -54,6 +55,7 @@ class Quality:
     """
 
     metric: str
+    direction: Literal["maximize", "minimize"]
     value: float
     standard_error: float
     loss: float

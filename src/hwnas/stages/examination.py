@@ -68,6 +68,7 @@ class SplitExaminer:
         found_values = with_standard_errors(values, statistics)
         return Quality(
             metric.name,
+            metric.direction,
             *found_values["value"],
             *found_values["loss"],
             metric.unit,

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.device import Device, Target
-from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.quantize import random_batches
 from hwnas.deploy.repacking import write_variants
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.sweep import Quality, Sweep, outputs_of, sweep
 from hwnas.deploy.variants import VARIANTS, Material, Variant
 from hwnas.deploy.variants.conversion import Conversion
-from hwnas.errors import ArtifactError, ConfigError, DataError, StorageError
-from hwnas.plugin import closest, imports_from
+from hwnas.errors import ConfigError, StorageError
+from hwnas.plugin import closest
 from hwnas.progress import Advance, Reporter, make_reporter
-from hwnas.run_folder import RunFolder
-from hwnas.search import TASKS
-from hwnas.search.data import DataConfig, ImageData, load_data
-from hwnas.search.task import Task, classification
+from hwnas.recipe import Recipe
 from hwnas.search.training import TrainConfig
 from hwnas.stages.examination import SplitExaminer, calibration_batches
-from hwnas.stages.job import Goal, Ingredients, Job
-from hwnas.stages.pick import picked
 from hwnas.stages.retraining import retraining
+from hwnas.stages.shipped import Shipped, opened
 
 __all__ = ["SweepOptions", "sweep_network"]
 
@@ -95,7 +88,10 @@ def sweep_network(
     devices = list(dict.fromkeys(_device(target) for target in targets))
     if out is not None and Path(out).exists():
         raise StorageError(f"{out} exists already; choose another --out")
-    with _opened(Path(source), options) as network, tempfile.TemporaryDirectory() as folder:
+    with (
+        opened(Path(source), options.data, options.pick) as network,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         if network.images is None:
             reporter.note("no images to judge by: what computes something else is timed only")
         with reporter.stage("sweep") as advance:
@@ -103,25 +99,6 @@ def sweep_network(
         if out is not None:
             write_variants(network.bundle or network.model, found, Path(out))
     return found
-
-
-@dataclass(frozen=True)
-class _Images:
-    """What a network is judged by."""
-
-    task: Task
-    data: ImageData
-    preprocessing: Preprocessing
-
-
-@dataclass(frozen=True)
-class _Network:
-    """A network, and what is known of it."""
-
-    model: Path
-    bundle: Bundle | None = None
-    images: _Images | None = None
-    retrain: Callable[[Conversion, Path], Path] | None = None
 
 
 def _device(name: str) -> Device:
@@ -132,115 +109,23 @@ def _device(name: str) -> Device:
     return Target.parse("-".join(parts)).device
 
 
-@contextlib.contextmanager
-def _opened(source: Path, options: SweepOptions) -> Iterator[_Network]:
-    if (source / "run.json").is_file():
-        with _run(source) as job:
-            yield _of_run(job, _picked(job, options.pick), options)
-        return
-    if options.pick is not None:
-        raise ConfigError("--pick is for the networks of a run; give the run's folder")
-    if not source.is_dir():
-        yield _Network(source, images=_images_of_file(source, options.data))
-        return
-    bundle = Bundle.load(source)
-    run = _run_around(bundle.folder)
-    if options.data is None and run is not None:
-        with _run(run) as job:
-            yield _of_run(job, bundle, options)
-        return
-    yield _Network(bundle.onnx_file, bundle, _images_of_bundle(bundle, options.data))
+def _retrain(network: Shipped, minutes: float | None) -> Callable[[Conversion, Path], Path] | None:
+    """How variants are fine-tuned, if the run is at hand and fine-tunes at all."""
+    if network.ingredients is None or network.bundle is None:
+        return None
+    config = _fine_tuning(network.ingredients.recipe, minutes)
+    return None if config is None else retraining(network.ingredients, network.bundle, config)
 
 
-@contextlib.contextmanager
-def _run(path: Path) -> Iterator[Job]:
-    folder = RunFolder.open(path)
-    with imports_from(folder.recipe_folder), folder:
-        cache = folder.path / "cache"
-        ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, cache)
-        yield Job(ingredients, folder, make_reporter())
-
-
-def _run_around(folder: Path) -> Path | None:
-    """The run that a folder lies in, at most four levels down."""
-    parents = folder.absolute().parents[:4]
-    return next((parent for parent in parents if (parent / "run.json").is_file()), None)
-
-
-def _picked(job: Job, pick: str | None) -> Bundle:
-    found = picked(job, Goal(job.recipe.objective), pick, None)
-    if isinstance(found, Bundle):
-        return found
-    raise ConfigError(
-        f"network {found.candidate.id} is no finalist; take it out of the run by `hwnas export "
-        f"{job.folder.path} --pick {found.candidate.id} --out DIR` and sweep DIR"
-    )
-
-
-def _of_run(job: Job, bundle: Bundle, options: SweepOptions) -> _Network:
-    if options.data is not None:
-        raise ConfigError("--data does not apply: a run has its images")
-    ingredients = job.ingredients
-    images = _Images(ingredients.task, ingredients.data, bundle.preprocessing)
-    config = _fine_tuning(job, options.finetune_minutes)
-    retrain = None if config is None else retraining(ingredients, bundle, config)
-    return _Network(bundle.onnx_file, bundle, images, retrain)
-
-
-def _fine_tuning(job: Job, minutes: float | None) -> TrainConfig | None:
-    config = job.recipe.fine_tuning
+def _fine_tuning(recipe: Recipe, minutes: float | None) -> TrainConfig | None:
     if minutes is None:
-        return config
-    deploy = replace(job.recipe.deploy, finetune_epochs=None, finetune_minutes=minutes)
-    return replace(job.recipe, deploy=deploy).fine_tuning
-
-
-def _images_of_bundle(bundle: Bundle, source: str | None) -> _Images | None:
-    if source is None:
-        return None
-    name = bundle.description["task"]
-    if name not in TASKS:
-        raise ConfigError(
-            f"{bundle.folder} is for task {name!r}, which is known in its run only; give the run"
-        )
-    size = bundle.preprocessing.height
-    data = _read(source, size)
-    task = TASKS[name](data=data)
-    ours, theirs = bundle.outputs.labels, task.meaning.labels
-    if len(ours) != len(theirs) or (ours != theirs and theirs != _numbers(len(theirs))):
-        raise DataError(
-            f"{source} has {len(theirs)} classes {theirs[:5]} and the network {len(ours)} "
-            f"{ours[:5]}; give the images that it was made for"
-        )
-    return _Images(task, data, bundle.preprocessing)
-
-
-def _images_of_file(model: Path, source: str | None) -> _Images | None:
-    """Images for a network of which nothing is known but its input; prepared as hwnas does it."""
-    if source is None:
-        return None
-    session = RUNTIMES["onnxruntime"].load(model, Target(Device("cpu", "onnxruntime")))
-    if len(session.input_shape) != 3:
-        raise ArtifactError(f"{model} takes inputs of {session.input_shape}, which are no images")
-    channels, height, width = session.input_shape
-    data = _read(source, height if height == width else None)
-    if data.image_shape[2] != channels:
-        raise DataError(f"{source} has {data.image_shape[2]} channels and {model} takes {channels}")
-    task = classification(data) if data.kind == "classes" else TASKS["segmentation"](data=data)
-    return _Images(task, data, data.preprocessing.at(height, width))
-
-
-def _read(source: str, size: int | None) -> ImageData:
-    with tempfile.TemporaryDirectory() as cache:
-        return load_data(DataConfig(source, size=size), Path(), 0, Path(cache))
-
-
-def _numbers(count: int) -> tuple[str, ...]:
-    return tuple(map(str, range(count)))
+        return recipe.fine_tuning
+    deploy = replace(recipe.deploy, finetune_epochs=None, finetune_minutes=minutes)
+    return replace(recipe, deploy=deploy).fine_tuning
 
 
 def _swept(
-    network: _Network,
+    network: Shipped,
     devices: Sequence[Device],
     options: SweepOptions,
     folder: Path,
@@ -262,7 +147,7 @@ def _swept(
         calibration_batches(images.data.train, images.preprocessing, at_once),
         _loss(network.model, validation),
         options.max_loss,
-        network.retrain,
+        _retrain(network, options.finetune_minutes),
     )
     found = sweep(
         material,

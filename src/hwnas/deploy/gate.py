@@ -1,0 +1,333 @@
+"""A gate for regressions: what a network may cost, and that a new one costs no more than the old.
+
+Limits are about one network. Growth is about two: they are loaded several times each, all of these
+take turns, and a cost has grown if the interval of the difference between their means lies above
+what is allowed. A single loading would not do: where memory happens to lie makes one loading of a
+file faster than the next, by more than its rounds differ among themselves.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from scipy import stats
+
+from hwnas.deploy.device import Target
+from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.memory import peak_memory
+from hwnas.deploy.number_format import number_format
+from hwnas.deploy.onnx_workload import read_workload
+from hwnas.deploy.sweep import Examiner, Quality, outputs_of
+from hwnas.deploy.timing import Subject, TimingSettings, measure_together
+from hwnas.errors import ConfigError
+from hwnas.plugin import closest
+
+__all__ = ["COSTS", "Budget", "Verdict", "gate", "read_budget"]
+
+COSTS = {
+    "p50_ms": "ms",
+    "p95_ms": "ms",
+    "size_bytes": "bytes",
+    "peak_memory_bytes": "bytes",
+}
+"""What a network costs, with units; the other thing that a budget knows is the task's metric."""
+_LOADINGS, _PROCESSES = 4, 3
+_CONFIDENCE, _Z = 0.95, 1.96
+# One run a round: p95 is that of single runs.
+_TIMING = TimingSettings(warmup=5, rounds=60, round_ms=1e-3, max_seconds=5.0)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What is allowed.
+
+    Attributes:
+        target: Where the network runs.
+        limits: By a name of `COSTS` the most that it may cost; by the name of the task's metric the
+            least, or where less is better the most, that it may reach.
+        growth: By the same names how much worse than the old network it may be, beyond noise: a
+            share of the old cost, for the metric in its unit. 0 for what is not named.
+        data: Images to judge by, as ``data.source`` of a recipe; those of the run if None.
+    """
+
+    target: Target
+    limits: Mapping[str, float] = field(default_factory=dict, hash=False)
+    growth: Mapping[str, float] = field(default_factory=dict, hash=False)
+    data: str | None = None
+
+    @property
+    def metrics(self) -> set[str]:
+        """Names that are no costs, so they have to be the metric of the task."""
+        return {*self.limits, *self.growth} - set(COSTS)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One thing that was looked at.
+
+    Attributes:
+        name: Of the cost, or of the metric.
+        unit: Of the numbers.
+        kind: How they were found: measured, counted or evaluated.
+        value: Of the network.
+        limit: What is allowed; None if nothing is said.
+        old: Of the old network; None if there is none.
+        growth: How much worse than the old one: a share, for the metric in its unit.
+        interval: Between which it lies with 95 % confidence.
+        allowed: How much growth is allowed.
+        ok: Whether both are kept.
+        note: Something to know beside.
+    """
+
+    name: str
+    unit: str
+    kind: Literal["measured", "counted", "evaluated"]
+    value: float
+    limit: float | None = None
+    old: float | None = None
+    growth: float | None = None
+    interval: tuple[float, float] | None = None
+    allowed: float = 0.0
+    ok: bool = True
+    note: str = ""
+
+    @property
+    def failure(self) -> str:
+        """What is wrong, in a line; empty if nothing is."""
+        if self.ok:
+            return ""
+        if self.grown:
+            assert self.interval is not None
+            low, high = self.interval
+            return (
+                f"{self.name} got worse by {self.growth:.3g} ({low:.3g} to {high:.3g}) from "
+                f"{self.old:.6g} to {self.value:.6g} {self.unit}; {self.allowed:g} is allowed"
+            )
+        return f"{self.name} is {self.value:.6g} {self.unit}; the limit is {self.limit:.6g}"
+
+    @property
+    def grown(self) -> bool:
+        """Whether it is worse than the old one by more than is allowed, and not by chance."""
+        return self.interval is not None and self.interval[0] > self.allowed
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {**asdict(self), "failure": self.failure}
+
+
+def read_budget(path: Path) -> Budget:
+    """Read a budget from a TOML file with ``target``, ``data``, ``[limits]`` and ``[growth]``.
+
+    Raises:
+        ConfigError: The file is missing or not TOML, or a key or a value is wrong.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the budget {path}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    known = ("target", "data", "limits", "growth")
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"{path}: unknown key {key!r}; {closest(key, known)}")
+    if not isinstance(table.get("target"), str):
+        raise ConfigError(f"{path}: target is missing; give one, e.g. cpu-onnxruntime-fp32-b1-t1")
+    data = table.get("data")
+    if data is not None and not isinstance(data, str):
+        raise ConfigError(f"{path}: data is {data!r}; expected text, as data.source of a recipe")
+    limits, growth = (_numbers(path, table, name) for name in ("limits", "growth"))
+    return Budget(Target.parse(table["target"]), limits, growth, data)
+
+
+def _numbers(path: Path, table: Mapping[str, Any], name: str) -> dict[str, float]:
+    section = table.get(name, {})
+    if not isinstance(section, dict):
+        raise ConfigError(f"{path}: {name} is {section!r}; expected a table of numbers")
+    for key, value in section.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise ConfigError(f"{path}: {name}.{key} is {value!r}; expected a number, 0 or more")
+    return {key: float(value) for key, value in section.items()}
+
+
+def gate(
+    model: Path,
+    budget: Budget,
+    old: Path | None = None,
+    examiner: Examiner | None = None,
+    settings: TimingSettings = _TIMING,
+) -> list[Verdict]:
+    """Look at all that a budget knows of.
+
+    Args:
+        model: An ONNX file.
+        budget: What is allowed.
+        old: The file that it should be no worse than.
+        examiner: Judges outputs by the targets of images, if there are some.
+        settings: How much to time.
+
+    Returns:
+        A verdict for each cost, and for the metric if there are images.
+
+    Raises:
+        ConfigError: The budget names a metric that is not the task's, or there are no images.
+        ArtifactError: A file is damaged or does not run on the target.
+        DeviceError: The target cannot be used here, or memory cannot be measured.
+    """
+    for file in (model,) if old is None else (model, old):
+        _check_format(file, budget.target)
+    qualities = [] if examiner is None else [_quality(model, old, examiner, budget)]
+    _check_metrics(budget, {quality.name for quality in qualities})
+    return [
+        *qualities,
+        *_latencies(model, old, budget, settings),
+        _size(model, old, budget),
+        _memory(model, old, budget),
+    ]
+
+
+def _check_metrics(budget: Budget, metrics: set[str]) -> None:
+    for name in sorted(budget.metrics - metrics):
+        if not metrics:
+            raise ConfigError(
+                f"the budget has {name!r}, which is no cost ({', '.join(COSTS)}); to judge by a "
+                "metric give images by data"
+            )
+        raise ConfigError(f"the budget has {name!r}; {closest(name, {*COSTS, *metrics})}")
+
+
+def _check_format(model: Path, target: Target) -> None:
+    """Refuse a file that would have to be quantised first: that is not the one that ships."""
+    found, wanted = number_format(model), target.format
+    if found != wanted and (found, wanted) != ("fp32", "bf16"):
+        raise ConfigError(
+            f"{model} computes in {found} and the budget's target is {target.name}; give the file "
+            f"that ships, or a target with {found}"
+        )
+
+
+def _quality(model: Path, old: Path | None, examiner: Examiner, budget: Budget) -> Verdict:
+    outputs = outputs_of(model, examiner.inputs(), budget.target)
+    expected = outputs if old is None else outputs_of(old, examiner.inputs(), budget.target)
+    found: Quality = examiner.judge(outputs, expected)
+    verdict = Verdict(
+        found.metric,
+        found.unit,
+        "evaluated",
+        found.value,
+        budget.limits.get(found.metric),
+        allowed=budget.growth.get(found.metric, 0.0),
+        note=f"± {_Z * found.standard_error:.3g} on {found.n} {found.split} images",
+    )
+    more = found.direction == "maximize"
+    if old is not None:
+        error = _Z * found.loss_standard_error
+        verdict = replace(
+            verdict,
+            old=found.value + (found.loss if more else -found.loss),
+            growth=found.loss,
+            interval=(found.loss - error, found.loss + error),
+        )
+    return _judged(verdict, more)
+
+
+def _judged(verdict: Verdict, more_is_better: bool = False) -> Verdict:
+    kept = verdict.limit is None or (
+        verdict.value >= verdict.limit if more_is_better else verdict.value <= verdict.limit
+    )
+    return replace(verdict, ok=kept and not verdict.grown)
+
+
+def _latencies(
+    model: Path, old: Path | None, budget: Budget, settings: TimingSettings
+) -> list[Verdict]:
+    files = {"new": model} if old is None else {"new": model, "old": old}
+    # In turn, so that the loadings of the one do not all lie before those of the other.
+    subjects = {
+        f"{side} {loading}": Subject(file, budget.target)
+        for loading in range(_LOADINGS)
+        for side, file in files.items()
+    }
+    measured = measure_together(subjects, settings)
+    contended = any(measurement.contended for measurement in measured.values())
+    verdicts = []
+    for name in ("p50_ms", "p95_ms"):
+        new, before = (
+            [_quantile(measured[f"{side} {i}"], name) for i in range(_LOADINGS)]
+            if side in files
+            else None
+            for side in ("new", "old")
+        )
+        assert new is not None
+        note = "disturbed by other work" if contended else ""
+        verdicts.append(_cost(name, "measured", new, before, budget, note))
+    return verdicts
+
+
+def _quantile(measurement: Measurement, name: str) -> float:
+    found = measurement.headline.p50 if name == "p50_ms" else measurement.headline.p95
+    assert found is not None
+    return found
+
+
+def _size(model: Path, old: Path | None, budget: Budget) -> Verdict:
+    before = None if old is None else [float(old.stat().st_size)]
+    return _cost("size_bytes", "counted", [float(model.stat().st_size)], before, budget)
+
+
+def _memory(model: Path, old: Path | None, budget: Budget) -> Verdict:
+    workload = read_workload(model, budget.target.device.batch).workload
+    bound = workload.weight_bytes + workload.peak_activation_bytes
+    note = f"weights and the tensors alive at once are {bound:,} bytes (counted)"
+    found = _peaks(model, budget.target)
+    before = None if old is None else _peaks(old, budget.target)
+    return _cost("peak_memory_bytes", "measured", found, before, budget, note)
+
+
+def _peaks(model: Path, target: Target) -> list[float]:
+    """Of a few fresh processes."""
+    return [float(peak_memory(model, target, 1).peak_bytes) for _ in range(_PROCESSES)]
+
+
+def _cost(
+    name: str,
+    kind: Literal["measured", "counted"],
+    new: Sequence[float],
+    before: Sequence[float] | None,
+    budget: Budget,
+    note: str = "",
+) -> Verdict:
+    """A cost from several readings, each with as much noise as the next."""
+    verdict = Verdict(
+        name,
+        COSTS[name],
+        kind,
+        float(np.median(new)),
+        budget.limits.get(name),
+        allowed=budget.growth.get(name, 0.0),
+        note=note,
+    )
+    if before is not None:
+        growth, interval = _growth(new, before)
+        old = float(np.median(before))
+        verdict = replace(verdict, old=old, growth=growth, interval=interval)
+    return _judged(verdict)
+
+
+def _growth(new: Sequence[float], old: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """By which share the mean has grown, with the interval of Welch's t on logarithms."""
+    logs = np.log(np.maximum(new, 1e-12)), np.log(np.maximum(old, 1e-12))
+    difference = float(logs[0].mean() - logs[1].mean())
+    errors = [side.var(ddof=1) / len(side) if len(side) > 1 else 0.0 for side in logs]
+    total = float(sum(errors))
+    half = 0.0
+    if total > 0:
+        freedom = total**2 / sum(e**2 / (len(x) - 1) for e, x in zip(errors, logs, strict=True))
+        half = float(stats.t.ppf(0.5 + _CONFIDENCE / 2, freedom)) * total**0.5
+    low, high = np.expm1([difference - half, difference + half]).tolist()
+    return float(np.expm1(difference)), (low, high)

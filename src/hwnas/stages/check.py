@@ -1,0 +1,66 @@
+"""The regression gate, for what users have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hwnas.deploy.device import Target
+from hwnas.deploy.gate import Budget, Verdict, gate
+from hwnas.errors import ConfigError
+from hwnas.stages.examination import SplitExaminer
+from hwnas.stages.shipped import Shipped, opened
+
+__all__ = ["check"]
+
+_IMAGES_AT_ONCE = 64
+
+
+def check(source: str | Path, budget: Budget, against: str | Path | None = None) -> list[Verdict]:
+    """Look at all that a budget knows of a network.
+
+    Args:
+        source: A bundle's folder, within its run or not, or an ONNX file.
+        budget: What is allowed.
+        against: The bundle or file that it should be no worse than.
+
+    Returns:
+        A verdict for each cost, and for the metric if there are images.
+
+    Raises:
+        ConfigError: The budget does not fit the network.
+        DataError: The images do not fit the network.
+        ArtifactError: A bundle or a file is damaged, or does not run on the target.
+        DeviceError: The target cannot be used on this machine.
+    """
+    with opened(Path(source), budget.data) as network:
+        model = _file(network, budget.target)
+        old = None
+        if against is not None:
+            with opened(Path(against)) as older:
+                old = _file(older, budget.target)
+        return gate(model, budget, old, _examiner(network, budget))
+
+
+def _file(network: Shipped, target: Target) -> Path:
+    """The one that ships for a target, if a bundle has it."""
+    if network.bundle is None:
+        return network.model
+    wanted = target.device.runtime, target.format
+    for artifact in network.bundle.artifacts:
+        if (artifact.runtime, artifact.number_format) == wanted:
+            return network.bundle.folder / artifact.file
+    if target.format == "fp32":
+        return network.model
+    raise ConfigError(
+        f"{network.bundle.folder} has nothing in {target.format} for {target.device.runtime}; "
+        "`hwnas sweep` makes such variants"
+    )
+
+
+def _examiner(network: Shipped, budget: Budget) -> SplitExaminer | None:
+    """Test images: this is about what ships, and chooses nothing."""
+    images = network.images
+    if images is None:
+        return None
+    batch = _IMAGES_AT_ONCE if network.bundle is not None else budget.target.device.batch
+    return SplitExaminer(images.task, images.data.test, "test", images.preprocessing, batch)

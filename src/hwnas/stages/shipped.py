@@ -1,0 +1,169 @@
+"""Opening what a user has: a run, a bundle or an ONNX file, with the images to judge it by."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.device import Device, Target
+from hwnas.deploy.io import Preprocessing
+from hwnas.deploy.number_format import number_format
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.errors import ArtifactError, ConfigError, DataError
+from hwnas.plugin import imports_from
+from hwnas.progress import make_reporter
+from hwnas.run_folder import RunFolder
+from hwnas.search import TASKS
+from hwnas.search.data import DataConfig, ImageData, load_data
+from hwnas.search.task import Task, classification
+from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.pick import picked
+
+__all__ = ["Images", "Shipped", "opened"]
+
+_LEVELS = 4  # of folders between a run and its bundles, at most
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a network is judged by.
+
+    Attributes:
+        task: Gives the metrics.
+        data: The images and their targets.
+        preprocessing: From these images to the network's input.
+    """
+
+    task: Task
+    data: ImageData
+    preprocessing: Preprocessing
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A network, and what is known of it.
+
+    Attributes:
+        model: As ONNX.
+        bundle: That it is in, if it is in one.
+        images: To judge it by, if there are some.
+        ingredients: Of the run that it is from, if that is at hand.
+    """
+
+    model: Path
+    bundle: Bundle | None = None
+    images: Images | None = None
+    ingredients: Ingredients | None = None
+
+
+@contextlib.contextmanager
+def opened(source: Path, data: str | None = None, pick: str | None = None) -> Iterator[Shipped]:
+    """Open a run's folder, a bundle's, or an ONNX file.
+
+    Args:
+        source: The path. A bundle within a run is opened together with it.
+        data: Images to judge by, as ``data.source`` of a recipe; a run has its own.
+        pick: Which network of a run, as `picked` has it; the knee if None.
+
+    Raises:
+        ConfigError: An option does not apply, or the bundle's task is not known.
+        DataError: The images do not fit the network.
+        ArtifactError: The bundle or the file is damaged.
+        RunError: The run is damaged or busy.
+    """
+    if (source / "run.json").is_file():
+        with _run(source) as job:
+            yield _of_run(job, _picked(job, pick), data)
+        return
+    if pick is not None:
+        raise ConfigError("--pick is for the networks of a run; give the run's folder")
+    if not source.is_dir():
+        yield Shipped(source, images=None if data is None else _images_of_file(source, data))
+        return
+    bundle = Bundle.load(source)
+    run = _run_around(bundle.folder)
+    if data is None and run is not None:
+        with _run(run) as job:
+            yield _of_run(job, bundle, data)
+        return
+    images = None if data is None else _images_of_bundle(bundle, data)
+    yield Shipped(bundle.onnx_file, bundle, images)
+
+
+@contextlib.contextmanager
+def _run(path: Path) -> Iterator[Job]:
+    folder = RunFolder.open(path)
+    with imports_from(folder.recipe_folder), folder:
+        cache = folder.path / "cache"
+        ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, cache)
+        yield Job(ingredients, folder, make_reporter())
+
+
+def _run_around(folder: Path) -> Path | None:
+    """The run that a folder lies in."""
+    parents = folder.absolute().parents[:_LEVELS]
+    return next((parent for parent in parents if (parent / "run.json").is_file()), None)
+
+
+def _picked(job: Job, pick: str | None) -> Bundle:
+    found = picked(job, Goal(job.recipe.objective), pick, None)
+    if isinstance(found, Bundle):
+        return found
+    raise ConfigError(
+        f"network {found.candidate.id} is no finalist; take it out of the run by `hwnas export "
+        f"{job.folder.path} --pick {found.candidate.id} --out DIR` and sweep DIR"
+    )
+
+
+def _of_run(job: Job, bundle: Bundle, data: str | None) -> Shipped:
+    if data is not None:
+        raise ConfigError("--data does not apply: a run has its images")
+    ingredients = job.ingredients
+    images = Images(ingredients.task, ingredients.data, bundle.preprocessing)
+    return Shipped(bundle.onnx_file, bundle, images, ingredients)
+
+
+def _images_of_bundle(bundle: Bundle, source: str) -> Images:
+    name = bundle.description["task"]
+    if name not in TASKS:
+        raise ConfigError(
+            f"{bundle.folder} is for task {name!r}, which is known in its run only; give the run"
+        )
+    data = _read(source, bundle.preprocessing.height)
+    task = TASKS[name](data=data)
+    ours, theirs = bundle.outputs.labels, task.meaning.labels
+    if len(ours) != len(theirs) or (ours != theirs and theirs != _numbers(len(theirs))):
+        raise DataError(
+            f"{source} has {len(theirs)} classes {theirs[:5]} and the network {len(ours)} "
+            f"{ours[:5]}; give the images that it was made for"
+        )
+    return Images(task, data, bundle.preprocessing)
+
+
+def _images_of_file(model: Path, source: str) -> Images:
+    """Images for a network of which nothing is known but its input; prepared as hwnas does it."""
+    target = Target(Device("cpu", "onnxruntime"), number_format(model))
+    session = RUNTIMES["onnxruntime"].load(model, target)
+    if len(session.input_shape) != 3:
+        raise ArtifactError(f"{model} takes inputs of {session.input_shape}, which are no images")
+    channels, height, width = session.input_shape
+    data = _read(source, height)
+    if data.image_shape[2] != channels:
+        raise DataError(f"{source} has {data.image_shape[2]} channels and {model} takes {channels}")
+    task = classification(data) if data.kind == "classes" else TASKS["segmentation"](data=data)
+    return Images(task, data, data.preprocessing.at(height, width))
+
+
+def _read(source: str, side: int) -> ImageData:
+    """Images in their own size, which preprocessing changes; those of a folder at one size."""
+    size = side if source.startswith("folder:") else None
+    with tempfile.TemporaryDirectory() as cache:
+        return load_data(DataConfig(source, size=size), Path(), 0, Path(cache))
+
+
+def _numbers(count: int) -> tuple[str, ...]:
+    return tuple(map(str, range(count)))

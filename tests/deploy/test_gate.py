@@ -1,0 +1,137 @@
+"""The regression gate: limits, growth beyond noise, and budgets that make no sense."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from hwnas.deploy import Export, Target, TimingSettings, export_onnx
+from hwnas.deploy.gate import COSTS, Budget, gate, read_budget
+from hwnas.deploy.gate import _growth as growth_of
+from hwnas.deploy.junit import junit
+from hwnas.errors import ConfigError
+
+ONE = Target.parse("cpu-onnxruntime-fp32-b1-t1")
+QUICK = TimingSettings(warmup=2, rounds=20, round_ms=1e-3)
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network that costs several times as much in everything."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 64, 3, padding=1), *(nn.Conv2d(64, 64, 3, padding=1) for _ in range(3))]
+    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    return export_onnx(network, (1, 8, 8), tmp_path_factory.mktemp("larger") / "larger.onnx").path
+
+
+def test_a_larger_network_fails_in_all_costs_and_a_smaller_one_in_none(
+    exported: Export, larger: Path
+) -> None:
+    generous = Budget(ONE, dict.fromkeys(COSTS, 1e12), {"p50_ms": 0.5, "p95_ms": 1.0})
+    worse = gate(larger, generous, exported.path, settings=QUICK)
+    assert [verdict.name for verdict in worse] == list(COSTS)
+    for verdict in worse:
+        assert verdict.grown
+        assert not verdict.ok
+        assert verdict.name in verdict.failure
+        assert verdict.growth is not None
+        assert verdict.growth > 1
+    better = gate(exported.path, generous, larger, settings=QUICK)
+    assert all(verdict.ok for verdict in better)
+    assert {verdict.kind for verdict in better} == {"measured", "counted"}
+    memory = better[-1]
+    assert "bytes (counted)" in memory.note
+
+
+def test_a_network_is_no_worse_than_itself(exported: Export) -> None:
+    allowed = Budget(ONE, growth={"p50_ms": 0.1, "p95_ms": 0.5, "peak_memory_bytes": 0.2})
+    for verdict in gate(exported.path, allowed, exported.path, settings=QUICK):
+        assert verdict.ok, verdict.failure
+        assert verdict.interval is not None
+        assert verdict.interval[0] <= verdict.growth <= verdict.interval[1]
+
+
+def test_limits_alone(exported: Export) -> None:
+    size = exported.path.stat().st_size
+    verdicts = gate(exported.path, Budget(ONE, {"size_bytes": size - 1}), settings=QUICK)
+    failed = [verdict for verdict in verdicts if not verdict.ok]
+    assert [verdict.name for verdict in failed] == ["size_bytes"]
+    assert failed[0].failure == f"size_bytes is {size} bytes; the limit is {size - 1}"
+    assert all(v.ok for v in gate(exported.path, Budget(ONE, {"size_bytes": size}), settings=QUICK))
+
+
+@given(
+    st.lists(st.floats(0.5, 2), min_size=3, max_size=6),
+    st.lists(st.floats(0.5, 2), min_size=3, max_size=6),
+)
+def test_growth_lies_in_its_interval_and_turns_around_with_the_sides(
+    new: list[float], old: list[float]
+) -> None:
+    growth, (low, high) = growth_of(new, old)
+    assert low <= growth + 1e-12
+    assert growth <= high + 1e-12
+    back, (back_low, back_high) = growth_of(old, new)
+    assert (1 + growth) * (1 + back) == pytest.approx(1)
+    assert (1 + low) * (1 + back_high) == pytest.approx(1)
+    assert (1 + high) * (1 + back_low) == pytest.approx(1)
+
+
+def test_noise_is_not_taken_for_growth() -> None:
+    """At 95 % the interval of two samples from the same distribution holds 0 about so often."""
+    rng = np.random.default_rng(0)
+    draws = (rng.lognormal(sigma=0.05, size=(2, 4)) for _ in range(400))
+    false_alarms = np.mean([growth_of(new, old)[1][0] > 0 for new, old in draws])
+    assert 0.005 < false_alarms < 0.05  # one side of 5 %
+
+
+def budget_file(folder: Path, text: str) -> Path:
+    path = folder / "budget.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_budget_is_read(tmp_path: Path) -> None:
+    path = budget_file(
+        tmp_path,
+        f'target = "{ONE.name}"\ndata = "digits"\n'
+        "[limits]\np50_ms = 2\n[growth]\naccuracy = 0.01\n",
+    )
+    assert read_budget(path) == Budget(ONE, {"p50_ms": 2.0}, {"accuracy": 0.01}, "digits")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("target = ", "is not TOML"),
+        ("[limits]\np50_ms = 1", "target is missing"),
+        ('target = "cpu"', "closest target"),
+        (f'target = "{ONE.name}"\nlimit = 1', "unknown key 'limit'; did you mean 'limits'"),
+        (f'target = "{ONE.name}"\nlimits = 1', "expected a table"),
+        (f'target = "{ONE.name}"\n[limits]\np50_ms = "1"', "limits.p50_ms is '1'"),
+        (f'target = "{ONE.name}"\n[growth]\np50_ms = -1', "expected a number, 0 or more"),
+        (f'target = "{ONE.name}"\ndata = 3', "data is 3"),
+    ],
+)
+def test_budgets_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_budget(budget_file(tmp_path, text))
+    with pytest.raises(ConfigError, match=r"nowhere\.toml"):
+        read_budget(tmp_path / "nowhere.toml")
+
+
+def test_budgets_that_do_not_fit(exported: Export) -> None:
+    with pytest.raises(ConfigError, match=r"'accuracy', which is no cost .* give images"):
+        gate(exported.path, Budget(ONE, {"accuracy": 0.9}), settings=QUICK)
+    int8 = Target.parse("cpu-onnxruntime-int8-b1-t1")
+    with pytest.raises(ConfigError, match="give the file that ships"):
+        gate(exported.path, Budget(int8), settings=QUICK)
+
+
+def test_junit_is_well_formed_whatever_the_suite_is_called() -> None:
+    root = ElementTree.fromstring(junit('a "b" <c> & d', []).encode())
+    assert root[0].attrib["name"] == 'a "b" <c> & d'

@@ -1,0 +1,65 @@
+"""`hwnas sweep` and `hwnas check` as a user types them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from hwnas.deploy import Bundle
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def bundle(finished: Path) -> Bundle:
+    return Bundle.load(min((finished / "bundles").iterdir()))
+
+
+def test_sweep_shows_all_variants_and_writes_the_chosen_one(
+    hwnas: Command, bundle: Bundle, tmp_path: Path
+) -> None:
+    place = tmp_path / "ready"
+    options = ("--target", TARGET, "--variants", "fp32", "--variants", "int8", "--max-loss", 1)
+    answer = hwnas("sweep", bundle.folder, *options, "--out", place)
+    assert answer.status == 0, answer.err
+    assert "cpu-onnxruntime-int8-b1-t1" in answer.out
+    assert "(measured)" in answer.out
+    assert "test images" in answer.out
+    again = hwnas("sweep", bundle.folder, *options, "--out", place)
+    assert again.status == 2
+    assert "exists already" in again.err
+    for command in ("verify", "run"):
+        image = [bundle.folder.parents[1] / "example.png"] if command == "run" else []
+        assert hwnas(command, place, *image).status == 0
+    found = json.loads(hwnas("sweep", bundle.onnx_file, "--target", TARGET, "--json").out)
+    assert {each["variant"] for each in found["contenders"]} == {"fp32", "fp16", "int8"}
+
+
+def test_check_ends_with_1_where_a_limit_is_passed(
+    hwnas: Command, bundle: Bundle, tmp_path: Path
+) -> None:
+    budget, xml = tmp_path / "budget.toml", tmp_path / "junit.xml"
+    lenient = f'target = "{TARGET}"\n[limits]\naccuracy = 0\nsize_bytes = 1e9\n'
+    budget.write_text(lenient)
+    answer = hwnas("check", bundle.folder, "--budget", budget)
+    assert answer.status == 0, answer.err
+    assert "accuracy (evaluated)" in answer.out
+    budget.write_text(lenient.replace("accuracy = 0", "accuracy = 0.9999"))
+    answer = hwnas("check", bundle.folder, "--budget", budget, "--junit", xml, "--json")
+    assert answer.status == 1
+    failed = [verdict["name"] for verdict in json.loads(answer.out) if not verdict["ok"]]
+    assert failed == ["accuracy"]
+    suite = ElementTree.parse(xml).getroot()[0]
+    assert suite.attrib["failures"] == "1"
+    cases = [case.attrib["name"] for case in suite if case.find("failure") is not None]
+    assert cases == failed
+
+
+def test_a_budget_that_is_wrong_ends_with_2(hwnas: Command, bundle: Bundle, tmp_path: Path) -> None:
+    answer = hwnas("check", bundle.folder, "--budget", tmp_path / "nowhere.toml")
+    assert answer.status == 2
+    assert answer.err.startswith("error: cannot read the budget")
