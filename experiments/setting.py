@@ -97,7 +97,7 @@ def main(
         recipe: The default recipe.
     """
     parser = argparse.ArgumentParser(
-        prog=f"python -m experiments.{folder.name}.run", description=description
+        prog=f"python -m {_module(folder)}.run", description=description
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), metavar="N")
     parser.add_argument("--recipe", type=Path, default=recipe, help="data, task, space, training")
@@ -108,8 +108,13 @@ def main(
     parser.add_argument(
         "--work",
         type=Path,
-        default=Path("runs", "experiments", folder.name),
+        default=Path("runs", *_module(folder).split(".")),
         help="folder for networks and checkpoints; may be deleted afterwards",
     )
     add_options(parser)
     run_command(parser, work)
+
+
+def _module(folder: Path) -> str:
+    """Of an experiment's folder, e.g. ``"experiments.ranking"``."""
+    return ".".join(folder.relative_to(Path(__file__).parents[1]).parts)

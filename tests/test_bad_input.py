@@ -383,7 +383,7 @@ def test_damaged_scores_are_named_with_their_line(hwnas: Command, finished: Path
 def test_a_damaged_finalist_is_named(hwnas: Command, finished: Path) -> None:
     unfinish(finished, "finalists", "report")
     shutil.rmtree(finished / "bundles")
-    first = min((finished / "finalists").glob("*.json"))
+    first = min((finished / "finalists").glob("*.safetensors"))
     cut(first)
     hwnas("resume", finished).refused(f"{first.name} is damaged", "remove it")
 

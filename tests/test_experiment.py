@@ -323,7 +323,6 @@ def test_a_network_that_is_no_finalist_is_packed_and_the_run_stays(
     )
     after = content(finished)
     assert {name for name in after if after[name] != before.get(name)} <= {
-        f"finalists/{other}.json",
         f"finalists/{other}.safetensors",
         "study.db",
         "study.db-shm",

@@ -4,22 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from hwnas.deploy.device import Device, Target
 from hwnas.deploy.io import Preprocessing
+from hwnas.deploy.number_format import number_format
+from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.sweep import Quality
 from hwnas.search.data import Split
 from hwnas.search.delta_method import with_standard_errors
 from hwnas.search.task import Task
 
-__all__ = ["SplitExaminer", "calibration_batches"]
+__all__ = ["Executed", "SplitExaminer", "calibration_batches"]
 
 _CALIBRATION_IMAGES = 256
+
+
+class Executed(nn.Module):
+    """A file in its runtime, in the place of the network that it was made of.
+
+    Args:
+        model: An ONNX file that takes batches of any size.
+        target: Where it runs; ONNX Runtime on this machine if None.
+    """
+
+    def __init__(self, model: Path, target: Target | None = None) -> None:
+        super().__init__()
+        target = target or Target(Device("cpu", "onnxruntime"), number_format(model))
+        self._session = RUNTIMES[target.device.runtime].load(model, target)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The output (N, ...) of inputs (N, C, H, W)."""
+        return torch.from_numpy(self._session.run(images.contiguous().numpy()))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hwnas.atomic import replacing_folder, write_json
+from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.device import Target
 from hwnas.deploy.export import Export, export_onnx
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.packing import write_bundle
 from hwnas.deploy.timing import measure
-from hwnas.errors import ArtifactError
 from hwnas.progress import Advance
 from hwnas.search import Evaluation, Metric, Scored, SearchResult
 from hwnas.search.cluster import map_tasks
@@ -38,6 +36,7 @@ from hwnas.search.training import (
     teacher_of,
 )
 from hwnas.search_spaces import Architecture, Candidate
+from hwnas.stages.examination import Executed
 from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.measurements import Timed, read_measurements, write_measurements
 
@@ -137,27 +136,17 @@ def make_bundles(
     """
     tuned = _fine_tune(job, trials, weights, job.folder.path.absolute() / "finalists", advance)
     with tempfile.TemporaryDirectory() as temporary:
-        exports = {}
+        files = {}
         for done, trial in enumerate(trials):
             name = trial.candidate.id
             advance(0.5 + 0.3 * done / len(trials), f"exporting {name}")
-            path = Path(temporary, f"{name}.onnx")
-            exports[name] = _export(job.ingredients, trial, tuned[name].weights, path)
+            files[name] = _export(job.ingredients, trial, tuned[name], Path(temporary))
         advance(0.8, "timing")
-        measured = _measure(goal, {name: export.path for name, export in exports.items()})
+        measured = _measure(goal, {name: file.export.path for name, file in files.items()})
         for trial in trials:
             name = trial.candidate.id
-            _pack(job, goal, trial, tuned[name], exports[name], measured[name], folder)
+            _pack(job, goal, trial, files[name], measured[name], folder)
     return measured
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """A finalist after fine-tuning, with its scores on both held-out splits."""
-
-    weights: Path
-    validation: Evaluation
-    test: Evaluation
 
 
 def _fine_tune(
@@ -166,14 +155,15 @@ def _fine_tune(
     weights: Mapping[str, Tensor] | None,
     folder: Path,
     advance: Advance,
-) -> dict[str, Tuned]:
+) -> dict[str, Path]:
+    """Files with the weights of the finalists, by their ids."""
     folder.mkdir(parents=True, exist_ok=True)
     tasks = []
     for trial in finalists:
         inherited = _inherited(job, trial.candidate.network, weights)
         name = trial.candidate.id
         tasks.append((trial.candidate, inherited, folder / f"{name}.safetensors"))
-    tuned: dict[str, Tuned] = {}
+    tuned: dict[str, Path] = {}
     shared = job.ingredients, None if weights is None else _teacher(job.ingredients)
     outcomes = map_tasks(_tune, shared, tasks, job.recipe.workers)
     for trial, outcome in zip(finalists, outcomes, strict=True):
@@ -207,14 +197,13 @@ def _tune(
     candidate: Candidate,
     inherited: Mapping[str, Tensor] | None,
     path: Path,
-) -> Tuned:
-    """Fine-tune what there are weights of, train all else from scratch; then test.
+) -> Path:
+    """Fine-tune what there are weights of, train all else from scratch.
 
     What is on disk already is not done again.
     """
-    evaluations = path.with_suffix(".json")
-    if path.exists() and evaluations.exists():
-        return Tuned(path, *_read_evaluations(evaluations))
+    if path.exists():
+        return path
     ingredients, teacher = shared
     recipe, space, task = ingredients.recipe, ingredients.space, ingredients.task
     data, shape = ingredients.data, space.input_shape(candidate.network)
@@ -231,29 +220,31 @@ def _tune(
         step = NetworkStep(network, learned, shape, teacher, *distillation)
         fit(network, step, data.train, config, recipe.seed)
     recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
-    validation = score(network, task, data.validation, shape, "validation")
-    test = score(network, task, data.test, shape, "test")
     save_weights(path, network.state_dict())
-    write_json(evaluations, {"validation": validation.to_json(), "test": test.to_json()})
-    return Tuned(path, validation, test)
+    return path
 
 
-def _read_evaluations(path: Path) -> list[Evaluation]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return [Evaluation.from_json(found[name]) for name in ("validation", "test")]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(
-            f"{path} is damaged ({error}); remove it to train that network again"
-        ) from error
+@dataclass(frozen=True)
+class _File:
+    """A finalist as it ships, with what that file is worth in the runtime that it ships for."""
+
+    weights: Path
+    export: Export
+    validation: Evaluation
+    test: Evaluation
 
 
-def _export(ingredients: Ingredients, trial: Scored, weights: Path, path: Path) -> Export:
-    network = _network(ingredients, trial.candidate.network, weights)
-    shape = ingredients.space.input_shape(trial.candidate.network)
+def _export(ingredients: Ingredients, trial: Scored, weights: Path, folder: Path) -> _File:
+    architecture = trial.candidate.network
+    network = _network(ingredients, architecture, weights)
+    shape = ingredients.space.input_shape(architecture)
     images, _ = ingredients.data.validation.take(np.arange(_examples(ingredients)))
     examples = ingredients.task.preprocessing.at(*shape[1:])(images)
-    return export_onnx(network, shape, path, examples)
+    path = folder / f"{trial.candidate.id}.onnx"
+    export = export_onnx(network, shape, path, examples)
+    executed, task, data = Executed(path), ingredients.task, ingredients.data
+    validation = score(executed, task, data.validation, shape, "validation")
+    return _File(weights, export, validation, score(executed, task, data.test, shape, "test"))
 
 
 def _network(ingredients: Ingredients, architecture: Architecture, weights: Path) -> nn.Module:
@@ -279,8 +270,7 @@ def _pack(
     job: Job,
     goal: Goal,
     trial: Scored,
-    tuned: Tuned,
-    export: Export,
+    file: _File,
     measured: Sequence[Measurement],
     folder: Path,
 ) -> None:
@@ -291,8 +281,8 @@ def _pack(
     units = {metric.name: metric.unit for metric in ingredients.task.metrics}
     bundle = write_bundle(
         folder / trial.candidate.id,
-        onnx=export.path,
-        weights=load_weights(tuned.weights),
+        onnx=file.export.path,
+        weights=load_weights(file.weights),
         preprocessing=ingredients.task.preprocessing.at(*shape[1:]),
         outputs=ingredients.task.meaning,
         architecture=network,
@@ -300,8 +290,8 @@ def _pack(
         roles=trial.candidate.others,
         task=ingredients.task.name,
         metrics=[
-            *_metrics(tuned.test, units),
-            *_metrics(tuned.validation, units),
+            *_metrics(file.test, units),
+            *_metrics(file.validation, units),
             *({"name": k, "value": v, "kind": "counted"} for k, v in trial.counted.items()),
         ],
         measurements=measured,
@@ -316,7 +306,7 @@ def _pack(
             }
             for estimate in (trial.estimates[label_on(LATENCY, t)] for t in goal.targets)
         ],
-        export=export,
+        export=file.export,
         golden_images=images,
         provenance={
             "run": recipe.name,
@@ -334,7 +324,7 @@ def _pack(
 
 
 def _metrics(evaluation: Evaluation, units: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Each metric with its 95% interval by the normal approximation."""
+    """Each metric of a file with its 95% interval by the normal approximation."""
     rows = []
     for name, value in evaluation.values.items():
         error = evaluation.standard_errors[name]
@@ -344,6 +334,7 @@ def _metrics(evaluation: Evaluation, units: Mapping[str, str]) -> list[dict[str,
                 "value": value,
                 "unit": units[name],
                 "kind": "evaluated",
+                "runtime": "onnxruntime",
                 "split": evaluation.split,
                 "n": evaluation.n,
                 "standard_error": error,

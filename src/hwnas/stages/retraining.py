@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.export import export_onnx
 from hwnas.deploy.variants.conversion import Conversion
 from hwnas.search.evaluate import recalibrate
 from hwnas.search.training import NetworkStep, Teacher, TrainConfig, fit
+from hwnas.search_spaces import Architecture
 from hwnas.stages.job import Ingredients
 
 __all__ = ["retraining"]
@@ -23,22 +24,26 @@ _RECALIBRATION_IMAGES = 2048
 
 
 def retraining(
-    ingredients: Ingredients, bundle: Bundle, config: TrainConfig
+    ingredients: Ingredients,
+    architecture: Architecture,
+    weights: Mapping[str, Tensor],
+    config: TrainConfig,
 ) -> Callable[[Conversion, Path], Path]:
-    """Fine-tunes a bundle's network under a conversion, with the network itself as its teacher.
+    """Fine-tunes a network under a conversion, with the network itself as its teacher.
 
     Args:
-        ingredients: Of the run that the bundle is from.
-        bundle: Gives architecture and weights.
+        ingredients: Of the run that the network is from.
+        architecture: Which one it is.
+        weights: Those that it was trained to.
         config: How long and at which rate.
     """
 
     def retrain(conversion: Conversion, to: Path) -> Path:
         space, task, data = ingredients.space, ingredients.task, ingredients.data
-        shape = space.input_shape(bundle.architecture)
+        shape = space.input_shape(architecture)
         torch.manual_seed(ingredients.recipe.seed)
-        network = space.build(bundle.architecture)
-        network.load_state_dict(bundle.weights())
+        network = space.build(architecture)
+        network.load_state_dict(weights)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         teacher = Teacher(copy.deepcopy(network).eval(), shape)
         conversion.begin(network)

@@ -113,8 +113,10 @@ def _retrain(network: Shipped, minutes: float | None) -> Callable[[Conversion, P
     """How variants are fine-tuned, if the run is at hand and fine-tunes at all."""
     if network.ingredients is None or network.bundle is None:
         return None
-    config = _fine_tuning(network.ingredients.recipe, minutes)
-    return None if config is None else retraining(network.ingredients, network.bundle, config)
+    config, bundle = _fine_tuning(network.ingredients.recipe, minutes), network.bundle
+    if config is None:
+        return None
+    return retraining(network.ingredients, bundle.architecture, bundle.weights(), config)
 
 
 def _fine_tuning(recipe: Recipe, minutes: float | None) -> TrainConfig | None:

@@ -1,0 +1,146 @@
+"""What eight bits cost in accuracy: after training, in part, and with fine-tuning.
+
+A few networks of a space are each trained alone. Of each the variants are made as `hwnas sweep`
+makes them: ranges from training images, layers of the mixed one by validation images, fine-tuning
+on training images. All are judged by the test images in ONNX Runtime; the loss is that against the
+same network in single precision on the same images.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from torch import nn
+
+from experiments.readme_table import across
+from experiments.record import Row
+from experiments.setting import Setting, main
+from hwnas.deploy import export_onnx
+from hwnas.deploy.sweep import outputs_of
+from hwnas.deploy.variants import VARIANTS, Material
+from hwnas.errors import ConfigError
+from hwnas.search.evaluate import recalibrate
+from hwnas.search.ranking import spread_over_macs
+from hwnas.search.training import NetworkStep, fit
+from hwnas.search_spaces import Architecture
+from hwnas.stages.examination import SplitExaminer, calibration_batches
+from hwnas.stages.job import Ingredients
+from hwnas.stages.retraining import retraining
+
+LOSS, ACCURACY = "loss", "test_accuracy"
+EIGHT_BITS = ("int8", "int8-mixed", "int8-qat")
+_BATCH = 64
+_RECALIBRATION_IMAGES = 2048
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--networks", type=int, default=3, help="of the space, spread over MACs")
+    parser.add_argument("--pool", type=int, default=100, help="random ones to choose them from")
+    parser.add_argument("--max-loss", type=float, default=0.005, help="of the mixed variant")
+    parser.add_argument("--case", default="fashion_mnist", help="what rows call space and images")
+
+
+def work(arguments: argparse.Namespace) -> None:
+    if arguments.networks < 1 or arguments.pool < arguments.networks:
+        raise ConfigError("expected a network at least, and a pool of as many at least")
+    names = ("networks", "pool", "max_loss", "case")
+    setting = Setting(arguments, {name: getattr(arguments, name) for name in names})
+    for seed in setting.seeds:
+        ingredients = setting.ingredients(seed)
+        networks = spread_over_macs(ingredients.space, arguments.networks, arguments.pool)
+        for place, network in enumerate(networks):
+            subject = f"{arguments.case} {place}"
+            if setting.observations.find(ACCURACY, subject, seed) is None:
+                print(f"seed {seed}: {subject}", flush=True)
+                folder = setting.work / f"{arguments.case}-{place}-{seed}"
+                rows = observed(ingredients, network, arguments.max_loss, folder, subject, seed)
+                setting.observations.put(rows)
+        setting.answer(summary(setting.observations.rows, arguments.case, seed))
+    print(across(setting.answers.rows))
+
+
+def observed(
+    ingredients: Ingredients,
+    architecture: Architecture,
+    max_loss: float,
+    folder: Path,
+    subject: str,
+    seed: int,
+) -> list[Row]:
+    """Train one network, make its variants and judge them by the test images."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shape = ingredients.space.input_shape(architecture)
+    network = trained(ingredients, architecture, seed)
+    plain = export_onnx(network, shape, folder / "fp32.onnx").path
+    preprocessing, data = ingredients.task.preprocessing.at(*shape[1:]), ingredients.data
+    examiner = partial(SplitExaminer, ingredients.task, preprocessing=preprocessing, batch=_BATCH)
+    validation, test = examiner(data.validation, "validation"), examiner(data.test, "test")
+    expected = {each: outputs_of(plain, each.inputs()) for each in (validation, test)}
+
+    def loss(model: Path) -> float:
+        return validation.judge(outputs_of(model, validation.inputs()), expected[validation]).loss
+
+    tuning = ingredients.recipe.fine_tuning
+    if tuning is None:
+        raise ConfigError("the recipe does not fine-tune; set deploy.finetune_epochs above 0")
+    material = Material(
+        plain,
+        calibration_batches(data.train, preprocessing, _BATCH),
+        loss,
+        max_loss,
+        retraining(ingredients, architecture, network.state_dict(), tuning),
+    )
+    whole = test.judge(expected[test], expected[test])
+    spread = {"standard_error": whole.standard_error}
+    about = {"architecture": architecture.to_json()}
+    rows = [Row(ACCURACY, subject, seed, whole.value, "fraction", whole.n, spread, about)]
+    for name in EIGHT_BITS:
+        made = VARIANTS[name].make(material, folder / f"{name}.onnx")
+        found = test.judge(outputs_of(made.model, test.inputs()), expected[test])
+        spread = {"standard_error": found.loss_standard_error}
+        rows.append(
+            Row(
+                LOSS, f"{subject} {name}", seed, found.loss, "fraction", found.n, spread, made.about
+            )
+        )
+    return rows
+
+
+def trained(ingredients: Ingredients, architecture: Architecture, seed: int) -> nn.Module:
+    """A network of the space, from scratch, as the recipe trains."""
+    space, task, data = ingredients.space, ingredients.task, ingredients.data
+    shape, config = space.input_shape(architecture), ingredients.recipe.train
+    torch.manual_seed(seed)
+    network = space.build(architecture).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fit(network, NetworkStep(network, task, shape), data.train, config, seed)
+    recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
+    return network
+
+
+def summary(rows: Sequence[Row], case: str, seed: int) -> list[Row]:
+    """The mean loss of each variant over the networks of a seed, and the largest."""
+    answers = []
+    for name in EIGHT_BITS:
+        of_variant = [
+            row.value
+            for row in rows
+            if (row.metric, row.seed) == (LOSS, seed)
+            and row.subject.startswith(f"{case} ")
+            and row.subject.endswith(f" {name}")
+            and row.value is not None
+        ]
+        spread = {"least": min(of_variant), "most": max(of_variant)}
+        mean = 100 * fmean(of_variant)
+        answers.append(
+            Row("points lost", f"{case} {name}", seed, mean, "", len(of_variant), spread)
+        )
+    return answers
+
+
+if __name__ == "__main__":
+    main(Path(__file__).parent, __doc__, work, add_options)
