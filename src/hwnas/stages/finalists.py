@@ -252,8 +252,8 @@ def _export(ingredients: Ingredients, trial: Scored, weights: Path, path: Path) 
     network = _network(ingredients, trial.candidate.network, weights)
     shape = ingredients.space.input_shape(trial.candidate.network)
     images, _ = ingredients.data.validation.take(np.arange(_examples(ingredients)))
-    examples = ingredients.task.preprocessing.at(*shape[1:])(images)
-    return export_onnx(network, shape, path, examples)
+    preprocessing = ingredients.task.preprocessing.at(*shape[1:])
+    return export_onnx(network, shape, path, preprocessing(images), preprocessing)
 
 
 def _network(ingredients: Ingredients, architecture: Architecture, weights: Path) -> nn.Module:
