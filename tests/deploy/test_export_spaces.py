@@ -19,6 +19,7 @@ from torch import nn
 
 from hwnas.deploy import export_onnx
 from hwnas.deploy.onnx_workload import read_workload
+from hwnas.search_spaces import SPACES as SHIPPED
 from hwnas.search_spaces import (
     Architecture,
     MobileNetConfig,
@@ -37,7 +38,6 @@ from hwnas.search_spaces import (
     simplenet,
     vit,
 )
-from hwnas.search_spaces import SPACES as SHIPPED
 
 LAYERWISE = MobileNetSpace(
     MobileNetConfig(

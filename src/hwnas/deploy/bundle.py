@@ -37,7 +37,19 @@ from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.errors import ArtifactError, DataError
 from hwnas.search_spaces import Architecture
 
-__all__ = ["CARD", "DESCRIPTION", "GOLDEN", "MODEL", "SCHEMA", "SUMS", "WEIGHTS", "Bundle", "Check"]
+__all__ = [
+    "CARD",
+    "DESCRIPTION",
+    "GOLDEN",
+    "MODEL",
+    "SCHEMA",
+    "SUMS",
+    "WEIGHTS",
+    "Bundle",
+    "Check",
+    "checked",
+    "read_golden",
+]
 
 SCHEMA = 1
 DESCRIPTION, SUMS, MODEL = "bundle.json", "bundle.sha256", "model.onnx"
@@ -219,11 +231,11 @@ class Bundle:
     def checks(self) -> list[Check]:
         """Look at every file's sum, at the ONNX file, the weights and the golden outputs."""
         return [
-            _check(SUMS, self._check_sums_file),
-            *(_check(name, partial(self._check_sum, name)) for name in self.files),
-            _check("ONNX model", self._check_onnx),
-            _check("PyTorch weights", lambda: f"{len(self.weights())} tensors"),
-            _check("golden outputs", self._check_golden),
+            checked(SUMS, self._check_sums_file),
+            *(checked(name, partial(self._check_sum, name)) for name in self.files),
+            checked("ONNX model", self._check_onnx),
+            checked("PyTorch weights", lambda: f"{len(self.weights())} tensors"),
+            checked("golden outputs", self._check_golden),
         ]
 
     def verify(self) -> list[Check]:
@@ -263,7 +275,7 @@ class Bundle:
         return "valid"
 
     def _check_golden(self) -> str:
-        images, expected = self._golden()
+        images, expected = read_golden(self.folder / GOLDEN)
         error = max(
             relative_error(self.predict(images), expected),
             relative_error(self.predict(images[:1]), expected[:1]),
@@ -274,19 +286,23 @@ class Bundle:
             )
         return f"{len(images)} images agree within {error:.1e} of the largest output"
 
-    def _golden(self) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        try:
-            # NumPy leaves a file open that it opened itself and could not read.
-            with (
-                Path(self.folder, GOLDEN).open("rb") as file,
-                np.load(file, allow_pickle=False) as arrays,
-            ):
-                return arrays["images"], arrays["outputs"]
-        except _DAMAGED_ARRAYS as error:
-            raise ArtifactError(f"{GOLDEN} is damaged: {error}") from error
+
+def read_golden(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """A few images and the outputs that they must give.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    try:
+        # NumPy leaves a file open that it opened itself and could not read.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return arrays["images"], arrays["outputs"]
+    except _DAMAGED_ARRAYS as error:
+        raise ArtifactError(f"{path.name} is damaged: {error}") from error
 
 
-def _check(name: str, look: Callable[[], str]) -> Check:
+def checked(name: str, look: Callable[[], str]) -> Check:
+    """The check of something, which an error of `look` fails."""
     try:
         return Check(name, True, look())
     except (ArtifactError, DataError) as error:

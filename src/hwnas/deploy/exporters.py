@@ -117,7 +117,7 @@ def _without_notes(model: Any) -> Any:
 
 @contextlib.contextmanager
 def _no_graph_printed() -> Iterator[None]:
-    """The older exporter prints the whole graph of what it cannot export, whatever its log's level."""
+    """Keep the older exporter from printing the whole graph of what it cannot export."""
     printed = torch._C._jit_onnx_log
     torch._C._jit_onnx_log = lambda *_: None
     try:
