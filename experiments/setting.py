@@ -85,6 +85,7 @@ def main(
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
     seeds: Sequence[int] = (0, 1, 2),
     recipe: Path = FASHION_MNIST,
+    module: str = "run",
 ) -> None:
     """Parse the command line of an experiment and run it.
 
@@ -95,9 +96,10 @@ def main(
         add_options: Adds the experiment's own options.
         seeds: The default seeds.
         recipe: The default recipe.
+        module: Name of the script in its folder.
     """
     parser = argparse.ArgumentParser(
-        prog=f"python -m experiments.{folder.name}.run", description=description
+        prog=f"python -m experiments.{folder.name}.{module}", description=description
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), metavar="N")
     parser.add_argument("--recipe", type=Path, default=recipe, help="data, task, space, training")

@@ -99,6 +99,7 @@ def make_cascade(
         ConfigError: The task is not to tell classes apart, or the target is not one image at a time
             on ONNX Runtime.
         InfeasibleError: Neither a network nor a pair reaches the accuracy.
+        ArtifactError: A bundle is damaged.
         RunError: A finalist was not measured.
     """
     target = _target(job, goal)
@@ -127,6 +128,8 @@ def make_cascade(
     )
     if choice.pair is None or not choice.gains:
         return found
+    for name in (choice.pair.small, choice.pair.big):
+        bundles[name].verify()
     timed = _timed(job, found, choice.pair, bundles, target)
     _write(job, timed, choice.pair, bundles, out)
     return replace(timed, folder=out)
