@@ -6,6 +6,7 @@
     ├── ConfigError      (ValueError)    a recipe, an option or a name is wrong
     ├── DataError        (ValueError)    images or labels are missing, damaged or of the wrong shape
     ├── ArtifactError    (ValueError)    an ONNX file, a bundle or a checkpoint is damaged
+    │   └── UnsupportedOperator          a runtime cannot run some part of a network
     ├── InfeasibleError  (ValueError)    no candidate keeps the limits
     ├── DeviceError      (RuntimeError)  a target cannot be used on this machine, or memory ran out
     │   └── EnergyUnavailable            nothing on this machine counts energy
@@ -20,6 +21,9 @@ line prints it and exits with status 2; no user should ever see a traceback for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 __all__ = [
     "ArtifactError",
     "ConfigError",
@@ -31,6 +35,7 @@ __all__ = [
     "InfeasibleError",
     "RunError",
     "StorageError",
+    "UnsupportedOperator",
     "WorkerError",
 ]
 
@@ -49,6 +54,22 @@ class DataError(HwnasError, ValueError):
 
 class ArtifactError(HwnasError, ValueError):
     """An ONNX file, a bundle or a checkpoint is damaged."""
+
+
+class UnsupportedOperator(ArtifactError):
+    """A runtime cannot run some operators of an ONNX file.
+
+    Attributes:
+        operators: Names of such operators, each with the block of the network that it comes from,
+            which is empty where the file does not tell.
+    """
+
+    def __init__(self, message: str, operators: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.operators = tuple(operators)
+
+    def __reduce__(self) -> tuple[type[UnsupportedOperator], tuple[str, Any]]:
+        return UnsupportedOperator, (str(self), self.operators)
 
 
 class InfeasibleError(HwnasError, ValueError):

@@ -29,6 +29,7 @@ from hwnas.search.training import (
 )
 from hwnas.search_spaces import SearchSpace
 from hwnas.stages.calibrate import calibrate, check_limits, fitted_predictor
+from hwnas.stages.cascade import Cascading, make_cascade
 from hwnas.stages.finalists import finish
 from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.measurements import read_measurements
@@ -39,6 +40,7 @@ from hwnas.stages.summary import Summary, summarise
 
 __all__ = [
     "Experiment",
+    "cascade",
     "export",
     "resume",
     "rewrite_reports",
@@ -354,11 +356,7 @@ def export(
         StorageError: ``out`` exists already or cannot be written.
     """
     opened, out = RunFolder.open(Path(folder)), Path(out)
-    goal = Goal(opened.recipe.objective)
-    if target is not None:
-        goal = Goal.specialised(opened.recipe, target)
-    if not is_finished(opened, goal):
-        raise _unfinished(opened, target)
+    goal = _finished_goal(opened, target)
     if out.exists():
         raise StorageError(f"{out} exists already; choose another --out")
     with imports_from(opened.recipe_folder), opened:
@@ -371,6 +369,39 @@ def export(
             else:
                 make_bundle(job, goal, source, temporary)
     return Bundle.load(out)
+
+
+def cascade(
+    folder: str | Path,
+    target_accuracy: float,
+    out: str | Path,
+    margin: float = 1.0,
+    target: str | None = None,
+) -> Cascading:
+    """Pack the two finalists of a run that together reach an accuracy at the lowest latency.
+
+    Nothing is written where a single finalist that reaches it is as fast.
+
+    Args:
+        folder: A finished run.
+        target_accuracy: To be reached on validation images, in 0..1.
+        out: Folder to make.
+        margin: By so many standard errors the accuracy has to be above the target.
+        target: A target that the run was specialised for; the run's own if None.
+
+    Raises:
+        ConfigError: The networks do not classify, or the target is not one image at a time on ONNX
+            Runtime.
+        InfeasibleError: Neither a finalist nor a pair reaches it; the message names the best.
+        RunError: The run is not finished.
+        StorageError: ``out`` exists already or cannot be written.
+    """
+    opened, out = RunFolder.open(Path(folder)), Path(out)
+    goal = _finished_goal(opened, target)
+    if out.exists():
+        raise StorageError(f"{out} exists already; choose another --out")
+    with imports_from(opened.recipe_folder), opened:
+        return make_cascade(_job(opened), goal, target_accuracy, margin, out)
 
 
 def space_of(path: str | Path) -> SearchSpace:
@@ -396,6 +427,16 @@ def space_of(path: str | Path) -> SearchSpace:
 def _job(folder: RunFolder) -> Job:
     ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, folder.path / "cache")
     return Job(ingredients, folder, make_reporter())
+
+
+def _finished_goal(folder: RunFolder, target: str | None) -> Goal:
+    """The run's own goal, or that of a target which was added to it, if it has been reached."""
+    goal = Goal(folder.recipe.objective)
+    if target is not None:
+        goal = Goal.specialised(folder.recipe, target)
+    if not is_finished(folder, goal):
+        raise _unfinished(folder, target)
+    return goal
 
 
 def _unfinished(folder: RunFolder, target: str | None = None) -> RunError:

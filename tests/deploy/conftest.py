@@ -63,7 +63,8 @@ def exported(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Export:
     path = tmp_path_factory.mktemp("export") / "network.onnx"
-    return export_onnx(network, preprocessing.input_shape, path, preprocessing(digits))
+    shape = preprocessing.input_shape
+    return export_onnx(network, shape, path, preprocessing(digits), preprocessing)
 
 
 @pytest.fixture(scope="session")

@@ -1,54 +1,75 @@
-"""A variant beside its network, on outputs made by hand."""
-
 import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from hwnas.deploy import OutputMeaning
-from hwnas.deploy.agreement import agreement
-from hwnas.errors import DataError
+from hwnas.deploy import Preprocessing
+from hwnas.deploy.agreement import CheckBatch, agreement, check_batches, outputs_of, relative_error
 
-ANIMALS = OutputMeaning("class_scores", ("cat", "dog", "fox"))
-
-
-def test_the_same_outputs_agree_in_everything() -> None:
-    outputs = np.eye(3)
-    found = agreement(ANIMALS, outputs, outputs)
-    assert (found.share, found.mean_difference) == (1, 0)
-    assert found.by_class == {"cat": 1, "dog": 1, "fox": 1}
+PREPROCESSING = Preprocessing(4, 4, 1, mean=(0.25,), std=(0.5,))
 
 
-def test_other_answers_are_counted_by_class_and_shown_first() -> None:
-    expected = np.array([[4.0, 0, 0], [3, 2.9, 0], [0, 2, 0], [0, 4, 0]])
-    outputs = expected.copy()
-    outputs[1] = [2.9, 3, 0]  # by little, but another answer
-    outputs[2] = [0, 3, 0]  # by more, and the same answer
-    found = agreement(ANIMALS, outputs, expected)
-    assert found.share == 0.75
-    assert found.by_class == {"cat": 0.5, "dog": 1}  # nothing was a fox
-    first, second = found.worst[:2]
-    assert (first.image, first.said, first.instead_of) == (1, "dog", "cat")
-    assert first.difference == pytest.approx(0.1 / 4)
-    assert (second.image, second.said, second.instead_of) == (2, "dog", "dog")
+def test_batches_are_random_real_and_extreme_and_of_three_sizes() -> None:
+    batches = check_batches((1, 4, 4), torch.full((2, 1, 4, 4), 0.3), PREPROCESSING)
+    by_kind: dict[str, list[CheckBatch]] = {}
+    for batch in batches:
+        by_kind.setdefault(batch.kind, []).append(batch)
+    assert all([len(b.images) for b in same] == [1, 3, 8] for same in by_kind.values())
+    assert [kind for kind, (batch, *_) in by_kind.items() if not batch.extreme] == [
+        "random inputs",
+        "real images",
+    ]
+    assert by_kind["zeros"][2].images.abs().max() == 0
+    assert by_kind["random inputs times 1000"][0].images.abs().max() > 1000
+    pixels = by_kind["the brightest and darkest image"][1].images
+    assert pixels.flatten(1).tolist() == [[1.5] * 16, [-0.5] * 16, [1.5] * 16]
 
 
-def test_pixels_and_values() -> None:
-    maps = np.zeros((2, 3, 2, 2))
-    maps[:, 0] = 1
-    other = maps.copy()
-    other[1, 2, 0, 1] = 2
-    found = agreement(OutputMeaning("pixel_class_scores", ANIMALS.labels), other, maps)
-    assert found.share == 7 / 8
-    assert (found.worst[0].image, found.worst[0].said, found.worst[0].instead_of) == (
-        1, "fox", "cat",
-    )  # fmt: skip
-    values = agreement(OutputMeaning("values"), np.array([[1.0], [3]]), np.array([[1.0], [2]]))
-    assert values.share is None
-    assert values.worst[0].image == 1
-    assert values.mean_difference == pytest.approx(0.25)
+def compared(network: nn.Module, batch: CheckBatch, factor: float = 1.0) -> object:
+    """A file that gives ``factor`` times what the network does."""
+
+    def run(images: NDArray[np.float32]) -> NDArray[np.float32]:
+        return factor * outputs_of(network, torch.from_numpy(images))
+
+    return agreement(run, network, [batch], [outputs_of(network, batch.images)])
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(DataError, match=r"\(2, 3\)"):
-        agreement(ANIMALS, np.zeros((2, 3)), np.zeros((2, 4)))
-    with pytest.raises(DataError, match="cannot be compared"):
-        agreement(ANIMALS, np.zeros((0, 3)), np.zeros((0, 3)))
+@pytest.mark.parametrize("extreme", [False, True])
+def test_a_difference_is_a_share_of_the_largest_output_however_large(extreme: bool) -> None:
+    batch = CheckBatch("large", 1e6 * torch.randn(3, 1, 4, 4), extreme)
+    assert compared(nn.Flatten(), batch, 1 + 1e-6).worst is None
+    wrong = compared(nn.Flatten(), batch, 1 + 1e-3)
+    assert wrong.worst is batch
+    assert wrong.relative == pytest.approx(1e-3, rel=0.01)
+    assert str(wrong.worst) == "large, 3 at once"
+
+
+class Overflowing(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1).exp()
+
+
+class Chaotic(nn.Module):
+    """Gives what is left of large numbers that cancel."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return ((images + 1e6) - 1e6).flatten(1)
+
+
+@pytest.mark.parametrize(("network", "pixel"), [(Chaotic(), 0.3), (Overflowing(), 1000.0)])
+def test_what_pytorch_itself_cannot_compute_exactly_tells_nothing_of_a_file(
+    network: nn.Module, pixel: float
+) -> None:
+    images = torch.full((1, 1, 2, 2), pixel)
+    found = compared(network, CheckBatch("odd", images, True), 1.01)
+    assert found.worst is None
+    assert found.inconclusive == ("odd, 1 at once",)
+    assert found.batches == 0
+    assert compared(network, CheckBatch("real", images, False), 1.01).worst is not None
+
+
+def test_relative_error() -> None:
+    expected = np.array([[1.0, -4.0]])
+    assert relative_error(expected * 1.1, expected) == pytest.approx(0.1)
+    assert relative_error(expected[:, :1], expected) == float("inf")

@@ -1,8 +1,13 @@
-"""Networks of further spaces: an exported file computes what the module does."""
+"""Networks of all spaces: an exported file computes what the module does."""
 
 from __future__ import annotations
 
+import os
+import random
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +19,7 @@ from torch import nn
 
 from hwnas.deploy import export_onnx
 from hwnas.deploy.onnx_workload import read_workload
+from hwnas.search_spaces import SPACES as SHIPPED
 from hwnas.search_spaces import (
     Architecture,
     MobileNetConfig,
@@ -23,6 +29,14 @@ from hwnas.search_spaces import (
     ResNetStage,
     SearchSpace,
     Stage,
+    channels,
+    elastic,
+    hybrid,
+    mobilenet,
+    nasbench201,
+    resnet,
+    simplenet,
+    vit,
 )
 
 LAYERWISE = MobileNetSpace(
@@ -50,6 +64,63 @@ RESNET = ResNetSpace(
 )
 
 
+def small_model() -> nn.Module:
+    """What a user might bring."""
+    down = nn.Sequential(nn.Conv2d(8, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.GELU())
+    stem = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+    return nn.Sequential(stem, down, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+
+
+DIGITS = (8, 8, 1), 10
+SPACES: dict[str, Callable[[], SearchSpace]] = {
+    "channels": partial(channels, *DIGITS, model="resnet20", ratios=(0.5, 1)),
+    "elastic": lambda: elastic(small_model(), torch.zeros(2, 1, 8, 8)),
+    "hybrid": partial(hybrid, *DIGITS),
+    "mobilenet": partial(mobilenet, *DIGITS),
+    "nasbench201": partial(nasbench201, *DIGITS, channels=4, cells=1),
+    "resnet": partial(resnet, *DIGITS),
+    "simplenet": partial(simplenet, *DIGITS),
+    "vit": partial(vit, *DIGITS),
+}
+"""Every space that hwnas ships, at the size of handwritten digits."""
+MANY = int(os.environ.get("HWNAS_TEST_ARCHITECTURES", "50"))
+"""Of each space in the slow test; about a second each."""
+
+
+def _unlike_new(network: nn.Module) -> nn.Module:
+    """Give normalisations statistics that make a difference."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean, std=0.2)
+            nn.init.uniform_(module.running_var, 0.5, 2.0)
+    return network.eval()
+
+
+def _export_random(name: str, count: int, folder: Path) -> None:
+    if name == "elastic" and find_spec("torch_pruning") is None:
+        pytest.skip("torch_pruning is not installed")
+    space, rng = SPACES[name](), random.Random(0)
+    for _ in range(count):
+        architecture = space.sample(rng)
+        torch.manual_seed(0)
+        network = _unlike_new(space.build(architecture))
+        made = export_onnx(network, space.input_shape(architecture), folder / "network.onnx")
+        assert made.max_relative_error < 1e-4, architecture.to_json()
+        assert made.exporter == "dynamo"
+        assert made.batches + len(made.inconclusive) == 12
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_random_networks_of_every_space(name: str, tmp_path: Path) -> None:
+    _export_random(name, 3, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_many_random_networks_of_every_space(name: str, tmp_path: Path) -> None:
+    _export_random(name, MANY, tmp_path)
+
+
 def _chosen(*operators: str) -> Architecture:
     names = (choice.name for choice in LAYERWISE.choices)
     return LAYERWISE.architecture(dict(zip(names, operators, strict=True)))
@@ -68,11 +139,7 @@ def test_the_file_computes_what_the_module_does(
     space: SearchSpace, architecture: Architecture, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
-    network = space.build(architecture).eval()
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.normal_(module.running_mean, std=0.2)
-            nn.init.uniform_(module.running_var, 0.5, 2.0)
+    network = _unlike_new(space.build(architecture))
     shape = space.input_shape(architecture)
     images = torch.randn(3, *shape)
     exported = export_onnx(network, shape, tmp_path / "network.onnx", images)

@@ -137,7 +137,7 @@ def test_a_bundle_takes_its_variants_with_it(packed: Bundle, tmp_path: Path) -> 
     assert np.abs(said - packed.predict(golden["images"])).max() > 1e-4  # the one that was chosen
     entry = bundle.description["artifacts"][0]
     assert entry["measurement"]["kind"] == "measured"
-    assert entry["agreement"]["by_class"]
+    assert entry["answers"]["by_class"]
     assert "int8" in (bundle.folder / "README.md").read_text()
 
 

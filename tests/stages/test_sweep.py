@@ -59,8 +59,8 @@ def test_a_bundle_within_its_run_needs_no_data_and_one_that_left_does(
         bundle.folder, HERE, SweepOptions(("int8",), 0.5, data="digits"), reporter=QUIET
     )
     assert again.contenders[0].quality is not None
-    assert again.contenders[0].agreement is not None
-    assert again.contenders[0].agreement.share > 0.5
+    assert again.contenders[0].answers is not None
+    assert again.contenders[0].answers.share > 0.5
 
 
 def test_a_file_is_swept_with_and_without_images(bundle: Bundle) -> None:

@@ -1,6 +1,17 @@
 """The command line: each command reads its arguments, calls one function and prints."""
 
-from hwnas.cli import bench, check, devices, fronts, networks, runs, sweep
+from hwnas.cli import bench, cascades, check, devices, fronts, networks, runs, sweep
 from hwnas.cli.app import app, main
 
-__all__ = ["app", "bench", "check", "devices", "fronts", "main", "networks", "runs", "sweep"]
+__all__ = [
+    "app",
+    "bench",
+    "cascades",
+    "check",
+    "devices",
+    "fronts",
+    "main",
+    "networks",
+    "runs",
+    "sweep",
+]

@@ -24,7 +24,9 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
-BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle's folder.")]
+BundlePath = Annotated[
+    Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle or a cascade.")
+]
 Targets = Annotated[
     list[str], typer.Option("--target", help="E.g. cpu-onnxruntime-fp32-b1-t1; may be repeated.")
 ]

@@ -14,14 +14,15 @@ from hwnas.cli.app import BundlePath, Json, app, out, print_json
 
 if TYPE_CHECKING:
     from hwnas.deploy.bundle import Bundle
+    from hwnas.deploy.cascade import Cascade
 
 
 @app.command()
 def verify(bundle: BundlePath, as_json: Json = False) -> None:
-    """Check a bundle: checksums, ONNX, golden outputs."""
-    from hwnas.deploy.bundle import Bundle
+    """Check a bundle or a cascade: checksums, ONNX, golden outputs."""
+    from hwnas.deploy.cascade import open_packed
 
-    checks = Bundle.load(bundle).verify()
+    checks = open_packed(bundle).verify()
     if as_json:
         print_json([asdict(check) for check in checks])
         return
@@ -39,10 +40,10 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a bundle on images."""
-    from hwnas.deploy.bundle import Bundle
+    """Run a bundle or a cascade on images."""
+    from hwnas.deploy.cascade import open_packed
 
-    opened = Bundle.load(bundle)
+    opened = open_packed(bundle)
     if out_path is not None:
         _write_mask(opened, images, out_path)
     answers = opened.run(images)
@@ -55,14 +56,15 @@ def run(
 
 def _text(answer: Mapping[str, Any]) -> str:
     if "label" in answer:
-        return f"{answer['label']}  {answer['probability']:.1%}"
+        by = f"  ({answer['network']} network)" if "network" in answer else ""
+        return f"{answer['label']}  {answer['probability']:.1%}{by}"
     if "shares" in answer:
         ordered = sorted(answer["shares"].items(), key=lambda item: -item[1])
         return "  ".join(f"{label} {share:.1%}" for label, share in ordered if share)
     return json.dumps(answer["values"])
 
 
-def _write_mask(bundle: Bundle, images: Sequence[Path], path: Path) -> None:
+def _write_mask(bundle: Bundle | Cascade, images: Sequence[Path], path: Path) -> None:
     from hwnas.deploy.mask_image import write_mask
     from hwnas.errors import ConfigError
 

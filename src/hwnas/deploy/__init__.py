@@ -1,6 +1,7 @@
 """How a module becomes an artifact, runs on a target and is measured there."""
 
 from hwnas.deploy.bundle import Bundle, Check
+from hwnas.deploy.cascade import Cascade
 from hwnas.deploy.catalogue import DeviceStatus, devices, machine, versions
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.export import Export, export_onnx
@@ -14,6 +15,7 @@ from hwnas.deploy.timing import Subject, TimingSettings, measure, measure_togeth
 __all__ = [
     "RUNTIMES",
     "Bundle",
+    "Cascade",
     "Check",
     "Device",
     "DeviceStatus",

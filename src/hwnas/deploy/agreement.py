@@ -1,102 +1,188 @@
-"""How far a variant of a network says what the network itself says."""
+"""Whether a file computes what a network does: on which inputs, and how near is near enough."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from hwnas.deploy.io import OutputMeaning
-from hwnas.errors import DataError
+from hwnas.deploy.io import Preprocessing
+from hwnas.errors import ConfigError
 
-__all__ = ["Agreement", "Disagreement", "agreement"]
+__all__ = [
+    "TOLERANCE",
+    "Agreement",
+    "CheckBatch",
+    "agreement",
+    "check_batches",
+    "outputs_of",
+    "relative_error",
+]
 
-_WORST = 5
+TOLERANCE = 1e-4
+"""Largest difference that is allowed, as a share of the largest output."""
+_SIZES = (1, 3, 8)
+_MAGNITUDES = (10, 1000)
+"""What random inputs are multiplied by to be large."""
 
 
-@dataclass(frozen=True)
-class Disagreement:
-    """An image that a variant sees differently.
+@dataclass(frozen=True, eq=False)
+class CheckBatch:
+    """Inputs to compare on.
 
     Attributes:
-        image: Its place among those that were compared.
-        difference: Largest difference of an output, as a share of the largest output of all images.
-        said: What the variant says; empty for values.
-        instead_of: What the network itself says; empty for values.
+        kind: What they are, in words.
+        images: float32 (N, C, H, W).
+        extreme: Whether no image looks like that, so that numbers may overflow.
     """
 
-    image: int
-    difference: float
-    said: str = ""
-    instead_of: str = ""
+    kind: str
+    images: Tensor
+    extreme: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {len(self.images)} at once"
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """A variant beside the network that it was made of, on the same images.
+    """How far a file is from the network it was made of, over several batches.
 
     Attributes:
-        images: How many.
-        share: Of the answers, those that are the same: of images, or of pixels; None for values.
-        by_class: The same among those that the network itself takes for a class.
-        mean_difference: Mean difference of an output, as a share of the largest output.
-        worst: The images with the largest differences, those with other answers first.
+        relative: Largest difference, each as a share of the largest output of its batch.
+        absolute: Largest difference as it is.
+        batches: How many were compared.
+        inconclusive: Extreme batches on which the two differ and which yet say nothing of the
+            file: PyTorch itself, in single precision, overflows there or is further from double
+            precision than is allowed.
+        worst: The first batch on which the two differ by more than is allowed; None if there is
+            none. The others were not looked at then.
     """
 
-    images: int
-    share: float | None
-    by_class: Mapping[str, float] = field(hash=False)
-    mean_difference: float
-    worst: Sequence[Disagreement] = field(hash=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object with the fields of this agreement."""
-        return asdict(self)
+    relative: float
+    absolute: float
+    batches: int
+    inconclusive: tuple[str, ...] = ()
+    worst: CheckBatch | None = None
 
 
-def agreement(meaning: OutputMeaning, outputs: NDArray[Any], expected: NDArray[Any]) -> Agreement:
-    """Compare outputs.
+def relative_error(outputs: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Largest difference as a share of the largest expected value; infinite if shapes differ."""
+    if outputs.shape != expected.shape:
+        return float("inf")
+    with np.errstate(invalid="ignore"):  # infinity less infinity, which is no number
+        difference = np.abs(outputs.astype(np.float64) - expected).max()
+    return float(difference / max(np.abs(expected).max(), 1e-12))
+
+
+def check_batches(
+    input_shape: tuple[int, int, int],
+    examples: Tensor | None = None,
+    preprocessing: Preprocessing | None = None,
+) -> list[CheckBatch]:
+    """Random, real and extreme inputs, each in batches of 1, 3 and 8.
 
     Args:
-        meaning: What they stand for.
-        outputs: Of the variant, (N, K) or (N, K, h, w).
-        expected: Of the network itself, of the same shape.
+        input_shape: Channels, height and width.
+        examples: Real inputs, float32 (N, *input_shape).
+        preprocessing: Tells what the darkest and the brightest image are.
 
     Raises:
-        DataError: The shapes differ, or there are no images.
+        ConfigError: The examples have another shape, or there are none.
     """
-    if outputs.shape != expected.shape or len(outputs) == 0:
-        raise DataError(
-            f"outputs of shape {outputs.shape} cannot be compared with those of {expected.shape}"
+    random = torch.randn(max(_SIZES), *input_shape, generator=torch.Generator().manual_seed(0))
+    kinds = [CheckBatch("random inputs", random)]
+    if examples is not None:
+        kinds.append(CheckBatch("real images", _real(examples, input_shape)))
+    kinds.append(CheckBatch("zeros", torch.zeros_like(random), extreme=True))
+    if preprocessing is not None:
+        kinds.append(CheckBatch("the brightest and darkest image", _pixels(preprocessing), True))
+    kinds += [CheckBatch(f"random inputs times {m}", random * m, True) for m in _MAGNITUDES]
+    return [CheckBatch(k.kind, k.images[:size], k.extreme) for k in kinds for size in _SIZES]
+
+
+def _real(examples: Tensor, input_shape: tuple[int, int, int]) -> Tensor:
+    if tuple(examples.shape[1:]) != tuple(input_shape) or not len(examples):
+        raise ConfigError(
+            f"examples have shape {tuple(examples.shape)}; expected (N, *{input_shape})"
         )
-    largest = max(float(np.abs(expected).max()), 1e-12)
-    difference = np.abs(outputs.astype(np.float64) - expected) / largest
-    by_image = difference.reshape(len(outputs), -1).max(1)
-    if meaning.kind == "values":
-        order = np.argsort(-by_image, kind="stable")[:_WORST]
-        worst = [Disagreement(int(i), float(by_image[i])) for i in order]
-        return Agreement(len(outputs), None, {}, float(difference.mean()), worst)
-    said, known = outputs.argmax(1), expected.argmax(1)
-    same = said == known
-    by_class = {
-        label: float(same[known == i].mean())
-        for i, label in enumerate(meaning.labels)
-        if (known == i).any()
-    }
-    changed = ~same.reshape(len(outputs), -1).all(1)
-    order = np.lexsort((-by_image, ~changed))[:_WORST]
-    worst = [
-        Disagreement(int(i), float(by_image[i]), *_answers(meaning, said[i], known[i]))
-        for i in order
-    ]
-    return Agreement(len(outputs), float(same.mean()), by_class, float(difference.mean()), worst)
+    rows = torch.arange(max(_SIZES)) % len(examples)
+    return examples[rows].detach().float().cpu().contiguous()
 
 
-def _answers(meaning: OutputMeaning, said: Any, known: Any) -> tuple[str, str]:
-    """Labels of an image; of an image of pixels those of the first pixel that differs."""
-    flat, right = np.ravel(said), np.ravel(known)
-    first = int(np.argmax(flat != right))
-    return meaning.labels[int(flat[first])], meaning.labels[int(right[first])]
+def _pixels(preprocessing: Preprocessing) -> Tensor:
+    """White, black, white, ... after normalisation."""
+    channels, height, width = preprocessing.input_shape
+    images = torch.zeros(max(_SIZES), height, width, channels, dtype=torch.uint8)
+    images[::2] = 255
+    return preprocessing(images).contiguous()
+
+
+@torch.no_grad()
+def outputs_of(network: nn.Module, images: Tensor) -> NDArray[Any]:
+    """What a network gives for a batch.
+
+    Raises:
+        ConfigError: It does not take such inputs, or gives something else than a tensor with a
+            row for each.
+    """
+    name = type(network).__name__
+    try:
+        outputs = network(images)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"{name} does not take inputs of shape {tuple(images.shape)}: {reason}"
+        ) from error
+    if not isinstance(outputs, Tensor):
+        raise ConfigError(f"{name} returns {type(outputs).__name__}; expected one tensor")
+    if outputs.shape[:1] != images.shape[:1]:
+        raise ConfigError(
+            f"{name} returns {tuple(outputs.shape)} for {len(images)} images; expected one row each"
+        )
+    array: NDArray[Any] = outputs.numpy()
+    return array
+
+
+def agreement(
+    run: Callable[[NDArray[np.float32]], NDArray[Any]],
+    network: nn.Module,
+    batches: Sequence[CheckBatch],
+    expected: Sequence[NDArray[Any]],
+) -> Agreement:
+    """Compare a file with a network, batch by batch, up to the first one on which they differ.
+
+    Args:
+        run: Gives the file's outputs for a batch.
+        network: What it was made of; in evaluation mode.
+        batches: What to compare on.
+        expected: The network's outputs for each batch.
+    """
+    relative = absolute = 0.0
+    inconclusive: list[str] = []
+    for batch, known in zip(batches, expected, strict=True):
+        found = run(batch.images.numpy())
+        error = relative_error(found, known)
+        if not error <= TOLERANCE:  # also where it is not a number
+            if not batch.extreme or _is_exact(network, batch.images, known):
+                return Agreement(error, absolute, len(batches), tuple(inconclusive), batch)
+            inconclusive.append(str(batch))
+            continue
+        relative = max(relative, error)
+        absolute = max(absolute, float(np.abs(found - known).max()))
+    return Agreement(relative, absolute, len(batches) - len(inconclusive), tuple(inconclusive))
+
+
+def _is_exact(network: nn.Module, images: Tensor, known: NDArray[Any]) -> bool:
+    """Whether single precision suffices for a batch, as far as PyTorch can tell."""
+    try:
+        exact = outputs_of(copy.deepcopy(network).double(), images.double())
+    except ConfigError:  # a network that insists on single precision
+        return True
+    return relative_error(known, exact) <= TOLERANCE

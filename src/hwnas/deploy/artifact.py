@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hwnas.deploy.agreement import TOLERANCE
 from hwnas.deploy.device import Device, Target
-from hwnas.deploy.export import TOLERANCE
 
 __all__ = ["GOLDEN_OUTPUTS", "ROUNDED_TOLERANCE", "Artifact"]
 

@@ -28,9 +28,9 @@ import safetensors.torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hwnas.deploy.agreement import relative_error
 from hwnas.deploy.artifact import Artifact
 from hwnas.deploy.checksums import inside, read_sums, sha256
-from hwnas.deploy.export import relative_error
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.runtime import Session
@@ -38,7 +38,19 @@ from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.search_spaces import Architecture
 
-__all__ = ["CARD", "DESCRIPTION", "GOLDEN", "MODEL", "SCHEMA", "SUMS", "WEIGHTS", "Bundle", "Check"]
+__all__ = [
+    "CARD",
+    "DESCRIPTION",
+    "GOLDEN",
+    "MODEL",
+    "SCHEMA",
+    "SUMS",
+    "WEIGHTS",
+    "Bundle",
+    "Check",
+    "checked",
+    "read_golden",
+]
 
 SCHEMA = 1
 DESCRIPTION, SUMS, MODEL = "bundle.json", "bundle.sha256", "model.onnx"
@@ -235,15 +247,15 @@ class Bundle:
     def checks(self) -> list[Check]:
         """Look at every file's sum, at the ONNX file, the weights and the golden outputs."""
         return [
-            _check(SUMS, self._check_sums_file),
-            *(_check(name, partial(self._check_sum, name)) for name in self.files),
+            checked(SUMS, self._check_sums_file),
+            *(checked(name, partial(self._check_sum, name)) for name in self.files),
             *(
-                _check(self._said("ONNX model", each), partial(self._check_onnx, each))
+                checked(self._said("ONNX model", each), partial(self._check_onnx, each))
                 for each in {each.file: each for each in self.artifacts}.values()
             ),
-            _check("PyTorch weights", lambda: f"{len(self.weights())} tensors"),
+            checked("PyTorch weights", lambda: f"{len(self.weights())} tensors"),
             *(
-                _check(
+                checked(
                     self._said("golden outputs", artifact), partial(self._check_golden, artifact)
                 )
                 for artifact in self.artifacts
@@ -314,19 +326,26 @@ class Bundle:
         Raises:
             ArtifactError: The file is damaged or lacks some of it.
         """
-        names = ["images", *dict.fromkeys(artifact.golden for artifact in self.artifacts)]
-        try:
-            # NumPy leaves a file open that it opened itself and could not read.
-            with (
-                Path(self.folder, GOLDEN).open("rb") as file,
-                np.load(file, allow_pickle=False) as arrays,
-            ):
-                return {name: arrays[name] for name in names}
-        except _DAMAGED_ARRAYS as error:
-            raise ArtifactError(f"{GOLDEN} is damaged: {error}") from error
+        names = dict.fromkeys(artifact.golden for artifact in self.artifacts)
+        return read_golden(self.folder / GOLDEN, ["images", *names])
 
 
-def _check(name: str, look: Callable[[], str]) -> Check:
+def read_golden(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Arrays of a golden.npz, by name: the images, and outputs that they must give.
+
+    Raises:
+        ArtifactError: The file is missing or damaged, or lacks one of them.
+    """
+    try:
+        # NumPy leaves a file open that it opened itself and could not read.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in names}
+    except _DAMAGED_ARRAYS as error:
+        raise ArtifactError(f"{path.name} is damaged: {error}") from error
+
+
+def checked(name: str, look: Callable[[], str]) -> Check:
+    """The check of something, which an error of `look` fails."""
     try:
         return Check(name, True, look())
     except (ArtifactError, DataError) as error:

@@ -122,7 +122,7 @@ def _variants(description: Mapping[str, Any]) -> list[str]:
         return []
     rows = []
     for each in swept:
-        quality, agreed = each["quality"] or {}, (each["agreement"] or {}).get("share")
+        quality, agreed = each["quality"] or {}, (each["answers"] or {}).get("share")
         rows.append(
             (
                 each["variant"],

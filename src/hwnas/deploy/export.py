@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
-import logging
 import time
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from hwnas.atomic import replacing
+from hwnas.deploy.agreement import (
+    TOLERANCE,
+    Agreement,
+    agreement,
+    check_batches,
+    outputs_of,
+    relative_error,
+)
 from hwnas.deploy.catalogue import versions
 from hwnas.deploy.device import Device, Target
+from hwnas.deploy.divergence import Divergence, first_divergence
+from hwnas.deploy.exporters import INPUT, OPSET, OUTPUT, Exporter, to_onnx
+from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.errors import ArtifactError, ConfigError
+from hwnas.errors import ArtifactError
 
 __all__ = ["INPUT", "OPSET", "OUTPUT", "TOLERANCE", "Export", "export_onnx", "relative_error"]
-
-INPUT, OUTPUT = "images", "outputs"
-OPSET = 20
-TOLERANCE = 1e-4
-"""Largest difference that is allowed, as a share of the largest output."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,24 @@ class Export:
     Attributes:
         path: The file; its weights are inside.
         opset: Version of ONNX's operators.
+        exporter: Which of PyTorch's exporters made it: dynamo unless that failed.
         max_relative_error: Largest difference to PyTorch over all checked batches, each as a share
             of its largest output.
         max_absolute_error: The same, not divided.
+        batches: How many were checked.
+        inconclusive: Extreme batches that count for nothing, since PyTorch itself is not exact on
+            them; see `Agreement`.
         seconds: Wall time of exporting and checking.
         versions: Of the libraries that made it.
     """
 
     path: Path
     opset: int
+    exporter: Exporter
     max_relative_error: float
     max_absolute_error: float
+    batches: int
+    inconclusive: tuple[str, ...]
     seconds: float
     versions: Mapping[str, str] = field(hash=False)
 
@@ -59,90 +66,85 @@ class Export:
         return {key: value for key, value in asdict(self).items() if key != "path"}
 
 
-def relative_error(outputs: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Largest difference as a share of the largest expected value; infinite if shapes differ."""
-    if outputs.shape != expected.shape:
-        return float("inf")
-    difference = np.abs(outputs.astype(np.float64) - expected).max()
-    return float(difference / max(np.abs(expected).max(), 1e-12))
-
-
 def export_onnx(
     network: nn.Module,
     input_shape: tuple[int, int, int],
     path: Path,
     examples: Tensor | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> Export:
     """Write a module as ONNX, in evaluation mode, and compare the two.
 
-    The batch is dynamic, the input is called ``images`` and the output ``outputs``. The file
-    appears only when it has passed. The module itself is left as it is.
+    They are compared on random, real and extreme inputs, in batches of 1, 3 and 8. The batch is
+    dynamic, the input is called ``images`` and the output ``outputs``, and nodes are called after
+    the modules that they come from. The file appears only when it has passed. The module itself is
+    left as it is.
 
     Args:
         network: Takes (N, *input_shape) and returns one tensor with N rows.
         input_shape: Channels, height and width.
         path: The file to write.
         examples: Real inputs, float32 (N, *input_shape), to compare on beside random ones.
+        preprocessing: What images go through; then the brightest and the darkest one are compared
+            on, too.
 
     Raises:
-        ArtifactError: PyTorch cannot export the module, or the file computes something else.
+        ArtifactError: PyTorch cannot export the module, or the file computes something else; then
+            the message names the first module that differs.
         ConfigError: The module does not take such inputs or returns something else than a tensor.
         StorageError: The file cannot be written.
     """
     start = time.perf_counter()
     plain = copy.deepcopy(network).cpu().eval()
-    batches = _check_batches(input_shape, examples)
-    expected = [_run(plain, batch) for batch in batches]
+    batches = check_batches(input_shape, examples, preprocessing)
+    expected = [outputs_of(plain, batch.images) for batch in batches]
+    folded = _fold_batch_norms(copy.deepcopy(plain))
     with replacing(path) as temporary:
-        _write(_fold_batch_norms(plain), input_shape, temporary)
+        model, exporter, refusal = to_onnx(folded, input_shape)
+        _save(model, temporary, type(network).__name__)
         session = RUNTIMES["onnxruntime"].load(temporary, Target(Device("cpu", "onnxruntime")))
-        pairs = [
-            (session.run(batch.numpy()), outputs)
-            for batch, outputs in zip(batches, expected, strict=True)
-        ]
-        relative = max(relative_error(*pair) for pair in pairs)
-        if not relative <= TOLERANCE:  # also where it is not a number
-            raise ArtifactError(
-                f"the ONNX file of {type(network).__name__} differs from PyTorch by {relative:.2g} "
-                f"of the largest output; at most {TOLERANCE:g} is allowed. Look for operations "
-                "that depend on the batch or on values of tensors"
-            )
-    absolute = max(float(np.abs(outputs - known).max()) for outputs, known in pairs)
+        found = agreement(session.run, plain, batches, expected)
+        if found.worst is not None:
+            where = first_divergence(folded, model, found.worst.images, found.relative)
+            raise _mismatch(type(network).__name__, found, where, refusal)
     made_by = versions(("torch", "onnx", "onnxscript", "onnxruntime"))
-    return Export(path, OPSET, relative, absolute, time.perf_counter() - start, made_by)
+    return Export(
+        path,
+        OPSET,
+        exporter,
+        found.relative,
+        found.absolute,
+        found.batches,
+        found.inconclusive,
+        time.perf_counter() - start,
+        made_by,
+    )
 
 
-def _check_batches(input_shape: tuple[int, int, int], examples: Tensor | None) -> list[Tensor]:
-    random = torch.randn(3, *input_shape, generator=torch.Generator().manual_seed(0))
-    batches = [random[:1], random]
-    if examples is not None:
-        if tuple(examples.shape[1:]) != tuple(input_shape) or not len(examples):
-            raise ConfigError(
-                f"examples have shape {tuple(examples.shape)}; expected (N, *{input_shape})"
-            )
-        real = examples[:16].detach().float().cpu().contiguous()
-        batches += [real[:1], real]
-    return batches
+def _save(model: Any, path: Path, name: str) -> None:
+    import onnx
 
-
-@torch.no_grad()
-def _run(network: nn.Module, batch: Tensor) -> NDArray[Any]:
-    name = type(network).__name__
+    path.write_bytes(model.SerializeToString())
     try:
-        outputs = network(batch)
-    except (RuntimeError, TypeError, ValueError) as error:
+        onnx.checker.check_model(path, full_check=True)
+    except onnx.checker.ValidationError as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"{name} does not take inputs of shape {tuple(batch.shape)}: {reason}"
-        ) from error
-    if not isinstance(outputs, Tensor):
-        raise ConfigError(f"{name} returns {type(outputs).__name__}; expected one tensor")
-    if outputs.shape[:1] != batch.shape[:1]:
-        raise ConfigError(
-            f"{name} returns {tuple(outputs.shape)} for {len(batch)} images; expected one row each"
+        raise ArtifactError(f"the exported {name} is not valid: {reason}") from error
+
+
+def _mismatch(name: str, found: Agreement, where: Divergence, refusal: str) -> ArtifactError:
+    """What is wrong with a file, and where in the network that begins."""
+    older = ""
+    if refusal:
+        older = (
+            f"PyTorch's dynamo exporter cannot export {name} ({refusal}), and with its older one "
         )
-    array: NDArray[Any] = outputs.numpy()
-    return array
+    return ArtifactError(
+        f"{older}the ONNX file of {name} differs from PyTorch by {found.relative:.2g} of the "
+        f"largest output ({found.worst}); at most {TOLERANCE:g} is allowed. It first differs in "
+        f"{where}; look there for operations that depend on the batch, on values of tensors or on "
+        "being exported"
+    )
 
 
 def _fold_batch_norms(network: nn.Module) -> nn.Module:
@@ -169,58 +171,3 @@ def _fold_batch_norms(network: nn.Module) -> nn.Module:
                 setattr(module, name, fuse_conv_bn_eval(first, norm))
                 setattr(module, norm_name, nn.Identity())
     return network
-
-
-def _write(network: nn.Module, input_shape: tuple[int, int, int], path: Path) -> None:
-    import onnx
-
-    batch = {0: torch.export.Dim("batch", min=1, max=256)}
-    try:
-        with _quiet():
-            program = torch.onnx.export(
-                network,
-                (torch.zeros(2, *input_shape),),
-                dynamo=True,
-                dynamic_shapes=(batch,),
-                input_names=[INPUT],
-                output_names=[OUTPUT],
-                opset_version=OPSET,
-                external_data=False,
-                verbose=False,
-            )
-    except torch.onnx.OnnxExporterError as error:
-        reason = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
-        raise ArtifactError(f"PyTorch cannot export {type(network).__name__}: {reason}") from error
-    assert program is not None
-    model = _without_traces(program.model_proto)
-    path.write_bytes(model.SerializeToString())
-    try:
-        onnx.checker.check_model(path, full_check=True)
-    except onnx.checker.ValidationError as error:
-        reason = str(error).splitlines()[0]
-        raise ArtifactError(
-            f"the exported {type(network).__name__} is not valid: {reason}"
-        ) from error
-
-
-def _without_traces(model: Any) -> Any:
-    """Drop the exporter's notes: stack traces with paths of this machine, half of a small file."""
-    graph = model.graph
-    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info):
-        del part.metadata_props[:]
-    return model
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep back what the exporter says about things that are not the user's."""
-    registration = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = registration.level
-    registration.setLevel(logging.ERROR)  # "torchvision is not installed", on every export
-    try:
-        with warnings.catch_warnings():
-            # copy.deepcopy of PyTorch's own tree specifications inside torch.export
-            warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-            yield
-    finally:
-        registration.setLevel(level)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hwnas.errors import ArtifactError
+from hwnas.deploy.operators import foreign, in_words
+from hwnas.errors import ArtifactError, UnsupportedOperator
 
 __all__ = ["OPERATORS", "OnnxModule"]
 
@@ -70,7 +71,8 @@ class OnnxModule(nn.Module):
         """Read an ONNX file with one input of which all sizes but the batch are fixed.
 
         Raises:
-            ArtifactError: The file is missing or damaged, or holds an operator that is not known.
+            ArtifactError: The file is missing or damaged.
+            UnsupportedOperator: It holds operators that are not known; all are named.
         """
         import onnx
         from onnx import numpy_helper
@@ -86,17 +88,18 @@ class OnnxModule(nn.Module):
             each.name: torch.from_numpy(np.array(numpy_helper.to_array(each)))
             for each in graph.initializer
         }
+        if unknown := foreign(graph, [*OPERATORS, "Constant"]):
+            raise UnsupportedOperator(
+                f"{path} has operators that PyTorch is not taught to run: {in_words(unknown)}; "
+                "measure it with another runtime",
+                unknown,
+            )
         nodes = []
         for node in graph.node:
             attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             if node.op_type == "Constant":
                 constants[node.output[0]] = _constant(attributes, numpy_helper.to_array)
                 continue
-            if node.op_type not in OPERATORS:
-                raise ArtifactError(
-                    f"{path} has the operator {node.op_type!r}, which PyTorch is not taught to "
-                    "run; measure it with another runtime"
-                )
             nodes.append(
                 Node(
                     OPERATORS[node.op_type],

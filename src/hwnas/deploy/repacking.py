@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from hwnas.atomic import replacing_folder, write_json, write_text
+from hwnas.deploy.agreement import TOLERANCE
 from hwnas.deploy.artifact import GOLDEN_OUTPUTS, ROUNDED_TOLERANCE, Artifact
 from hwnas.deploy.bundle import CARD, GOLDEN, MODEL, Bundle
 from hwnas.deploy.card import card
 from hwnas.deploy.device import Target
-from hwnas.deploy.export import TOLERANCE
 from hwnas.deploy.packing import seal
 from hwnas.deploy.sweep import Contender, Sweep, outputs_of
 
@@ -89,5 +89,5 @@ def _artifact(bundle: Bundle, contender: Contender) -> Artifact:
 def _results(contender: Contender) -> dict[str, Any]:
     """What the sweep found out about it."""
     known = contender.to_json()
-    names = ("target", "made", "difference", "agreement", "quality", "measurement")
+    names = ("target", "made", "difference", "answers", "quality", "measurement")
     return {name: known[name] for name in names}

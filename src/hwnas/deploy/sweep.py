@@ -17,9 +17,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.agreement import Agreement, agreement
+from hwnas.deploy.agreement import TOLERANCE, relative_error
+from hwnas.deploy.answers import Answers, compare_answers
 from hwnas.deploy.device import FORMATS, Device, Target
-from hwnas.deploy.export import TOLERANCE, relative_error
 from hwnas.deploy.io import OutputMeaning
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.number_format import number_format
@@ -86,7 +86,7 @@ class Contender:
         bytes: Size of that file.
         difference: Largest difference of an output from the network in fp32, as a share of the
             largest output; None if it does not run there.
-        agreement: Answers beside those of the network in fp32; None where `difference` is, or where
+        answers: Beside those of the network in fp32; None where `difference` is, or where
             nothing is known of what the outputs mean.
         quality: What it is worth; None if there are no images to tell by.
         measurement: How long it takes; None if it does not run.
@@ -98,7 +98,7 @@ class Contender:
     made: Made | None = None
     bytes: int = 0
     difference: float | None = None
-    agreement: Agreement | None = None
+    answers: Answers | None = None
     quality: Quality | None = None
     measurement: Measurement | None = None
     refusal: str = ""
@@ -122,7 +122,7 @@ class Contender:
             "bytes": self.bytes,
             "made": {} if self.made is None else dict(self.made.about),
             "difference": self.difference,
-            "agreement": None if self.agreement is None else self.agreement.to_json(),
+            "answers": None if self.answers is None else self.answers.to_json(),
             "quality": None if quality is None else {"kind": "evaluated", **asdict(quality)},
             "measurement": None if measured is None else measured.to_json(),
             "refusal": self.refusal,
@@ -288,14 +288,14 @@ class _Trial:
         difference = relative_error(outputs, self.expected)
         agreed = None
         if self.meaning is not None:
-            agreed = agreement(self.meaning, outputs, self.expected)
+            agreed = compare_answers(self.meaning, outputs, self.expected)
         quality = None
         refusal = "" if difference <= TOLERANCE else _UNJUDGED
         if self.examiner is not None:
             quality = self.examiner.judge(outputs, self.expected)
             refusal = self._too_large(quality)
         return replace(
-            contender, difference=difference, agreement=agreed, quality=quality, refusal=refusal
+            contender, difference=difference, answers=agreed, quality=quality, refusal=refusal
         )
 
     def _too_large(self, quality: Quality) -> str:

@@ -239,9 +239,9 @@ def _export(ingredients: Ingredients, trial: Scored, weights: Path, folder: Path
     network = _network(ingredients, architecture, weights)
     shape = ingredients.space.input_shape(architecture)
     images, _ = ingredients.data.validation.take(np.arange(_examples(ingredients)))
-    examples = ingredients.task.preprocessing.at(*shape[1:])(images)
+    preprocessing = ingredients.task.preprocessing.at(*shape[1:])
     path = folder / f"{trial.candidate.id}.onnx"
-    export = export_onnx(network, shape, path, examples)
+    export = export_onnx(network, shape, path, preprocessing(images), preprocessing)
     executed, task, data = Executed(path), ingredients.task, ingredients.data
     validation = score(executed, task, data.validation, shape, "validation")
     return _File(weights, export, validation, score(executed, task, data.test, shape, "test"))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.number_format import number_format, to_float16
+from hwnas.deploy.operators import refused
 from hwnas.deploy.quantize import quantize_int8, random_batches
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.errors import ArtifactError
@@ -146,10 +147,7 @@ def _open(path: Path, threads: int, profile: Path | None) -> Any:
             os.fspath(path), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # ONNX Runtime's own errors share no base but this
-        reason = str(error).splitlines()[0]
-        raise ArtifactError(
-            f"{path} is not an ONNX file that ONNX Runtime can load: {reason}"
-        ) from error
+        raise refused(path, "ONNX Runtime", str(error).splitlines()[0]) from error
 
 
 def _image_input(session: Any, path: Path, batch: int) -> tuple[str, tuple[int, ...]]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.device import FORMATS, Target
+from hwnas.deploy.operators import refused
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.errors import ArtifactError
@@ -85,8 +86,7 @@ class OpenVINOSession:
             self._input_shape = tuple(size.get_length() for size in sizes)
             compiled = core.compile_model(model, "CPU", self._settings)
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise ArtifactError(f"{path} is not a file that OpenVINO can load: {reason}") from error
+            raise refused(path, "OpenVINO", str(error).strip().splitlines()[-1]) from error
         self._request = compiled.create_infer_request()
 
     @property

@@ -1,0 +1,84 @@
+"""The command about cascades: two finalists of a run that work together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwnas.cli.app import Json, RunPath, app, out, print_json
+
+if TYPE_CHECKING:
+    from hwnas.stages.cascade import Cascading, Way
+
+
+@app.command()
+def cascade(
+    run: RunPath,
+    target_accuracy: Annotated[
+        float, typer.Option(help="To be reached on validation images, such as 0.9.")
+    ],
+    to: Annotated[Path, typer.Option("--out", help="Folder to make; must not exist.")],
+    margin: Annotated[
+        float, typer.Option(help="By so many standard errors the accuracy has to be above that.")
+    ] = 1.0,
+    target: Annotated[
+        str | None, typer.Option(help="A target that the run was specialised for.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Pack a small and a big finalist: the big one answers where the small one is unsure."""
+    from hwnas.experiment import cascade
+
+    found = cascade(run, target_accuracy, to, margin, target)
+    if as_json:
+        print_json(found.to_json())
+        return
+    _show(run, found)
+
+
+def _show(run: Path, found: Cascading) -> None:
+    from hwnas.terminal import table_of
+
+    columns = [
+        "",
+        "to the big one",
+        "validation accuracy",
+        "test accuracy",
+        "latency ms",
+        "mean ms",
+    ]
+    ways = {"cascade": found.cascade, "best single": found.single}
+    rows = [_row(name, way) for name, way in ways.items() if way is not None]
+    rows += [_row(n, w) for n, w in zip(("its small", "its big"), found.parts, strict=False)]
+    title = f"Accuracy {found.target_accuracy:g} on {found.target}"
+    out.print(table_of(columns, rows, title))
+    out.print(
+        "accuracies: evaluated, ± 95%; latency: measured when the network was made, of the cascade "
+        "modelled\nfrom these; mean: measured together, over "
+        f"{found.timed_images} test images, without preprocessing.\n",
+        style="dim",
+    )
+    if found.folder is not None:
+        out.print(f"cascade  {found.folder}, verified", soft_wrap=True, markup=False)
+        out.print(f"next: hwnas run {found.folder} image.png", soft_wrap=True, markup=False)
+        return
+    out.print(
+        "no cascade was written: at this accuracy none is expected to be faster than the best "
+        "single network",
+        soft_wrap=True,
+    )
+    if found.single is not None:
+        command = f"hwnas export {run} --pick {found.single.name} --out my-model"
+        out.print(f"next: {command}", soft_wrap=True, markup=False)
+
+
+def _row(name: str, way: Way) -> list[str]:
+    from hwnas.terminal import metric_text
+
+    share = f"{way.test.share:.1%}" if "->" in way.name else "-"
+    tallies = (way.validation, way.test)
+    accuracies = [metric_text(tally.accuracy, tally.standard_error) for tally in tallies]
+    mean = "-" if way.measured_ms is None else f"{way.measured_ms.p50:.3g}"
+    return [f"{name}: {way.name}", share, *accuracies, f"{way.modelled_ms:.3g}", mean]

@@ -1,0 +1,287 @@
+"""A cascade packed for deployment: a small network, a big one, and when to ask which.
+
+::
+
+    cascade.json      what all the rest means; schema 1
+    small.onnx        the network that is always asked, weights inside
+    big.onnx          the one that is asked where the small one is unsure
+    golden.npz        a few images and the outputs that they must give
+    runner.py         runs it with numpy, onnxruntime and pillow
+    README.md         a card for people
+    cascade.sha256    sums of all other files, for ``sha256sum -c``
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.deploy.agreement import TOLERANCE, relative_error
+from hwnas.deploy.bundle import Bundle, Check, checked, read_golden
+from hwnas.deploy.cascade_runner import CONFIDENCES, unsure
+from hwnas.deploy.checksums import inside, read_sums, sha256
+from hwnas.deploy.device import Device, Target
+from hwnas.deploy.io import OutputMeaning, Preprocessing
+from hwnas.deploy.runtime import Session
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.errors import ArtifactError, DataError
+
+__all__ = [
+    "BIG",
+    "CARD",
+    "DESCRIPTION",
+    "GOLDEN",
+    "RUNNER",
+    "SCHEMA",
+    "SMALL",
+    "SUMS",
+    "Cascade",
+    "Part",
+    "open_packed",
+]
+
+SCHEMA = 1
+DESCRIPTION, SUMS, RUNNER = "cascade.json", "cascade.sha256", "runner.py"
+SMALL, BIG, GOLDEN, CARD = "small.onnx", "big.onnx", "golden.npz", "README.md"
+_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the two networks.
+
+    Attributes:
+        id: Of the bundle that it comes from.
+        onnx_file: The network.
+        preprocessing: From images to its input; the two may differ in size.
+    """
+
+    id: str
+    onnx_file: Path
+    preprocessing: Preprocessing
+
+    @cached_property
+    def session(self) -> Session:
+        """The network in ONNX Runtime, with one thread."""
+        return RUNTIMES["onnxruntime"].load(self.onnx_file, Target(Device("cpu", "onnxruntime")))
+
+    def scores(self, images: NDArray[np.uint8]) -> NDArray[Any]:
+        """Class scores (N, K) of uint8 images (N, H, W, C); N is at least 1."""
+        parts = [images[i : i + _BATCH] for i in range(0, len(images), _BATCH)]
+        inputs = (self.preprocessing(part).contiguous().numpy() for part in parts)
+        return np.concatenate([self.session.run(part) for part in inputs])
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """Two networks in a folder. Made by `write_cascade`, opened by `load`.
+
+    Attributes:
+        folder: Where it is.
+        description: The contents of cascade.json.
+    """
+
+    folder: Path
+    description: Mapping[str, Any] = field(repr=False, hash=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> Cascade:
+        """Open a cascade and read its description; `verify` checks the rest.
+
+        Raises:
+            ArtifactError: There is none, cascade.json is damaged, was written by a newer version
+                or names a file outside the folder.
+        """
+        path = Path(folder, DESCRIPTION)
+        try:
+            description = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ArtifactError(f"{folder} is no cascade: it has no {DESCRIPTION}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ArtifactError(f"{path} is damaged: {error}") from error
+        schema = description.get("schema") if isinstance(description, dict) else None
+        if schema != SCHEMA:
+            raise ArtifactError(
+                f"{path} has schema {schema!r} and this hwnas reads {SCHEMA}; "
+                "install the version that wrote it"
+            )
+        cascade = cls(Path(folder), description)
+        cascade._check_description()
+        return cascade
+
+    def _check_description(self) -> None:
+        path = self.folder / DESCRIPTION
+        try:
+            _ = self.small, self.big, dict(self.description["files"])
+            if self.rule not in CONFIDENCES or not 0 <= self.threshold <= 1:
+                raise ValueError(f"rule {self.rule!r} with threshold {self.threshold}")
+            if self.outputs.kind != "class_scores":
+                raise ValueError(f"its outputs are {self.outputs.kind}, not class_scores")
+            for name in self.files:
+                inside(self.folder, name)
+        except (ArtifactError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ArtifactError(f"{path} is damaged: {error}") from error
+
+    @cached_property
+    def small(self) -> Part:
+        """The network that is always asked."""
+        return self._part("small")
+
+    @cached_property
+    def big(self) -> Part:
+        """The network that is asked where the small one is unsure."""
+        return self._part("big")
+
+    def _part(self, name: str) -> Part:
+        about = self.description[name]
+        preprocessing = Preprocessing.from_json(about["preprocessing"])
+        return Part(str(about["id"]), inside(self.folder, about["file"]), preprocessing)
+
+    @property
+    def rule(self) -> str:
+        """How sure the small network is; a key of `CONFIDENCES`."""
+        return str(self.description["rule"])
+
+    @property
+    def threshold(self) -> float:
+        """Images of which it is less sure go on to the big one; in 0..1."""
+        return float(self.description["threshold"])
+
+    @cached_property
+    def outputs(self) -> OutputMeaning:
+        """What the outputs mean."""
+        return OutputMeaning.from_json(self.description["outputs"])
+
+    @property
+    def files(self) -> list[str]:
+        """Names of all files but the sums, sorted."""
+        return sorted([DESCRIPTION, *self.description["files"]])
+
+    def predict(self, images: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Ask the small network, and the big one where that is unsure.
+
+        Args:
+            images: uint8 (N, H, W, C).
+
+        Returns:
+            Class scores (N, K), and for each image whether the big network gave them, (N,).
+
+        Raises:
+            DataError: The images are not of that kind or there are none.
+            ArtifactError: An ONNX file is damaged.
+        """
+        if len(images) == 0:
+            raise DataError("no images were given; expected at least one")
+        scores = self.small.scores(images)
+        on = unsure(scores, self.rule, self.threshold)
+        if on.any():
+            scores[on] = self.big.scores(images[on])
+        return scores, on
+
+    def run(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[dict[str, Any]]:
+        """What the cascade says about images.
+
+        Args:
+            images: uint8 (N, H, W, C), or paths of image files, which may differ in size.
+
+        Returns:
+            One object an image, as `OutputMeaning.describe` gives it, with ``network``, which is
+            ``"small"`` or ``"big"``.
+
+        Raises:
+            DataError: A file is no image, or the array is not of that kind.
+            ArtifactError: An ONNX file is damaged.
+        """
+        if isinstance(images, np.ndarray):
+            scores, on = self.predict(images)
+            names = np.where(on, "big", "small").tolist()
+            described = self.outputs.describe(scores)
+            return [{**d, "network": n} for d, n in zip(described, names, strict=True)]
+        pixels = (self.small.preprocessing.read_image(Path(path)) for path in images)
+        return [self.run(image[None])[0] for image in pixels]
+
+    def masks(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[NDArray[np.uint8]]:
+        """A cascade makes none.
+
+        Raises:
+            DataError: Always.
+        """
+        raise DataError(f"{self.folder} is a cascade of classifiers, so it makes no masks")
+
+    def checks(self) -> list[Check]:
+        """Look at every file's sum, at both ONNX files and at the golden outputs."""
+        return [
+            checked(SUMS, self._check_sums_file),
+            *(checked(name, partial(self._check_sum, name)) for name in self.files),
+            *(
+                checked(f"{p.onnx_file.name} loads", partial(_load, p))
+                for p in (self.small, self.big)
+            ),
+            checked("golden outputs", self._check_golden),
+        ]
+
+    def verify(self) -> list[Check]:
+        """All `checks`, every one of them passed.
+
+        Raises:
+            ArtifactError: One did not; the message names the first file that is wrong.
+        """
+        checks = self.checks()
+        for check in checks:
+            if not check.ok:
+                raise ArtifactError(f"cascade {self.folder}: {check.name}: {check.detail}")
+        return checks
+
+    def _check_sums_file(self) -> str:
+        listed = set(read_sums(self.folder / SUMS))
+        if listed != set(self.files):
+            odd = ", ".join(sorted(listed ^ set(self.files)))
+            raise ArtifactError(f"it and {DESCRIPTION} do not list the same files: {odd}")
+        return f"lists {len(listed)} files"
+
+    def _check_sum(self, name: str) -> str:
+        found = sha256(inside(self.folder, name))
+        listed = read_sums(self.folder / SUMS).get(name)
+        if found != listed or found != self.description["files"].get(name, found):
+            raise ArtifactError("its SHA-256 is not the recorded one; it was changed or damaged")
+        return f"SHA-256 {found[:12]}..."
+
+    def _check_golden(self) -> str:
+        golden = read_golden(self.folder / GOLDEN, ["images", "outputs"])
+        images, expected = golden["images"], golden["outputs"]
+        scores, on = self.predict(images)
+        error = relative_error(scores, expected)
+        if not error <= TOLERANCE:  # also where it is not a number
+            raise ArtifactError(
+                f"outputs differ by {error:.2g} of the largest; at most {TOLERANCE:g} is allowed"
+            )
+        return (
+            f"{len(images)} images, {on.sum()} of them by the big network, agree within "
+            f"{error:.1e} of the largest output"
+        )
+
+
+def _load(part: Part) -> str:
+    shape = part.session.input_shape
+    if shape != part.preprocessing.input_shape:
+        raise ArtifactError(
+            f"it takes inputs of shape {shape} and its preprocessing gives "
+            f"{part.preprocessing.input_shape}"
+        )
+    return f"takes {' x '.join(map(str, shape))}"
+
+
+def open_packed(folder: Path) -> Bundle | Cascade:
+    """Open whichever of the two a folder holds.
+
+    Raises:
+        ArtifactError: It holds neither, or what it holds is damaged.
+    """
+    return Cascade.load(folder) if Path(folder, DESCRIPTION).exists() else Bundle.load(folder)

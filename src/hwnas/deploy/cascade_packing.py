@@ -1,0 +1,186 @@
+"""Writing a cascade."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.atomic import replacing_folder, write_json, write_text
+from hwnas.deploy import cascade_runner
+from hwnas.deploy.agreement import TOLERANCE
+from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.cascade import (
+    BIG,
+    CARD,
+    DESCRIPTION,
+    GOLDEN,
+    RUNNER,
+    SCHEMA,
+    SMALL,
+    SUMS,
+    Cascade,
+)
+from hwnas.deploy.cascade_runner import CONFIDENCES, probabilities, unsure
+from hwnas.deploy.checksums import render_sums, sha256
+from hwnas.errors import ConfigError
+
+__all__ = ["write_cascade"]
+
+_GOLDEN_IMAGES = 16
+
+
+def write_cascade(
+    folder: Path,
+    *,
+    small: Bundle,
+    big: Bundle,
+    rule: str,
+    threshold: float,
+    numbers: Sequence[Mapping[str, Any]],
+    golden_images: NDArray[np.uint8],
+    provenance: Mapping[str, Any],
+) -> Cascade:
+    """Pack two networks; the folder appears whole or not at all and replaces an older one.
+
+    Args:
+        folder: The cascade's folder.
+        small: The network that is always asked.
+        big: The one that is asked where the small one is unsure.
+        rule: How sure that is; a key of `CONFIDENCES`.
+        threshold: Images of which it is less sure go on, in 0..1.
+        numbers: Objects with ``name``, ``value``, ``unit``, ``kind`` and ``of``, which is
+            ``"cascade"`` or the id of a network; where known also ``n``, ``split``,
+            ``standard_error`` and ``target``.
+        golden_images: uint8 (N, H, W, C); those that the small network is least and most sure of
+            are packed, since rounding must not decide who answers.
+        provenance: Whatever tells where the networks come from; JSON values.
+
+    Raises:
+        ConfigError: The two do not answer the same question with class scores.
+        ArtifactError: A bundle is damaged.
+        StorageError: The folder cannot be written.
+    """
+    for bundle in (small, big):
+        if bundle.outputs.kind != "class_scores" or bundle.outputs != small.outputs:
+            raise ConfigError(
+                f"network {bundle.description['id']} gives {bundle.outputs.kind}; a cascade needs "
+                "two networks with scores of the same classes"
+            )
+    description: dict[str, Any] = {
+        "schema": SCHEMA,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rule": rule,
+        "threshold": threshold,
+        "labels": list(small.outputs.labels),
+        "outputs": small.outputs.to_json(),
+        "small": _part(small, SMALL),
+        "big": _part(big, BIG),
+        "numbers": [dict(number) for number in numbers],
+        "golden": {"images": min(_GOLDEN_IMAGES, len(golden_images)), "tolerance": TOLERANCE},
+        "provenance": dict(provenance),
+    }
+    with replacing_folder(folder) as temporary:
+        shutil.copyfile(small.onnx_file, temporary / SMALL)
+        shutil.copyfile(big.onnx_file, temporary / BIG)
+        shutil.copyfile(cascade_runner.__file__, temporary / RUNNER)
+        write_text(temporary / CARD, _card(description))
+        images, scores = _golden(small, big, rule, threshold, golden_images)
+        np.savez_compressed(temporary / GOLDEN, images=images, outputs=scores)
+        _seal(temporary, description)
+        Cascade.load(temporary).verify()
+    return Cascade.load(folder)
+
+
+def _part(bundle: Bundle, file: str) -> dict[str, Any]:
+    about = bundle.description
+    return {
+        "id": about["id"],
+        "file": file,
+        "bytes": bundle.onnx_file.stat().st_size,
+        **{key: about[key] for key in ("architecture", "preprocessing", "measurements")},
+    }
+
+
+def _golden(
+    small: Bundle, big: Bundle, rule: str, threshold: float, images: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    scores = small.predict(images)
+    distance = CONFIDENCES[rule](probabilities(scores)) - threshold
+    ordered = np.argsort(distance, kind="stable")
+    half = min(_GOLDEN_IMAGES, len(images)) // 2
+    few = np.concatenate([ordered[: _GOLDEN_IMAGES - half], ordered[len(images) - half :]])
+    chosen, outputs = images[few], scores[few]
+    on = unsure(outputs, rule, threshold)
+    if on.any():
+        outputs[on] = big.predict(chosen[on])
+    return chosen, outputs
+
+
+def _seal(folder: Path, description: Mapping[str, Any]) -> None:
+    """Write cascade.json with the sums of what is there, then the sums of all."""
+    files = {name: sha256(folder / name) for name in (SMALL, BIG, GOLDEN, RUNNER, CARD)}
+    write_json(folder / DESCRIPTION, {**description, "files": files})
+    sums = {**files, DESCRIPTION: sha256(folder / DESCRIPTION)}
+    write_text(folder / SUMS, render_sums(sums))
+
+
+def _card(about: Mapping[str, Any]) -> str:
+    """Markdown for people."""
+    small, big = about["small"], about["big"]
+    rows = [
+        "| what | value | n | kind | of | where |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *(_number(number) for number in about["numbers"]),
+    ]
+    return "\n".join(
+        [
+            f"# Cascade {small['id']} -> {big['id']}",
+            "",
+            f"Network {small['id']} looks at every image ({_size(small)}). Where it is unsure, "
+            f"network {big['id']} ({_size(big)}) answers instead: where {_RULES[about['rule']]} "
+            f"less than {about['threshold']:.4g}. Both tell {len(about['labels'])} classes apart. "
+            f"Made on {about['created']} by hwnas.",
+            "",
+            "## Numbers",
+            "",
+            *rows,
+            "",
+            "Measured: timed on the target, on images of the test split, preprocessing left out. "
+            "Evaluated: computed on the images of that split. Modelled: the time of the small "
+            "network, of deciding, and of the big one as often as it is asked.",
+            "",
+            "## Run it",
+            "",
+            "With `pip install onnxruntime numpy pillow`, in this folder: "
+            "`python runner.py image.png`. `hwnas run . image.png` does the same; "
+            "`hwnas verify .`, `python runner.py --verify` and `sha256sum -c cascade.sha256` check "
+            "that the files are whole.",
+            "",
+        ]
+    )
+
+
+_RULES = {
+    "margin": "the likeliest class leads the next one, in probability, by",
+    "maximum": "the likeliest class has a probability of",
+}
+
+
+def _size(part: Mapping[str, Any]) -> str:
+    how = part["preprocessing"]
+    return f"{how['height']} x {how['width']} pixels, {part['bytes'] / 1e3:.0f} kB"
+
+
+def _number(number: Mapping[str, Any]) -> str:
+    spread = f" ± {number['standard_error']:.2g}" if "standard_error" in number else ""
+    unit = "" if number["unit"] == "fraction" else f" {number['unit']}"
+    where = number.get("split") or number.get("target") or ""
+    value = f"{number['value']:.4g}{spread}{unit}"
+    cells = number["name"], value, str(number.get("n", "")), number["kind"], number["of"], where
+    return f"| {' | '.join(cells)} |"

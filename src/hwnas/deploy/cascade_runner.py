@@ -1,0 +1,153 @@
+"""Runs a cascade: a small network answers, and a big one where the small one is unsure.
+
+Needs numpy, onnxruntime and pillow, and nothing else; cascade.json and the networks lie beside it:
+
+    python runner.py image.png ...      what is on images
+    python runner.py --verify           whether it gives the golden outputs
+
+hwnas copies this file into every cascade and decides by the same lines itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["CONFIDENCES", "Runner", "probabilities", "unsure"]
+
+Floats = NDArray[np.float64]
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+def probabilities(scores: NDArray[Any]) -> Floats:
+    """Softmax of class scores (N, K)."""
+    rows = np.asarray(scores, dtype=np.float64)
+    odds: Floats = np.exp(rows - rows.max(axis=1, keepdims=True))
+    return odds / odds.sum(axis=1, keepdims=True)
+
+
+def _margin(shares: Floats) -> Floats:
+    """By how much the likeliest class leads."""
+    second, first = np.partition(shares, -2, axis=1)[:, -2:].T
+    return np.asarray(first - second)
+
+
+def _maximum(shares: Floats) -> Floats:
+    """How likely the likeliest class is."""
+    return np.asarray(shares.max(axis=1))
+
+
+CONFIDENCES: dict[str, Callable[[Floats], Floats]] = {"margin": _margin, "maximum": _maximum}
+"""From the probabilities (N, K) of a network to how sure it is of each answer, in 0..1."""
+
+
+def unsure(scores: NDArray[Any], rule: str, threshold: float) -> NDArray[np.bool_]:
+    """For which images the big network is asked, given the small one's scores (N, K).
+
+    Args:
+        scores: Of the small network.
+        rule: A key of `CONFIDENCES`.
+        threshold: Those less sure than this go on: none at 0, all at 1.
+    """
+    confidence = CONFIDENCES[rule](probabilities(scores))
+    return np.asarray((confidence < threshold) | (threshold >= 1))
+
+
+class Runner:
+    """Both networks, loaded.
+
+    Args:
+        folder: Of the cascade.
+        threads: Of one operator.
+    """
+
+    def __init__(self, folder: Path, threads: int = 1) -> None:
+        import onnxruntime
+
+        self.folder = folder
+        self.about = json.loads((folder / "cascade.json").read_text(encoding="utf-8"))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._sessions = {
+            part: onnxruntime.InferenceSession(
+                folder / self.about[part]["file"], options, providers=["CPUExecutionProvider"]
+            )
+            for part in ("small", "big")
+        }
+
+    def scores(self, image: NDArray[np.uint8]) -> tuple[NDArray[Any], str]:
+        """Class scores (K,) of an image, uint8 (H, W, C), and which network gave them."""
+        found = self._run("small", image)
+        if not unsure(found, self.about["rule"], self.about["threshold"])[0]:
+            return found[0], "small"
+        return self._run("big", image)[0], "big"
+
+    def read(self, path: str | Path) -> NDArray[np.uint8]:
+        """An image file as uint8 (H, W, C), upright, with as many channels as the networks take."""
+        from PIL import Image, ImageOps
+
+        channels = self.about["small"]["preprocessing"]["channels"]
+        with Image.open(path) as image:
+            upright = ImageOps.exif_transpose(image).convert(_MODES[channels])
+        return np.asarray(upright).reshape(upright.height, upright.width, channels)
+
+    def answer(self, path: str | Path) -> dict[str, Any]:
+        """The likeliest class of an image file, its probability and which network says so."""
+        scores, part = self.scores(self.read(path))
+        shares = probabilities(scores[None])[0]
+        best = int(shares.argmax())
+        label = self.about["labels"][best]
+        return {"label": label, "probability": float(shares[best]), "network": part}
+
+    def verify(self) -> float:
+        """Largest difference to the golden outputs, as a share of the largest of them."""
+        with np.load(self.folder / "golden.npz", allow_pickle=False) as golden:
+            images, expected = golden["images"], golden["outputs"]
+        found = np.stack([self.scores(image)[0] for image in images])
+        return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+    def _run(self, part: str, image: NDArray[np.uint8]) -> NDArray[Any]:
+        prepared = _prepared(image, self.about[part]["preprocessing"])
+        session = self._sessions[part]
+        outputs: NDArray[Any] = session.run(None, {session.get_inputs()[0].name: prepared})[0]
+        return outputs
+
+
+def _prepared(image: NDArray[np.uint8], how: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Resize (bilinear), scale to 0..1, normalise; float32 (1, C, height, width)."""
+    from PIL import Image
+
+    size = (how["width"], how["height"])
+    channels = [
+        np.asarray(Image.fromarray(plane).resize(size, Image.Resampling.BILINEAR))
+        for plane in image.transpose(2, 0, 1).astype(np.float32)
+    ]
+    mean, std = (np.float32(how[name]).reshape(-1, 1, 1) for name in ("mean", "std"))
+    return ((np.stack(channels) / 255 - mean) / std)[None].astype(np.float32)
+
+
+def main(arguments: list[str]) -> int:
+    """Answer for each image file, or check the golden outputs."""
+    runner = Runner(Path(__file__).parent)
+    if not arguments:
+        print(__doc__)
+        return 2
+    if arguments == ["--verify"]:
+        error = runner.verify()
+        print(f"golden outputs differ by {error:.1e} of the largest")
+        return int(not error <= runner.about["golden"]["tolerance"])
+    for path in arguments:
+        found = runner.answer(path)
+        print(f"{path}  {found['label']}  {found['probability']:.1%}  ({found['network']})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

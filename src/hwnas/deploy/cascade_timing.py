@@ -1,0 +1,87 @@
+"""How long a cascade takes: image by image, since images differ in how many networks they ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.cascade_runner import unsure
+from hwnas.deploy.device import Target
+from hwnas.deploy.measurement import Quantiles
+from hwnas.deploy.runtime import Session
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.timing import Stopwatch, TimingSettings, interleave
+
+__all__ = ["Pass", "cascade_pass", "decision_ms", "network_pass", "time_passes"]
+
+Pass = Callable[[], None]
+"""Runs something on a number of images, one after the other."""
+_PASSES = TimingSettings(warmup=1, rounds=10, max_seconds=20.0)
+
+
+def network_pass(bundle: Bundle, images: NDArray[np.uint8], target: Target) -> Pass:
+    """One network on prepared images."""
+    session, inputs = _ready(bundle, images, target)
+
+    def work() -> None:
+        for each in inputs:
+            session.run(each)
+
+    return work
+
+
+def cascade_pass(
+    small: Bundle,
+    big: Bundle,
+    rule: str,
+    threshold: float,
+    images: NDArray[np.uint8],
+    target: Target,
+) -> Pass:
+    """A cascade on images that are prepared for both of its networks."""
+    (first, inputs), (second, again) = (_ready(b, images, target) for b in (small, big))
+
+    def work() -> None:
+        for each, other in zip(inputs, again, strict=True):
+            if unsure(first.run(each), rule, threshold)[0]:
+                second.run(other)
+
+    return work
+
+
+def decision_ms(scores: NDArray[Any], rule: str, target: Target) -> float:
+    """What it takes to decide whether an image goes on, given its scores (1, K); the median."""
+    return time_passes({"": lambda: unsure(scores, rule, 0.5) and None}, 1, target)[""].p50
+
+
+def time_passes(passes: Mapping[str, Pass], images: int, target: Target) -> dict[str, Quantiles]:
+    """Time an image, in the mean over all of a pass; quantiles over repeated passes.
+
+    They take turns, and the clock is that of `measure`: CPU time for one thread, else wall time.
+
+    Args:
+        passes: By name.
+        images: How many images each of them runs on.
+        target: Where they run.
+    """
+    one = target.device.threads == 1
+    cpu = time.thread_time if one else time.process_time
+    watches = {
+        name: Stopwatch(work, _PASSES, cpu, threads=target.device.threads)
+        for name, work in passes.items()
+    }
+    interleave([], list(watches.values()), _PASSES.retries)
+    found = {name: watch.quantiles("cpu" if one else "wall") for name, watch in watches.items()}
+    return {n: Quantiles(q.p20 / images, q.p50 / images, q.p80 / images) for n, q in found.items()}
+
+
+def _ready(
+    bundle: Bundle, images: NDArray[np.uint8], target: Target
+) -> tuple[Session, Sequence[NDArray[np.float32]]]:
+    session = RUNTIMES[target.device.runtime].load(bundle.onnx_file, target)
+    return session, [bundle.preprocessing(i[None]).contiguous().numpy() for i in images]

@@ -1,0 +1,185 @@
+"""Where an ONNX file begins to compute something else than the network it was made of.
+
+The outermost modules are compared first, then those within the first one that differs, and so on.
+At each step only their borders are looked at, so that the runtime merges all else as it does in the
+whole file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hwnas.deploy.agreement import TOLERANCE, relative_error
+from hwnas.deploy.operators import block_of
+
+__all__ = ["Divergence", "first_divergence"]
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The innermost module in which a file begins to differ.
+
+    Attributes:
+        block: Its path; empty for the network itself.
+        operator: Of the file, the one that gives the first tensor that differs.
+        error: By how much, as a share of the tensor's largest value.
+        beside: Whether the modules within it agree, so that it is what it does beside calling them.
+    """
+
+    block: str
+    operator: str
+    error: float
+    beside: bool = False
+
+    def __str__(self) -> str:
+        place = self.block or "the network itself"
+        if self.beside:
+            place = f"what {place} does beside calling its modules"
+        return f"{place} ({self.operator}), by {self.error:.2g} of its largest value"
+
+
+@dataclass(frozen=True)
+class _Border:
+    """Tensors of the file that go into a module, and the only one that comes out."""
+
+    inputs: tuple[str, ...]
+    output: str
+
+
+@dataclass
+class _Calls:
+    """What a module was given and gave, in PyTorch; a call adds one tensor to each, or None."""
+
+    inputs: list[NDArray[Any] | None] = field(default_factory=list)
+    outputs: list[NDArray[Any] | None] = field(default_factory=list)
+
+
+def first_divergence(network: nn.Module, model: Any, images: Tensor, error: float) -> Divergence:
+    """Find the first module whose output differs, from the outermost ones to the innermost.
+
+    Args:
+        network: In evaluation mode, with the modules that it was exported with.
+        model: The ONNX model; its nodes' names tell their blocks.
+        images: Inputs on which the two differ.
+        error: By how much their outputs differ, as a share of the largest.
+    """
+    makers = {name: node.op_type for node in model.graph.node for name in node.output}
+    output = model.graph.output[0].name
+    found = Divergence("", makers.get(output, "no operator"), error)
+    while True:
+        modules = dict(_modules_within(network, model.graph, found.block))
+        step = _first_of(modules, network, model, images)
+        if step is None:
+            return replace(found, beside=bool(modules) or not found.block)
+        tensor, block, error = step
+        if not block:  # it was given something else already
+            return Divergence(found.block, makers.get(tensor, "no operator"), error, beside=True)
+        found = Divergence(block, makers.get(tensor, "no operator"), error)
+
+
+def _first_of(
+    borders: Mapping[str, _Border], network: nn.Module, model: Any, images: Tensor
+) -> tuple[str, str, float] | None:
+    """The first tensor that differs, by how much, and the module that gives it, if one does."""
+    if not borders:
+        return None
+    values = _values(model, images, borders.values())
+    for block, calls in _called(network, images, list(borders)).items():
+        border = borders[block]
+        error = _difference({border.output: values[border.output]}, calls.outputs)[1]
+        if error <= TOLERANCE:
+            continue
+        entering = {name: values[name] for name in border.inputs}
+        tensor, before = _difference(entering, calls.inputs)
+        if before <= TOLERANCE:
+            return border.output, block, error
+        return tensor, "", before
+    return None
+
+
+def _modules_within(network: nn.Module, graph: Any, scope: str) -> Iterator[tuple[str, _Border]]:
+    """The outermost modules below ``scope`` that one tensor of the file comes out of."""
+    for name, child in network.get_submodule(scope).named_children():
+        path = f"{scope}.{name}" if scope else name
+        border = _border(graph, path)
+        if border is not None and type(child).forward is not nn.Module.forward:
+            yield path, border
+        else:
+            yield from _modules_within(network, graph, path)
+
+
+def _border(graph: Any, path: str) -> _Border | None:
+    given, taken, outside = set[str](), dict[str, None](), {each.name for each in graph.output}
+    for node in graph.node:
+        block = block_of(node.name)
+        if block == path or block.startswith(f"{path}."):
+            given.update(node.output)
+            taken.update(dict.fromkeys(node.input))
+        else:
+            outside.update(node.input)
+    leaving = given & outside
+    weights = {each.name for each in graph.initializer}
+    inputs = tuple(name for name in taken if name and name not in given | weights)
+    return _Border(inputs, leaving.pop()) if len(leaving) == 1 else None
+
+
+def _values(model: Any, images: Tensor, borders: Any) -> dict[str, NDArray[Any]]:
+    """The tensors of the file at these borders."""
+    import onnx
+    import onnxruntime
+
+    wanted = dict.fromkeys(n for b in borders for n in (*b.inputs, b.output))
+    widened = onnx.ModelProto()
+    widened.CopyFrom(model)
+    own = {each.name for each in (*model.graph.output, *model.graph.input)}
+    widened.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in wanted if name not in own
+    )
+    session = onnxruntime.InferenceSession(
+        widened.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    given = {model.graph.input[0].name: images.numpy()}
+    names = [each.name for each in session.get_outputs()]
+    return {**given, **dict(zip(names, session.run(names, given), strict=True))}
+
+
+@torch.no_grad()
+def _called(network: nn.Module, images: Tensor, paths: Sequence[str]) -> dict[str, _Calls]:
+    """What modules were given and gave, in the order in which they were first done."""
+    calls: dict[str, _Calls] = {}
+
+    def note(path: str, arguments: tuple[Any, ...], output: Any) -> None:
+        tensors = [a.numpy().copy() for a in arguments if isinstance(a, Tensor)]
+        call = calls.setdefault(path, _Calls())
+        call.inputs.append(tensors[0] if len(tensors) == 1 else None)
+        call.outputs.append(output.numpy().copy() if isinstance(output, Tensor) else None)
+
+    def hook(path: str) -> Any:
+        return lambda module, arguments, output: note(path, arguments, output)
+
+    handles = [network.get_submodule(path).register_forward_hook(hook(path)) for path in paths]
+    try:
+        network(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def _difference(
+    found: Mapping[str, NDArray[Any]], calls: Sequence[NDArray[Any] | None]
+) -> tuple[str, float]:
+    """The one tensor of the file that fits the only call of a module, and its error; 0 for none."""
+    if len(calls) == 1 and calls[0] is not None:
+        expected = calls[0]
+        fitting = [name for name, array in found.items() if array.shape == expected.shape]
+        if len(fitting) == 1 and np.issubdtype(found[fitting[0]].dtype, np.floating):
+            return fitting[0], relative_error(found[fitting[0]], expected)
+    return "", 0.0

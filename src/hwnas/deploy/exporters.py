@@ -1,0 +1,158 @@
+"""PyTorch's two ways from a module to ONNX, and what hwnas leaves of their output."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from hwnas.deploy.operators import name_nodes
+from hwnas.errors import ArtifactError
+
+__all__ = ["INPUT", "OPSET", "OUTPUT", "Exporter", "to_onnx"]
+
+INPUT, OUTPUT = "images", "outputs"
+OPSET = 20
+Exporter = Literal["dynamo", "torchscript"]
+_LOGGERS = (
+    "torch.onnx._internal.exporter._registration",  # "torchvision is not installed", every time
+    "torch.fx.experimental.symbolic_shapes",  # says once more what it raises
+)
+
+
+def to_onnx(network: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Any, Exporter, str]:
+    """Export by dynamo, which reads the program, or else by TorchScript, which follows one run.
+
+    A trace of one run does not see decisions that depend on values or on the batch, so what the
+    second one makes has to be compared with the module more than anything else.
+
+    Args:
+        network: In evaluation mode.
+        input_shape: Channels, height and width.
+
+    Returns:
+        The ONNX model, which of the two made it, and why the first one failed, empty if it did
+        not.
+
+    Raises:
+        ArtifactError: Neither can.
+    """
+    batch = torch.zeros(2, *input_shape)
+    try:
+        return _dynamo(network, batch), "dynamo", ""
+    except torch.onnx.OnnxExporterError as error:
+        refusal = _reason(error.__cause__ or error)
+    try:
+        return _torchscript(network, batch), "torchscript", refusal
+    except Exception as error:  # tracing runs the user's code, which raises what it likes
+        raise ArtifactError(
+            f"PyTorch cannot export {type(network).__name__}: {refusal}. Nor can its older "
+            f"exporter: {_reason(error)}"
+        ) from error
+
+
+def _dynamo(network: nn.Module, batch: torch.Tensor) -> Any:
+    sizes = {0: torch.export.Dim("batch", min=1, max=256)}
+    with _quiet():
+        program = torch.onnx.export(
+            network,
+            (batch,),
+            dynamo=True,
+            dynamic_shapes=(sizes,),
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            opset_version=OPSET,
+            external_data=False,
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model_proto
+    name_nodes(model.graph)
+    return _without_notes(model)
+
+
+def _torchscript(network: nn.Module, batch: torch.Tensor) -> Any:
+    import onnx
+
+    file = io.BytesIO()
+    with warnings.catch_warnings(), _no_graph_printed():
+        # That it is old, and that it does not see decisions: the comparison afterwards does.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            network,
+            (batch,),
+            file,  # type: ignore[arg-type]  # the older one takes files that are open
+            dynamo=False,
+            dynamic_axes={INPUT: {0: "batch"}, OUTPUT: {0: "batch"}},
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            opset_version=OPSET,
+            verbose=False,
+            # It would merge normalisations into convolutions and name the result after these.
+            training=torch.onnx.TrainingMode.PRESERVE,
+        )
+    return _without_notes(onnx.load_model_from_string(file.getvalue()))
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _without_notes(model: Any) -> Any:
+    """Drop the exporter's notes: stack traces with paths of this machine, half of a small file."""
+    graph = model.graph
+    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    return model
+
+
+@contextlib.contextmanager
+def _no_graph_printed() -> Iterator[None]:
+    """Keep the older exporter from printing the whole graph of what it cannot export."""
+    printed = torch._C._jit_onnx_log
+    torch._C._jit_onnx_log = lambda *_: None
+    try:
+        yield
+    finally:
+        torch._C._jit_onnx_log = printed
+
+
+class _Muted:
+    """Standard error without what one thread writes to it; progress is shown by another."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._thread = stream, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        """Pass on what other threads write."""
+        muted = threading.get_ident() == self._thread
+        return len(text) if muted else int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what the exporter says about things that are not the user's."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(_Muted(sys.stderr)):
+            # copy.deepcopy of PyTorch's own tree specifications inside torch.export
+            warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

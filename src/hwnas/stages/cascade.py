@@ -1,0 +1,276 @@
+"""Two finalists of a run as a cascade: chosen on validation images, tested, timed and packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.cascade_choice import Choice, Known, Pair, Tally, choose, pair_tally, single_tally
+from hwnas.deploy.cascade_packing import write_cascade
+from hwnas.deploy.cascade_timing import Pass, cascade_pass, decision_ms, network_pass, time_passes
+from hwnas.deploy.catalogue import machine
+from hwnas.deploy.device import Target
+from hwnas.deploy.measurement import Quantiles
+from hwnas.errors import ConfigError, RunError
+from hwnas.search import Split
+from hwnas.stages.finalists import read_bundles
+from hwnas.stages.job import Goal, Job
+
+__all__ = ["Cascading", "Way", "make_cascade"]
+
+_CHUNK = 256
+_GOLDEN_FROM = 256
+_PASS_MS = 1000.0
+_FEWEST, _MOST = 50, 1000
+"""Test images that are timed: as many as take about `_PASS_MS`, within these bounds."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A network or a cascade, and all that is known of it.
+
+    Attributes:
+        name: An id, or both.
+        validation: How often it is right on the images that chose it.
+        test: The same on images that chose nothing.
+        modelled_ms: Expected latency of an image: measured medians of the networks, each as often
+            as it is asked on validation images; of one network that was measured by itself.
+        measured_ms: Mean latency of an image, over passes through test images; None if not timed.
+    """
+
+    name: str
+    validation: Tally
+    test: Tally
+    modelled_ms: float
+    measured_ms: Quantiles | None = None
+
+
+@dataclass(frozen=True)
+class Cascading:
+    """What was found.
+
+    Attributes:
+        target: Where latencies hold.
+        target_accuracy: What had to be reached on validation images.
+        margin: By so many standard errors.
+        choice: The cheapest network and the cheapest pair that reach it.
+        cascade: The pair; None if none reaches it.
+        single: The best single network; None if none reaches it.
+        parts: The two networks of the cascade by themselves.
+        timed_images: Test images that measured latencies are means over; 0 if nothing was timed.
+        folder: Where the cascade was written; None where it saves nothing and so was not.
+    """
+
+    target: str
+    target_accuracy: float
+    margin: float
+    choice: Choice
+    cascade: Way | None
+    single: Way | None
+    parts: tuple[Way, ...]
+    timed_images: int = 0
+    folder: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        found = {**asdict(self), "gains": self.choice.gains}
+        return {**found, "folder": None if self.folder is None else str(self.folder)}
+
+
+def make_cascade(
+    job: Job, goal: Goal, target_accuracy: float, margin: float, out: Path
+) -> Cascading:
+    """Choose two finalists, and pack them if that is faster than every single one.
+
+    Args:
+        job: Whose finalists they are.
+        goal: Which of its searches.
+        target_accuracy: To be reached on validation images.
+        margin: By so many standard errors; see `choose`.
+        out: Folder of the cascade.
+
+    Raises:
+        ConfigError: The task is not to tell classes apart, or the target is not one image at a time
+            on ONNX Runtime.
+        InfeasibleError: Neither a network nor a pair reaches the accuracy.
+        ArtifactError: A bundle is damaged.
+        RunError: A finalist was not measured.
+    """
+    target = _target(job, goal)
+    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
+    latencies = {name: _latency_ms(bundle, target) for name, bundle in bundles.items()}
+    data = job.ingredients.data
+    scores, labels = _scores(bundles, data.validation)
+    known = {name: Known(scores[name], latencies[name]) for name in bundles}
+    one_row = next(iter(scores.values()))[:1]
+    overhead = decision_ms(one_row, "margin", target)
+    choice = choose(known, labels, target_accuracy, margin, overhead)
+    tested, test_labels = _scores(bundles, data.test)
+
+    def alone(name: str) -> Way:
+        tallies = single_tally(scores[name], labels), single_tally(tested[name], test_labels)
+        return Way(name, *tallies, latencies[name])
+
+    found = Cascading(
+        target.name,
+        target_accuracy,
+        margin,
+        choice,
+        cascade=_cascade_way(choice.pair, tested, test_labels),
+        single=None if choice.single is None else alone(choice.single.name),
+        parts=() if choice.pair is None else (alone(choice.pair.small), alone(choice.pair.big)),
+    )
+    if choice.pair is None or not choice.gains:
+        return found
+    for name in (choice.pair.small, choice.pair.big):
+        bundles[name].verify()
+    timed = _timed(job, found, choice.pair, bundles, target)
+    _write(job, timed, choice.pair, bundles, out)
+    return replace(timed, folder=out)
+
+
+def _target(job: Job, goal: Goal) -> Target:
+    task = job.ingredients.task
+    if task.meaning.kind != "class_scores":
+        raise ConfigError(
+            f"task {task.name} gives {task.meaning.kind}; a cascade needs to know how sure a "
+            "network is, which only scores of classes of images tell"
+        )
+    if not goal.targets:
+        raise ConfigError(
+            "the recipe has no objective latency_ms, so nothing tells which network is small; add "
+            "one, or name a target of `hwnas specialise` by --target"
+        )
+    target = Target.parse(goal.targets[0])
+    if target.device.batch != 1 or target.device.runtime != "onnxruntime":
+        raise ConfigError(
+            f"target {target.name}: a cascade decides image by image, in ONNX Runtime; choose a "
+            "target cpu-onnxruntime-fp32-b1-tTHREADS by --target"
+        )
+    return target
+
+
+def _latency_ms(bundle: Bundle, target: Target) -> float:
+    for measurement in bundle.measurements:
+        if measurement.target == target.name:
+            return measurement.latency_ms
+    raise RunError(
+        f"{bundle.folder} was not measured on {target.name}; remove the folder and "
+        "`hwnas resume` the run"
+    )
+
+
+def _scores(
+    bundles: Mapping[str, Bundle], split: Split
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.integer]]:
+    """Class scores of all networks for all images of a split, and the labels."""
+    found: dict[str, list[NDArray[Any]]] = {name: [] for name in bundles}
+    for start in range(0, len(split), _CHUNK):
+        images, _ = split.take(np.arange(start, min(start + _CHUNK, len(split))))
+        for name, bundle in bundles.items():
+            found[name].append(bundle.predict(images))
+    return {name: np.concatenate(parts) for name, parts in found.items()}, split.targets
+
+
+def _timed(
+    job: Job, found: Cascading, pair: Pair, bundles: Mapping[str, Bundle], target: Target
+) -> Cascading:
+    """Time the cascade, its parts and the single network, taking turns on the same images."""
+    cost = max(pair.cost, found.single.modelled_ms if found.single else 0.0)
+    count = min(len(job.ingredients.data.test), max(_FEWEST, min(_MOST, int(_PASS_MS / cost))))
+    images, _ = job.ingredients.data.test.take(np.arange(count))
+    ways = {way.name: way for way in (found.single, *found.parts) if way is not None}
+    passes: dict[str, Pass] = {n: network_pass(bundles[n], images, target) for n in ways}
+    two = bundles[pair.small], bundles[pair.big]
+    passes[str(pair)] = cascade_pass(*two, pair.rule, pair.threshold, images, target)
+    measured = time_passes(passes, count, target)
+
+    def timed(way: Way | None) -> Way | None:
+        return None if way is None else replace(way, measured_ms=measured[way.name])
+
+    return replace(
+        found,
+        cascade=timed(found.cascade),
+        single=timed(found.single),
+        parts=tuple(replace(part, measured_ms=measured[part.name]) for part in found.parts),
+        timed_images=count,
+    )
+
+
+def _write(
+    job: Job, found: Cascading, pair: Pair, bundles: Mapping[str, Bundle], out: Path
+) -> None:
+    images, _ = job.ingredients.data.validation.take(
+        np.arange(min(_GOLDEN_FROM, len(job.ingredients.data.validation)))
+    )
+    folder, recipe = job.folder, job.recipe
+    write_cascade(
+        out,
+        small=bundles[pair.small],
+        big=bundles[pair.big],
+        rule=pair.rule,
+        threshold=pair.threshold,
+        numbers=_numbers(found),
+        golden_images=images,
+        provenance={
+            "run": recipe.name,
+            "seed": recipe.seed,
+            "recipe": recipe.hash,
+            "target_accuracy": found.target_accuracy,
+            "margin": found.margin,
+            "data": {
+                "source": recipe.data.source,
+                "fingerprint": job.ingredients.data.fingerprint,
+            },
+            "versions": folder.about["versions"],
+            "machine": machine(),
+        },
+    )
+
+
+def _numbers(found: Cascading) -> list[dict[str, Any]]:
+    """All that is known of the cascade, its parts and the best single network."""
+    rows: list[dict[str, Any]] = []
+    ways = {"cascade": found.cascade, **{part.name: part for part in found.parts}}
+    if found.single is not None:
+        ways[found.single.name] = found.single
+    for of, way in ways.items():
+        if way is None:
+            continue
+        for split, tally in (("validation", way.validation), ("test", way.test)):
+            accuracy = _evaluated("accuracy", tally.accuracy, tally.standard_error, tally.n)
+            rows.append({**accuracy, "of": of, "split": split})
+            if of == "cascade":
+                error = (tally.share * (1 - tally.share) / tally.n) ** 0.5
+                share = _evaluated("share_of_big", tally.share, error, tally.n)
+                rows.append({**share, "of": of, "split": split})
+        where = {"name": "latency", "unit": "ms", "of": of, "target": found.target}
+        kind = "modelled" if of == "cascade" else "measured"
+        rows.append({**where, "value": way.modelled_ms, "kind": kind})
+        if way.measured_ms is not None:
+            timed = {"p20": way.measured_ms.p20, "p80": way.measured_ms.p80}
+            mean = {"name": "mean_latency", "kind": "measured", "n": found.timed_images, **timed}
+            rows.append({**where, **mean, "value": way.measured_ms.p50, "split": "test"})
+    return rows
+
+
+def _evaluated(name: str, value: float, error: float, n: int) -> dict[str, Any]:
+    interval = [value - 1.96 * error, value + 1.96 * error]
+    about = {"name": name, "value": value, "unit": "fraction", "kind": "evaluated", "n": n}
+    return {**about, "standard_error": error, "interval": interval}
+
+
+def _cascade_way(
+    pair: Pair | None, tested: Mapping[str, NDArray[Any]], labels: NDArray[np.integer]
+) -> Way | None:
+    if pair is None:
+        return None
+    scores = tested[pair.small], tested[pair.big]
+    tally = pair_tally(*scores, labels, pair.rule, pair.threshold)
+    return Way(str(pair), pair.tally, tally, pair.cost)

@@ -1,0 +1,200 @@
+"""A cascade in a folder: what it answers, that it is whole, and its runner without hwnas."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import nn
+
+from hwnas.deploy import Bundle, OutputMeaning, Preprocessing, Target, export_onnx, write_bundle
+from hwnas.deploy.cascade import Cascade, open_packed
+from hwnas.deploy.cascade_packing import write_cascade
+from hwnas.deploy.cascade_runner import CONFIDENCES, probabilities
+from hwnas.deploy.cascade_timing import cascade_pass, network_pass, time_passes
+from hwnas.errors import ArtifactError, ConfigError, DataError
+
+LARGER = Preprocessing(12, 12, 1, mean=(0.3,), std=(0.38,))
+TARGET = Target.parse("cpu-onnxruntime-fp32-b1-t1")
+
+
+@pytest.fixture(scope="module")
+def big(
+    contents: dict[str, Any], digits: NDArray[np.uint8], tmp_path_factory: pytest.TempPathFactory
+) -> Bundle:
+    """Takes larger images than the small one."""
+    torch.manual_seed(1)
+    network = nn.Sequential(nn.Conv2d(1, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(100, 10))
+    folder = tmp_path_factory.mktemp("big")
+    made = export_onnx(network, (1, 12, 12), folder / "network.onnx")
+    changes = {"onnx": made.path, "weights": network.state_dict(), "preprocessing": LARGER}
+    return write_bundle(folder / "bundle", **{**contents, **changes, "export": made})
+
+
+@pytest.fixture(scope="module")
+def median(packed: Bundle, digits: NDArray[np.uint8]) -> float:
+    """Half of the images go on to the big network."""
+    sure = CONFIDENCES["margin"](probabilities(packed.predict(digits)))
+    return float(np.median(sure))
+
+
+@pytest.fixture(scope="module")
+def cascade(
+    packed: Bundle,
+    big: Bundle,
+    median: float,
+    digits: NDArray[np.uint8],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Cascade:
+    number = {"name": "accuracy", "value": 0.9, "unit": "fraction", "kind": "evaluated"}
+    return write_cascade(
+        tmp_path_factory.mktemp("cascades") / "two",
+        small=packed,
+        big=big,
+        rule="margin",
+        threshold=median,
+        numbers=[{**number, "of": "cascade", "n": 40, "split": "test", "standard_error": 0.05}],
+        golden_images=digits,
+        provenance={"run": "digits"},
+    )
+
+
+def test_each_image_is_answered_by_the_network_that_is_responsible(
+    cascade: Cascade, packed: Bundle, big: Bundle, digits: NDArray[np.uint8]
+) -> None:
+    scores, on = cascade.predict(digits)
+    assert on.sum() == 20
+    np.testing.assert_allclose(scores[on], big.predict(digits)[on], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores[~on], packed.predict(digits)[~on], rtol=1e-4, atol=1e-5)
+    answers = cascade.run(digits)
+    assert [a["network"] for a in answers] == ["big" if went else "small" for went in on]
+    assert [a["label"] for a in answers] == [str(row.argmax()) for row in scores]
+
+
+def test_it_can_prove_that_it_is_whole(cascade: Cascade) -> None:
+    checks = {check.name: check for check in cascade.verify()}
+    assert "16 images, 8 of them by the big network" in checks["golden outputs"].detail
+    assert checks["big.onnx loads"].detail == "takes 1 x 12 x 12"
+    sums = subprocess.run(
+        ["sha256sum", "-c", "cascade.sha256"], cwd=cascade.folder, capture_output=True
+    )
+    assert sums.returncode == 0
+    assert str(cascade.folder).encode() not in (cascade.folder / "cascade.json").read_bytes()
+
+
+def test_the_runner_needs_neither_hwnas_nor_torch(
+    cascade: Cascade, digits: NDArray[np.uint8], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(cascade.folder, tmp_path / "elsewhere"))
+    Image.fromarray(digits[3, :, :, 0]).save(folder / "image.png")
+    code = (
+        "import sys, runner; from pathlib import Path; r = runner.Runner(Path('.'));"
+        "assert not {'hwnas', 'torch'} & set(sys.modules);"
+        "print(r.verify()); import json; print(json.dumps(r.answer('image.png')))"
+    )
+    environment = {"PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    error, answer = done.stdout.splitlines()
+    assert float(error) < 1e-4, "it resizes as hwnas does"
+    (ours,) = cascade.run([folder / "image.png"])
+    found = json.loads(answer)
+    assert (found["label"], found["network"]) == (ours["label"], ours["network"])
+    assert found["probability"] == pytest.approx(ours["probability"], abs=1e-4)
+    for arguments, said in ((["--verify"], "golden outputs differ"), (["image.png"], "image.png")):
+        command = [sys.executable, "runner.py", *arguments]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(said)
+
+
+@pytest.mark.parametrize("name", ["small.onnx", "big.onnx", "golden.npz", "runner.py", "README.md"])
+def test_a_flipped_byte_is_an_error_that_names_the_file(
+    cascade: Cascade, name: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(cascade.folder, tmp_path / "damaged"))
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(ArtifactError, match=f"damaged: {name}: its SHA-256"):
+        Cascade.load(folder).verify()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 9}, "has schema 9"),
+        ({"threshold": 2.0}, "is damaged: rule 'margin' with threshold 2.0"),
+        ({"rule": "luck"}, "rule 'luck'"),
+        ({"threshold": None}, "is damaged"),
+        ({"small": {}}, "is damaged"),
+        ({"files": ["a"]}, "is damaged"),
+        ({"files": {"../a": ""}}, "not inside the folder"),
+    ],
+)
+def test_a_description_that_cannot_be(
+    cascade: Cascade, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    text = json.dumps({**cascade.description, **change})
+    (tmp_path / "cascade.json").write_text(text)
+    with pytest.raises(ArtifactError, match=message):
+        open_packed(tmp_path)
+
+
+def test_what_is_no_cascade(cascade: Cascade, folder: Path, tmp_path: Path) -> None:
+    assert isinstance(open_packed(cascade.folder), Cascade)
+    assert isinstance(open_packed(folder), Bundle)
+    with pytest.raises(ArtifactError, match="is no cascade"):
+        Cascade.load(folder)
+    (tmp_path / "cascade.json").write_text("{")
+    with pytest.raises(ArtifactError, match=r"cascade\.json is damaged"):
+        Cascade.load(tmp_path)
+    with pytest.raises(DataError, match="makes no masks"):
+        cascade.masks(np.zeros((1, 8, 8, 1), np.uint8))
+    with pytest.raises(DataError, match="no images were given"):
+        cascade.predict(np.zeros((0, 8, 8, 1), np.uint8))
+
+
+def test_networks_that_answer_other_questions_are_refused(
+    packed: Bundle, contents: dict[str, Any], digits: NDArray[np.uint8], tmp_path: Path
+) -> None:
+    other = OutputMeaning("class_scores", tuple("abcdefghij"))
+    odd = write_bundle(tmp_path / "odd", **{**contents, "outputs": other})
+    with pytest.raises(ConfigError, match="scores of the same classes"):
+        write_cascade(
+            tmp_path / "two",
+            small=packed,
+            big=odd,
+            rule="margin",
+            threshold=0.5,
+            numbers=[],
+            golden_images=digits,
+            provenance={},
+        )
+    assert not (tmp_path / "two").exists()
+
+
+def test_a_cascade_is_timed_with_its_networks(
+    packed: Bundle, big: Bundle, digits: NDArray[np.uint8]
+) -> None:
+    """All images by both takes longer than all by the small one; no network runs in no time."""
+    images = digits[:10]
+    passes = {
+        "small": network_pass(packed, images, TARGET),
+        "never": cascade_pass(packed, big, "margin", 0.0, images, TARGET),
+        "always": cascade_pass(packed, packed, "margin", 1.0, images, TARGET),
+    }
+    found = time_passes(passes, len(images), TARGET)
+    assert 0 < found["small"].p50 < found["always"].p50
+    assert found["never"].p20 <= found["never"].p50 <= found["never"].p80

@@ -1,0 +1,93 @@
+"""Networks that compute something else while they are exported: the error names the place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hwnas.deploy import export_onnx
+from hwnas.deploy.divergence import Divergence
+from hwnas.errors import ArtifactError
+
+
+def exporting() -> bool:
+    return torch.compiler.is_exporting()
+
+
+class Twofold(nn.Module):
+    """Doubles its input, in an exported file only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if exporting() else x
+
+
+class Block(nn.Module):
+    """Convolutions in a row and one beside them; each part in turn may go wrong."""
+
+    def __init__(self, wrong: str = "") -> None:
+        super().__init__()
+        self.wrong = wrong
+        self.depthwise = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.BatchNorm2d(4))
+        self.act = nn.Sequential(nn.ReLU(), Twofold() if wrong == "act" else nn.Identity())
+        self.beside = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.depthwise(x)
+        if self.wrong == "between" and exporting():
+            y = y + 1
+        y = self.act(y) + self.beside(x)
+        return y * 3 if self.wrong == "after" and exporting() else y
+
+
+class Network(nn.Module):
+    def __init__(self, wrong: str) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+        self.blocks = nn.ModuleList([Block(), Block(wrong), Block()])
+        self.head = nn.Linear(4, 3)
+        self.wrong = wrong
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stem(images)
+        for block in self.blocks:
+            x = block(x)
+        x = x.mean((2, 3))
+        return self.head(x.abs() if self.wrong == "network" and exporting() else x)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        ("act", r"blocks\.1\.act\.1 \(Mul\)"),
+        ("between", r"what blocks\.1 does beside calling its modules \(Add\)"),
+        ("after", r"what blocks\.1 does beside calling its modules \(Mul\)"),
+        ("network", r"what the network itself does beside calling its modules \(Abs\)"),
+    ],
+)
+def test_the_first_layer_that_differs_is_named(wrong: str, place: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(ArtifactError, match=rf"It first differs in {place}, by [0-9.]+ of its"):
+        export_onnx(Network(wrong), (1, 6, 6), tmp_path / "network.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+class OnlyFew(nn.Module):
+    """Right for the batch that is traced, and in no other."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.isnan().any():  # sends it to the exporter that follows one run
+            raise ValueError("no numbers")
+        return images.flatten(1) * float(len(images))
+
+
+def test_an_exporter_that_takes_the_batch_for_a_constant_is_found_out(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sequential(nn.ReLU(), OnlyFew()))
+    with pytest.raises(ArtifactError, match=r"1 at once.* It first differs in 1\.1 \(Mul\)"):
+        export_onnx(network, (1, 4, 4), tmp_path / "network.onnx")
+
+
+def test_a_divergence_in_words() -> None:
+    assert str(Divergence("a.b", "Conv", 0.25)) == "a.b (Conv), by 0.25 of its largest value"

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import Tensor, nn
+
+from hwnas.deploy import Target, export_onnx
+from hwnas.deploy.operators import block_of, unsupported
+from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.errors import ArtifactError, UnsupportedOperator
+
+TARGETS = [f"cpu-{name}-fp32-b1-t1" for name in RUNTIMES]
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        ("stages.0.1.expand.conv/Conv", "stages.0.1.expand.conv"),
+        ("/Conv", ""),
+        ("", ""),
+        ("Conv_12", ""),
+        ("/layer1/layer1.0/conv1/Conv", "layer1.0.conv1"),
+        ("/seq/seq.0/seq.0.0/Gemm", "seq.0.0"),
+    ],
+)
+def test_the_block_that_a_name_tells(name: str, block: str) -> None:
+    assert block_of(name) == block
+
+
+class Hyperbolic(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sinh(x)
+
+
+def test_an_operator_that_pytorch_is_not_taught_is_named_with_its_block(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Sequential(nn.ReLU(), Hyperbolic()))
+    path = export_onnx(network, (1, 4, 4), tmp_path / "network.onnx").path
+    assert unsupported(path, Target.parse("cpu-onnxruntime-fp32-b1-t1")) == []
+    assert unsupported(path, Target.parse("cpu-pytorch-fp32-b1-t1")) == [("Sinh", "1.1")]
+    with pytest.raises(UnsupportedOperator, match=r"not taught to run: Sinh \(1\.1\); measure"):
+        RUNTIMES["pytorch"].load(path, Target.parse("cpu-pytorch-fp32-b1-t1"))
+
+
+def invented(path: Path) -> Path:
+    """A file with an operator that no runtime has."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], "blocks.0.act/Relu"),
+        helper.make_node("Nonesuch", ["r"], ["y"], "blocks.1.mix/Nonesuch"),
+    ]
+    sizes = [1, 4, 6, 6]
+    graph = helper.make_graph(
+        nodes,
+        "invented",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, sizes)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, sizes)],
+    )
+    opset = helper.make_opsetid("", 20)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), path)
+    return path
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_runtime_names_an_operator_that_it_does_not_know(target: str, tmp_path: Path) -> None:
+    parsed = Target.parse(target)
+    runtime = RUNTIMES[parsed.device.runtime]
+    if runtime.unavailable():
+        pytest.skip(runtime.unavailable())
+    path = invented(tmp_path / "Relu.onnx")
+    assert unsupported(path, parsed) == [("Nonesuch", "blocks.1.mix")]
+    with pytest.raises(UnsupportedOperator, match=r"Nonesuch \(blocks\.1\.mix\)") as raised:
+        runtime.load(path, parsed)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_damaged_file_is_not_a_matter_of_operators(tmp_path: Path) -> None:
+    path = tmp_path / "network.onnx"
+    path.write_bytes(b"nothing")
+    for target in TARGETS[:1]:
+        with pytest.raises(ArtifactError) as raised:
+            unsupported(path, Target.parse(target))
+        assert not isinstance(raised.value, UnsupportedOperator)

@@ -1,0 +1,117 @@
+"""A cascade of a finished run's finalists, from the command line to its folder."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.cascade import Cascade
+from hwnas.deploy.checksums import render_sums, sha256
+from hwnas.errors import ConfigError, InfeasibleError
+from hwnas.stages import Goal, Job
+from hwnas.stages.cascade import make_cascade
+from hwnas.stages.finalists import read_bundles, score_of
+
+Command = Callable[..., Any]
+
+
+def by_accuracy(run: Path) -> list[Bundle]:
+    bundles = read_bundles(run / "bundles").values()
+    return sorted(bundles, key=lambda b: float(score_of(b, "accuracy", "validation")["value"]))
+
+
+@pytest.fixture
+def target_accuracy(finished: Path) -> float:
+    """What only the most accurate finalist reaches by itself."""
+    *_, second, best = (
+        score_of(b, "accuracy", "validation")["value"] for b in by_accuracy(finished)
+    )
+    return float(best + second) / 2
+
+
+@pytest.fixture
+def worthwhile(finished: Path) -> Path:
+    """The run, as if its most accurate finalist had taken a thousand times as long.
+
+    Networks for 8 x 8 pixels are so quick that deciding between two takes longer than both.
+    """
+    best = by_accuracy(finished)[-1]
+    description = json.loads(json.dumps(best.description))
+    for measurement in description["measurements"]:
+        for clock in ("cpu_ms", "wall_ms"):
+            measurement[clock] = {name: 1000 * ms for name, ms in measurement[clock].items()}
+    path = best.folder / "bundle.json"
+    path.write_text(json.dumps(description))
+    sums = {**best.sums, "bundle.json": sha256(path)}
+    (best.folder / "bundle.sha256").write_text(render_sums(sums))
+    return finished
+
+
+def test_a_cascade_is_chosen_packed_and_run(
+    hwnas: Command, worthwhile: Path, target_accuracy: float, job: Job, tmp_path: Path
+) -> None:
+    out = tmp_path / "two"
+    asked = ("--target-accuracy", str(target_accuracy), "--margin", "0", "--out", out)
+    answer = hwnas("cascade", worthwhile, *asked)
+    assert answer.status == 0, answer.err
+    assert f"cascade  {out}, verified" in answer.out
+    assert "best single" in answer.out
+    packed = Cascade.load(out)
+    assert packed.big.id == by_accuracy(worthwhile)[-1].description["id"]
+
+    numbers = {(n["name"], n["of"], n.get("split", "")): n for n in packed.description["numbers"]}
+    assert numbers["accuracy", "cascade", "validation"]["value"] >= target_accuracy
+    test = job.ingredients.data.test
+    scores, on = packed.predict(test.take(np.arange(len(test)))[0])
+    tested = numbers["accuracy", "cascade", "test"]
+    assert tested["value"] == pytest.approx((scores.argmax(1) == test.targets).mean())
+    assert (tested["n"], tested["kind"]) == (200, "evaluated")
+    assert numbers["share_of_big", "cascade", "test"]["value"] == pytest.approx(on.mean())
+    assert numbers["latency", "cascade", ""]["kind"] == "modelled"
+    measured = numbers["mean_latency", "cascade", "test"]
+    assert measured["kind"] == "measured"
+    assert 0 < measured["p20"] <= measured["value"] <= measured["p80"]
+
+    assert "golden outputs" in hwnas("verify", out).out
+    said = hwnas("run", out, worthwhile / "example.png").out
+    assert "(small network)" in said or "(big network)" in said
+    (found,) = json.loads(hwnas("run", out, worthwhile / "example.png", "--json").out)
+    assert found["network"] in ("small", "big")
+    hwnas("cascade", worthwhile, *asked).refused("exists already; choose another --out")
+
+
+def test_where_it_saves_nothing_none_is_written(
+    hwnas: Command, finished: Path, target_accuracy: float, tmp_path: Path
+) -> None:
+    asked = ("--target-accuracy", str(target_accuracy), "--margin", "0", "--out", tmp_path / "two")
+    answer = hwnas("cascade", finished, *asked)
+    assert answer.status == 0, answer.err
+    best = by_accuracy(finished)[-1].description["id"]
+    assert "no cascade was written" in answer.out
+    assert f"next: hwnas export {finished} --pick {best}" in answer.out
+    found = json.loads(hwnas("cascade", finished, *asked, "--json").out)
+    assert (found["gains"], found["folder"], found["single"]["name"]) == (False, None, best)
+    assert not (tmp_path / "two").exists()
+
+
+def test_an_accuracy_out_of_reach_names_the_best(job: Job, goal: Goal, tmp_path: Path) -> None:
+    with pytest.raises(InfeasibleError, match=r"accuracy 0\.999 .* 100 validation images; the be"):
+        make_cascade(job, goal, 0.999, 1.0, tmp_path / "two")
+    batched = Goal.specialised(job.recipe, "cpu-onnxruntime-fp32-b8-t1")
+    with pytest.raises(ConfigError, match="image by image"):
+        make_cascade(job, batched, 0.5, 1.0, tmp_path / "two")
+    with pytest.raises(ConfigError, match="no objective latency_ms"):
+        make_cascade(job, Goal(job.recipe.objective[:1]), 0.5, 1.0, tmp_path / "two")
+    assert not (tmp_path / "two").exists()
+
+
+def test_runs_that_are_none(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+    asked = ("--target-accuracy", "0.5", "--out", tmp_path / "two")
+    hwnas("cascade", tmp_path, *asked).refused("holds no run")
+    unknown = "cpu-onnxruntime-fp32-b1-t2"
+    hwnas("cascade", finished, *asked, "--target", unknown).refused("has no results for", unknown)
+    hwnas("cascade", finished, "--out", tmp_path / "two").refused("--target-accuracy")
