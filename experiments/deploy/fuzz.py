@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,14 +56,14 @@ FINE, REFUSED = "fine", "refused"
 
 @dataclass(frozen=True)
 class Limits:
-    """What one case may take.
+    """What a case may take.
 
     Attributes:
-        seconds: For each command.
+        seconds: For all commands.
         memory_bytes: Of address space, beyond what the process has at its start.
     """
 
-    seconds: float = 20.0
+    seconds: float = 30.0
     memory_bytes: int = 4 * 2**30
 
 
@@ -146,7 +146,7 @@ def attack(source: Path, seed: int, folder: Path, limits: Limits | None = None) 
         source: One of `sources`.
         seed: Of the case.
         folder: To work in; emptied before and after.
-        limits: For each command.
+        limits: For the commands.
     """
     shutil.rmtree(folder, ignore_errors=True)
     bundle = folder / "bundle"
@@ -162,17 +162,13 @@ def attack(source: Path, seed: int, folder: Path, limits: Limits | None = None) 
         "run": lambda: _run(bundle, image),
         "measure": lambda: measure({"model": bundle / MODEL}, target, BRIEF),
     }
-    ended, told = {}, {}
-    before = _listing(folder)
-    for name, command in commands.items():
-        ended[name], told[name] = _in_a_fork(command, folder, limits or Limits())
-        if ended[name] in (FINE, REFUSED) and _listing(folder) != before:
-            ended[name] = "left or changed a file"
-            before = _listing(folder)
+    outcome = Outcome(seed, mutation, {}, {})
+    while left := {k: v for k, v in commands.items() if k not in outcome.commands}:
+        _in_a_fork(left, folder, limits or Limits(), outcome)
         shutil.rmtree(folder / "temporary")  # a killed process may leave something there
         (folder / "temporary").mkdir()
     shutil.rmtree(folder)
-    return Outcome(seed, mutation, ended, told)
+    return outcome
 
 
 def _run(folder: Path, image: Path) -> None:
@@ -188,23 +184,27 @@ def _listing(folder: Path) -> list[tuple[str, int, int]]:
     return [(str(path), s.st_size, s.st_mtime_ns) for path, s in found if not path.is_dir()]
 
 
-def _in_a_fork(command: Callable[[], object], folder: Path, limits: Limits) -> tuple[str, str]:
-    """How a command ends, and the line that it says."""
+def _in_a_fork(
+    commands: Mapping[str, Callable[[], object]], folder: Path, limits: Limits, outcome: Outcome
+) -> None:
+    """Note how commands end and what they say, up to the first that takes the process with it."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
-        _child(command, folder, limits, writer)
+        _child(commands, folder, limits, writer)
     os.close(writer)
     status = _wait(child, limits.seconds)
     with os.fdopen(reader, "rb") as pipe:
-        said = pipe.read().decode(errors="replace")
-    if status is None:
-        return "hung", ""
-    if os.WIFSIGNALED(status):
-        return f"crashed with {signal.Signals(os.WTERMSIG(status)).name}", ""
-    kind, _, line = said.partition("\n")
-    return kind or f"ended with {status}", line
+        said = pipe.read().decode(errors="replace").splitlines()
+    for line in said:
+        name, outcome.commands[name], outcome.told[name] = json.loads(line)
+    killed = next((name for name in commands if name not in outcome.commands), None)
+    if killed is not None:
+        how = "hung" if status is None else f"ended with {status}"
+        if status is not None and os.WIFSIGNALED(status):
+            how = f"crashed with {signal.Signals(os.WTERMSIG(status)).name}"
+        outcome.commands[killed], outcome.told[killed] = how, ""
 
 
 def _wait(child: int, seconds: float) -> int | None:
@@ -222,9 +222,10 @@ def _wait(child: int, seconds: float) -> int | None:
     return None
 
 
-def _child(command: Callable[[], object], folder: Path, limits: Limits, writer: int) -> None:
-    """Run a command within limits, say how it ended, and never return."""
-    said = "ended without a word"
+def _child(
+    commands: Mapping[str, Callable[[], object]], folder: Path, limits: Limits, writer: int
+) -> None:
+    """Run commands within limits, say of each how it ended, and never return."""
     try:
         os.chdir(folder / "here")
         tempfile.tempdir = str(folder / "temporary")
@@ -234,26 +235,31 @@ def _child(command: Callable[[], object], folder: Path, limits: Limits, writer: 
         most = _address_space() + limits.memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        said = _ending(command)
+        before = _listing(folder)
+        for name, command in commands.items():
+            kind, line = _ending(command)
+            if _listing(folder) != before:
+                kind = "left or changed a file"
+            os.write(writer, f"{json.dumps([name, kind, line])}\n".encode())
     finally:
-        os.write(writer, said.encode(errors="replace")[:60_000])
         os._exit(0)
 
 
-def _ending(command: Callable[[], object]) -> str:
+def _ending(command: Callable[[], object]) -> tuple[str, str]:
+    """How a command ends, and the line that it says."""
     try:
         command()
     except HwnasError as error:
         lines = str(error).splitlines()
         if len(lines) == 1 and 0 < len(lines[0]) < 1000:
-            return f"{REFUSED}\n{lines[0]}"
-        return f"refused in {len(lines)} lines of {len(str(error))} characters\n{str(error)[:300]}"
+            return REFUSED, lines[0]
+        return f"refused in {len(lines)} lines of {len(str(error))} characters", str(error)[:300]
     except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if "hwnas" in frame.filename] or frames
+        own = [frame for frame in frames if "hwnas" in frame.filename] or list(frames)
         place = f"{Path(own[-1].filename).name}:{own[-1].lineno}"
-        return f"{type(error).__name__} at {place}\n{str(error)[:300]}"
-    return FINE
+        return f"{type(error).__name__} at {place}", str(error)[:300]
+    return FINE, ""
 
 
 def _address_space() -> int:
@@ -302,8 +308,7 @@ def work(arguments: argparse.Namespace) -> None:
             outcomes.append(outcome)
             for command, ended in outcome.wrong.items():
                 print(
-                    f"{outcome.seed} {outcome.mutation}: {command} {ended} "
-                    f"{outcome.told[command]}",
+                    f"{outcome.seed} {outcome.mutation}: {command} {ended} {outcome.told[command]}",
                     flush=True,
                 )
     found = report(outcomes, time.monotonic() - began)

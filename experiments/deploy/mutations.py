@@ -18,16 +18,17 @@ from hwnas.deploy.checksums import render_sums, sha256
 __all__ = ["MUTATIONS", "mutate"]
 
 ODD_VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 3, 2**31, 2**63, 2**200, -(2**63), 1e308, -0.5, float("nan"), float("inf"),
-    "", "a", "../secret", "/etc/passwd", "\0", "\ud83d\ude00", "line\nline", "a" * 10_000, "model.onnx",
-    ".", [], [[]], ["../secret"], [0] * 1000, {}, {"schema": 1}, {"a": {"b": {}}},
+    None, True, -1, 0, 1, 3, 2**31, 2**63, 2**200, -(2**63), 1e308, -0.5, float("nan"),
+    float("inf"), "", "a", "../secret", "/etc/passwd", "\0", "\ud83d", "line\nline", "a" * 10_000,
+    "model.onnx", ".", [], [[]], ["../secret"], [0] * 1000, {}, {"schema": 1}, {"a": {"b": {}}},
 )  # fmt: skip
 ODD_NUMBERS = (-1, 0, 1, 2, 3, 7, 255, 2**16, 2**31 - 1, 2**31, 2**40, 2**62, -(2**63))
 OPERATORS = (
-    "Conv", "Relu", "Add", "Reshape", "Expand", "Tile", "Pad", "Resize", "Gather", "Loop", "If", "Scan",
-    "ConstantOfShape", "Range", "MatMul", "TopK", "NonZero", "Transpose", "Einsum", "Cast", "Nonsense",
-    "ConvTranspose", "MaxPool", "AveragePool", "Flatten", "Split", "Slice", "StringNormalizer", "LSTM",
-    "DequantizeLinear", "QLinearConv", "BatchNormalization", "GridSample", "SequenceAt", "OneHot",
+    "Conv", "Relu", "Add", "Reshape", "Expand", "Tile", "Pad", "Resize", "Gather", "Loop", "If",
+    "Scan", "ConstantOfShape", "Range", "MatMul", "TopK", "NonZero", "Transpose", "Einsum",
+    "Cast", "Nonsense", "ConvTranspose", "MaxPool", "AveragePool", "Flatten", "Split", "Slice",
+    "StringNormalizer", "LSTM", "DequantizeLinear", "QLinearConv", "BatchNormalization",
+    "GridSample", "SequenceAt", "OneHot",
 )  # fmt: skip
 
 
@@ -277,7 +278,8 @@ def _operators(model: Any, rng: random.Random) -> None:
     elif how == 2 and node.attribute:
         _spoil(rng.choice(node.attribute), rng)
     elif how == 3:
-        name = rng.choice(("axis", "group", "pads", "kernel_shape", "to", "value", "perm", "strides"))
+        names = ("axis", "group", "pads", "kernel_shape", "to", "value", "perm", "strides")
+        name = rng.choice(names)
         node.attribute.append(helper.make_attribute(name, rng.choice(ODD_NUMBERS[:11])))
     elif how == 4 and model.opset_import:
         model.opset_import[0].version = rng.choice((-1, 0, 1, 7, 13, 21, 99, 2**40))

@@ -30,6 +30,7 @@ from torch import Tensor
 from hwnas.deploy.checksums import inside, read_sums, sha256
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.export import TOLERANCE, relative_error
+from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.runtime import Session
@@ -152,7 +153,13 @@ class Bundle:
 
     @cached_property
     def _session(self) -> Session:
-        return RUNTIMES["onnxruntime"].load(self.onnx_file, Target(Device("cpu", "onnxruntime")))
+        session = RUNTIMES["onnxruntime"].load(self.onnx_file, Target(Device("cpu", "onnxruntime")))
+        if session.input_shape != self.preprocessing.input_shape:
+            raise ArtifactError(
+                f"{self.onnx_file} takes inputs of shape {session.input_shape} and the "
+                f"preprocessing gives {self.preprocessing.input_shape}"
+            )
+        return session
 
     def weights(self) -> dict[str, Tensor]:
         """The PyTorch weights, by name.
@@ -170,13 +177,20 @@ class Bundle:
 
         Raises:
             DataError: The images are not of that kind or there are none.
-            ArtifactError: The ONNX file is damaged.
+            ArtifactError: The ONNX file is damaged, or does not fit preprocessing and labels.
         """
         if len(images) == 0:
             raise DataError("no images were given; expected at least one")
         parts = [images[i : i + _BATCH] for i in range(0, len(images), _BATCH)]
+        session = self._session  # before all else: whether the images will fit
         inputs = (self.preprocessing(part).contiguous().numpy() for part in parts)
-        return np.concatenate([self._session.run(part) for part in inputs])
+        found = np.concatenate([session.run(part) for part in inputs])
+        if not self.outputs.fits(found.shape) or len(found) != len(images):
+            raise ArtifactError(
+                f"{self.onnx_file} gives outputs of shape {found.shape} for {len(images)} images; "
+                f"its labels expect {self.outputs.shape}"
+            )
+        return found
 
     def run(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[dict[str, Any]]:
         """What the network says about images.
@@ -258,8 +272,7 @@ class Bundle:
         try:
             onnx.checker.check_model(self.onnx_file, full_check=True)
         except Exception as error:  # ONNX's and protobuf's errors share no base but this
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ArtifactError(f"{self.onnx_file.name} is damaged: {reason}") from error
+            raise ArtifactError(f"{self.onnx_file.name} is damaged: {first_line(error)}") from error
         return "valid"
 
     def _check_golden(self) -> str:

@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional
 
+from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError, ConfigError, DataError
 
 __all__ = ["PILLOW_MODES", "OutputMeaning", "Preprocessing", "at_size"]
@@ -141,7 +142,7 @@ class Preprocessing:
                 f"there is no image {source}; give the path of an existing file"
             ) from None
         except Exception as error:  # damaged files make Pillow raise nearly anything
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             name = source if isinstance(source, Path) else "what was given"
             raise DataError(
                 f"{name} cannot be read as an image ({reason}); expected a PNG, JPEG or the like"
