@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.message import Message
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from hwnas.deploy.serve.limits import Refusal
 from hwnas.deploy.serve.metrics import CONTENT_TYPE, Metric, render
@@ -50,7 +50,12 @@ class Request:
     @property
     def path(self) -> str:
         """The address without its query."""
-        return urlsplit(self.target).path
+        return self.target.partition("?")[0]
+
+    @property
+    def query(self) -> dict[str, list[str]]:
+        """What stands after the question mark."""
+        return parse_qs(self.target.partition("?")[2], keep_blank_values=True)
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,7 @@ class Endpoints:
 
 
 def _wanted(request: Request) -> str:
-    query = parse_qs(urlsplit(request.target).query, keep_blank_values=True)
+    query = request.query
     wanted = query.pop("output", [_OUTPUTS[0]])[-1]
     if query or wanted not in _OUTPUTS:
         odd = next(iter(query), f"output={wanted}")

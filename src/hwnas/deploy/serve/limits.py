@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError, HwnasError
@@ -49,5 +50,5 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not value > 0:
-                raise ConfigError(f"{name} is {value}; expected more than 0")
+            if not 0 < value < math.inf:
+                raise ConfigError(f"{name} is {value}; expected more than 0, and an end")

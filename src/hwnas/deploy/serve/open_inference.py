@@ -103,7 +103,7 @@ def render_inference(
     answer = {"model_name": service.name, "model_version": "1", "outputs": [tensor]}
     if request.id is not None:
         answer["id"] = request.id
-    head = json.dumps(answer).encode()
+    head = json.dumps(answer, allow_nan=False).encode()
     if not request.binary:
         return head, {"Content-Type": "application/json"}
     headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(head))}
