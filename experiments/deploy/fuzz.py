@@ -7,6 +7,7 @@ verify`, `run` and `measure` call, in a forked process of its own with limits on
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import resource
@@ -227,6 +228,7 @@ def _child(
 ) -> None:
     """Run commands within limits, say of each how it ended, and never return."""
     try:
+        faulthandler.disable()  # pytest's would tell of crashes at length
         os.chdir(folder / "here")
         tempfile.tempdir = str(folder / "temporary")
         quiet = os.open(os.devnull, os.O_WRONLY)

@@ -23,7 +23,7 @@ def serve(
         float, typer.Option(min=0, help="A request waits so long for others to join it.")
     ] = 2.0,
     max_queue: Annotated[int, typer.Option(min=1, help="Images that may wait.")] = 128,
-    max_body_mb: Annotated[float, typer.Option(help="Size of a request.")] = 16,
+    max_body_mb: Annotated[int, typer.Option(min=1, help="Size of a request.")] = 16,
     max_connections: Annotated[int, typer.Option(min=1, help="Open at the same time.")] = 64,
     client_timeout: Annotated[
         float, typer.Option(help="Seconds that a client may take to send a request.")
@@ -39,7 +39,7 @@ def serve(
         out.print(f"try: curl --data-binary @image.png {server.url}/predict", soft_wrap=True)
 
     limits = Limits(
-        body_bytes=int(max_body_mb * 1e6),
+        body_bytes=max_body_mb * 10**6,
         waiting_images=max_queue,
         connections=max_connections,
         client_s=client_timeout,

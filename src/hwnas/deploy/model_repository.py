@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from pathlib import Path
@@ -62,7 +63,7 @@ def write_model_repository(
         ArtifactError: bundle.json does not say what the outputs are.
         StorageError: The folder cannot be written.
     """
-    if max_batch < 1 or not max_wait_ms >= 0:
+    if max_batch < 1 or not 0 <= max_wait_ms < math.inf:
         raise ConfigError(
             f"max_batch {max_batch}, max_wait_ms {max_wait_ms}: expected at least 1 and 0"
         )

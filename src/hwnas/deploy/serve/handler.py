@@ -77,7 +77,9 @@ class Handler(BaseHTTPRequestHandler):
         else:
             answer = endpoints.answer(request)
         self._send(answer)
-        self.server.count(endpoints.known(request.path), answer.status, time.perf_counter() - began)
+        self.server.count(endpoints.known(request.path), answer.status)
+        if self.command == "POST":
+            self.server.service.seconds.observe(time.perf_counter() - began)
 
     def _body(self) -> bytes:
         self.server.clients.receiving(self.connection)

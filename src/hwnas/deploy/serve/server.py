@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
+import torch
+
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.serve.clients import Clients
 from hwnas.deploy.serve.endpoints import Endpoints, error_answer
@@ -91,11 +93,9 @@ class BundleServer(ThreadingMixIn, TCPServer):
         self.service.close()
         return done
 
-    def count(self, path: str, status: int, seconds: float | None = None) -> None:
+    def count(self, path: str, status: int) -> None:
         """Count an answer."""
         self.service.requests.add(1, path, str(status))
-        if seconds is not None:
-            self.service.seconds.observe(seconds)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give a connection its thread, or send it away."""
@@ -165,6 +165,7 @@ def serve(
         ConfigError: It cannot listen there.
         DeviceError: This machine has fewer cores than threads are wanted.
     """
+    torch.set_num_threads(1)  # images are prepared by many threads already
     with _first_signal() as wait:
         service = Service(bundle, settings, limits, name)
         try:

@@ -78,7 +78,9 @@ class Service:
         self.requests = Counter(
             "hwnas_requests_total", "Requests that were answered.", ("path", "status")
         )
-        self.seconds = Histogram("hwnas_request_seconds", "From a request to its answer.", _SECONDS)
+        self.seconds = Histogram(
+            "hwnas_request_seconds", "From the head of a POST to its answer.", _SECONDS
+        )
         self._images = Counter("hwnas_images_total", "Images that the network has seen.")
         self._run_seconds = Histogram(
             "hwnas_run_seconds", "The network alone, a batch at a time.", _SECONDS
