@@ -416,6 +416,20 @@ def test_a_folder_that_is_no_bundle(hwnas: Command, tmp_path: Path, command: str
     hwnas(command, tmp_path / "none", *image).refused("is no bundle")
 
 
+def test_what_cannot_be_served(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+    bundle = min((finished / "bundles").iterdir())
+    hwnas("serve", tmp_path).refused("is no bundle")
+    hwnas("serve", bundle, "--host", "no.such.host.invalid").refused("cannot listen", "--host")
+    hwnas("serve", bundle, "--port", 70000).refused("--port")
+    hwnas("serve", bundle, "--threads", 1000).refused("1000 threads")
+    hwnas("serve", bundle, "--max-body-mb", 0).refused("--max-body-mb")
+    hwnas("serve", bundle, "--client-timeout", "nan").refused("client_s is nan")
+    hwnas("serve", bundle, "--max-wait-ms", "inf").refused("max_wait_ms inf")
+    hwnas("serve", bundle, "--name", "a/b").refused("cannot be a model's name")
+    flip(bundle / "model.onnx")
+    hwnas("serve", bundle).refused("model.onnx", "SHA-256")
+
+
 def test_what_is_no_image(hwnas: Command, finished: Path, tmp_path: Path) -> None:
     bundle = min((finished / "bundles").iterdir())
     hwnas("run", bundle, tmp_path / "none.png").refused("there is no image")

@@ -140,6 +140,16 @@ def test_export(hwnas: Command, finished: Path, tmp_path: Path) -> None:
     assert other["id"] == Bundle.load(out).architecture.id
 
 
+def test_export_for_an_inference_server(hwnas: Command, finished: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    answer = hwnas("export", finished, "--out", tmp_path / "out", "--triton-repository", models)
+    assert answer.status == 0
+    [model] = models.iterdir()
+    assert model.name == Bundle.load(tmp_path / "out").description["id"]
+    assert (model / "config.pbtxt").is_file()
+    assert f"{model}: for Triton" in answer.out
+
+
 def test_verify(hwnas: Command, bundle: Bundle) -> None:
     answer = hwnas("verify", bundle.folder)
     assert answer.status == 0

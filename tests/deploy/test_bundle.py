@@ -118,6 +118,31 @@ def test_a_description_that_makes_no_sense_is_refused(
         Bundle.load(folder)
 
 
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda d: d["preprocessing"].update(height=9), r"takes inputs of shape \(1, 8, 8\)"),
+        (
+            lambda d: d["preprocessing"].update(channels=3, mean=[0.5] * 3, std=[0.5] * 3),
+            r"the preprocessing gives \(3, 8, 8\)",
+        ),
+        (lambda d: d["outputs"].update(labels=list("abc")), r"labels expect \(N, 3\)"),
+        (
+            lambda d: d["outputs"].update(kind="pixel_class_scores"),
+            r"labels expect \(N, 10, H, W\)",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_network_is_refused(
+    folder: Path, digits: NDArray[np.uint8], change: Callable[[dict[str, Any]], object], part: str
+) -> None:
+    edit(folder, change)
+    with pytest.raises(ArtifactError, match=part):
+        Bundle.load(folder).verify()
+    with pytest.raises(ArtifactError, match=part):
+        Bundle.load(folder).run(digits[:1])
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 1}', "[" * 100_000])
 def test_a_damaged_description_is_refused(folder: Path, text: str) -> None:
     (folder / "bundle.json").write_text(text)

@@ -1,6 +1,6 @@
 """The command line: each command reads its arguments, calls one function and prints."""
 
-from hwnas.cli import bench, cascades, check, devices, fronts, networks, runs, sweep
+from hwnas.cli import bench, cascades, check, devices, fronts, networks, runs, serving, sweep
 from hwnas.cli.app import app, main
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "main",
     "networks",
     "runs",
+    "serving",
     "sweep",
 ]

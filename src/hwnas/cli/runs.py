@@ -126,16 +126,24 @@ def export(
     target: Annotated[
         str | None, typer.Option(help="A target that the run was specialised for.")
     ] = None,
+    triton_repository: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also add it to a model repository of Triton Server."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Copy the bundle of one winner out of a run, making it first if need be."""
+    from hwnas.deploy.model_repository import write_model_repository
     from hwnas.experiment import export
 
     bundle = export(run, to, pick, max_latency_ms, target)
+    model = write_model_repository(bundle, triton_repository) if triton_repository else None
     if as_json:
         print_json(bundle.description)
         return
     out.print(f"{to}: network {bundle.description['id']}, verified", soft_wrap=True, markup=False)
+    if model is not None:
+        out.print(f"{model}: for Triton Inference Server", soft_wrap=True, markup=False)
     out.print(f"next: hwnas run {to} image.png", soft_wrap=True, markup=False)
 
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import ConfigError
 
@@ -136,7 +137,7 @@ def outputs_of(network: nn.Module, images: Tensor) -> NDArray[Any]:
     try:
         outputs = network(images)
     except (RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise ConfigError(
             f"{name} does not take inputs of shape {tuple(images.shape)}: {reason}"
         ) from error

@@ -31,6 +31,7 @@ from torch import Tensor
 from hwnas.deploy.agreement import relative_error
 from hwnas.deploy.artifact import Artifact
 from hwnas.deploy.checksums import inside, read_sums, sha256
+from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.runtime import Session
@@ -177,7 +178,14 @@ class Bundle:
         return self._loaded(self.artifacts[0])
 
     def _loaded(self, artifact: Artifact) -> Session:
-        return RUNTIMES[artifact.runtime].load(inside(self.folder, artifact.file), artifact.target)
+        file = inside(self.folder, artifact.file)
+        session = RUNTIMES[artifact.runtime].load(file, artifact.target)
+        if session.input_shape != self.preprocessing.input_shape:
+            raise ArtifactError(
+                f"{file} takes inputs of shape {session.input_shape} and the preprocessing gives "
+                f"{self.preprocessing.input_shape}"
+            )
+        return session
 
     def weights(self) -> dict[str, Tensor]:
         """The PyTorch weights, by name.
@@ -195,7 +203,7 @@ class Bundle:
 
         Raises:
             DataError: The images are not of that kind or there are none.
-            ArtifactError: The ONNX file is damaged.
+            ArtifactError: The ONNX file is damaged, or does not fit preprocessing and labels.
         """
         return self._outputs(self._session, images)
 
@@ -204,7 +212,13 @@ class Bundle:
             raise DataError("no images were given; expected at least one")
         parts = [images[i : i + _BATCH] for i in range(0, len(images), _BATCH)]
         inputs = (self.preprocessing(part).contiguous().numpy() for part in parts)
-        return np.concatenate([session.run(part) for part in inputs])
+        found = np.concatenate([session.run(part) for part in inputs])
+        if not self.outputs.fits(found.shape) or len(found) != len(images):
+            raise ArtifactError(
+                f"the network of {self.folder} gives outputs of shape {found.shape} for "
+                f"{len(images)} images; its labels expect {self.outputs.shape}"
+            )
+        return found
 
     def run(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[dict[str, Any]]:
         """What the network says about images.
@@ -299,8 +313,7 @@ class Bundle:
         try:
             onnx.checker.check_model(inside(self.folder, artifact.file), full_check=True)
         except Exception as error:  # ONNX's and protobuf's errors share no base but this
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ArtifactError(f"{artifact.file} is damaged: {reason}") from error
+            raise ArtifactError(f"{artifact.file} is damaged: {first_line(error)}") from error
         return "valid"
 
     def _check_golden(self, artifact: Artifact) -> str:

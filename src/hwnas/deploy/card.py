@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hwnas.deploy.card_header import card_header
 from hwnas.deploy.io import PILLOW_MODES
 
 __all__ = ["card"]
@@ -25,9 +26,11 @@ _NO_LICENCE = "none was stated; the terms of the data that it was trained on app
 
 
 def card(description: Mapping[str, Any]) -> str:
-    """Markdown for people, from the contents of bundle.json."""
+    """Markdown for people, with a head for model hubs, from the contents of bundle.json."""
     return "\n".join(
         [
+            *card_header(description),
+            "",
             f"# Network {description['id']}",
             "",
             _summary(description),

@@ -26,6 +26,7 @@ from hwnas.deploy.catalogue import versions
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.divergence import Divergence, first_divergence
 from hwnas.deploy.exporters import INPUT, OPSET, OUTPUT, Exporter, to_onnx
+from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.errors import ArtifactError
@@ -128,7 +129,7 @@ def _save(model: Any, path: Path, name: str) -> None:
     try:
         onnx.checker.check_model(path, full_check=True)
     except onnx.checker.ValidationError as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise ArtifactError(f"the exported {name} is not valid: {reason}") from error
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from hwnas.deploy.first_line import first_line
 from hwnas.deploy.operators import name_nodes
 from hwnas.errors import ArtifactError
 
@@ -103,7 +104,7 @@ def _torchscript(network: nn.Module, batch: torch.Tensor) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first_line(error)
 
 
 def _without_notes(model: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional
 
+from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError, ConfigError, DataError
 
 __all__ = ["PILLOW_MODES", "OutputMeaning", "Preprocessing", "at_size"]
@@ -115,8 +116,11 @@ class Preprocessing:
             batch, (self.height, self.width), mode="bilinear", antialias=shrinks
         )
 
-    def read_image(self, path: Path) -> NDArray[np.uint8]:
+    def read_image(self, source: Path | BinaryIO) -> NDArray[np.uint8]:
         """Read an image file in its own size, upright, with the channels that the network expects.
+
+        Args:
+            source: Its path, or the open file.
 
         Returns:
             uint8 (H, W, channels).
@@ -130,17 +134,18 @@ class Preprocessing:
                 "give it an array instead"
             )
         try:
-            with Image.open(path) as image:
+            with Image.open(source) as image:
                 upright = ImageOps.exif_transpose(image)
                 pixels = np.array(upright.convert(PILLOW_MODES[self.channels]))
         except FileNotFoundError:
             raise DataError(
-                f"there is no image {path}; give the path of an existing file"
+                f"there is no image {source}; give the path of an existing file"
             ) from None
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        except Exception as error:  # damaged files make Pillow raise nearly anything
+            reason = first_line(error)
+            name = source if isinstance(source, Path) else "what was given"
             raise DataError(
-                f"{path} cannot be read as an image ({reason}); expected a PNG, JPEG or the like"
+                f"{name} cannot be read as an image ({reason}); expected a PNG, JPEG or the like"
             ) from error
         return pixels.reshape(*pixels.shape[:2], self.channels)
 

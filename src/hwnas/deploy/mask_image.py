@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,11 @@ from PIL import Image
 from hwnas.atomic import replacing
 from hwnas.errors import ConfigError
 
-__all__ = ["write_mask"]
+__all__ = ["mask_png", "write_mask"]
 
 
 def write_mask(path: Path, mask: NDArray[np.uint8]) -> None:
-    """Write a mask as a PNG of the mode ``P``, with the colours of Pascal VOC.
-
-    ``numpy.asarray(PIL.Image.open(path))`` gives the mask again.
+    """Write a mask as `mask_png` has it.
 
     Args:
         path: Of the file, ending in ``.png``; replaced if it is there.
@@ -29,10 +28,23 @@ def write_mask(path: Path, mask: NDArray[np.uint8]) -> None:
     """
     if path.suffix.lower() != ".png":
         raise ConfigError(f"a mask is written as PNG, but the file is {path}; end it in .png")
+    with replacing(path) as temporary:
+        temporary.write_bytes(mask_png(mask))
+
+
+def mask_png(mask: NDArray[np.uint8]) -> bytes:
+    """A PNG of the mode ``P``, with the colours of Pascal VOC.
+
+    ``numpy.asarray(PIL.Image.open(path))`` gives the mask again.
+
+    Args:
+        mask: uint8 (H, W), classes.
+    """
     image = Image.fromarray(mask)
     image.putpalette(_palette())
-    with replacing(path) as temporary:
-        image.save(temporary, format="PNG")
+    file = io.BytesIO()
+    image.save(file, format="PNG")
+    return file.getvalue()
 
 
 def _palette() -> bytes:

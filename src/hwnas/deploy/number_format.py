@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.atomic import replacing
+from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError
 
 __all__ = ["number_format", "to_float16"]
@@ -59,7 +60,7 @@ def to_float16(source: Path, to: Path) -> Path:
                 half = convert_float_to_float16(model, keep_io_types=True)
             OnnxModel(half).topological_sort()  # its casts come last
         except Exception as error:  # it raises whatever it meets
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             raise ArtifactError(f"{source} cannot be converted to fp16: {reason}") from error
         temporary.write_bytes(half.SerializeToString())
     return to
@@ -73,5 +74,5 @@ def _read(model: Path) -> Any:
     try:
         return onnx.load(model)
     except Exception as error:  # protobuf's errors share no base but this
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise ArtifactError(f"{model} is not an ONNX file: {reason}") from error

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hwnas.deploy.first_line import first_line
 from hwnas.deploy.operators import foreign, in_words
 from hwnas.errors import ArtifactError, UnsupportedOperator
 
@@ -74,16 +75,21 @@ class OnnxModule(nn.Module):
             ArtifactError: The file is missing or damaged.
             UnsupportedOperator: It holds operators that are not known; all are named.
         """
-        import onnx
-        from onnx import numpy_helper
-
         if not path.is_file():
             raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
         try:
-            graph = onnx.load(path).graph
-        except Exception as error:  # protobuf's errors share no base but this
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ArtifactError(f"{path} is not an ONNX file: {reason}") from error
+            return cls._read(path)
+        except ArtifactError:
+            raise
+        except Exception as error:  # those of protobuf and onnx share no base but this
+            raise ArtifactError(f"{path} is not a whole ONNX file: {first_line(error)}") from error
+
+    @classmethod
+    def _read(cls, path: Path) -> OnnxModule:
+        import onnx
+        from onnx import numpy_helper
+
+        graph = onnx.load(path).graph
         constants = {
             each.name: torch.from_numpy(np.array(numpy_helper.to_array(each)))
             for each in graph.initializer

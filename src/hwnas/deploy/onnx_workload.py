@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError
 from hwnas.search_spaces import Operator, OperatorKind, StepTable, TensorSpec, Workload
 from hwnas.search_spaces.workload import flag_dead
@@ -103,7 +104,7 @@ def read_workload(
     except ArtifactError:
         raise
     except Exception as error:  # protobuf's and onnx's errors share no base but this
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise ArtifactError(f"{path} is not an ONNX file: {reason}") from error
     return _Reader(path, graph).read()
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.atomic import replacing
+from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError
 
 __all__ = ["Int8Quantizer", "Unit", "quantize_int8", "random_batches"]
@@ -130,7 +131,7 @@ class Int8Quantizer:
         try:
             yield
         except Exception as error:  # ONNX Runtime's tools raise whatever they meet
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             raise ArtifactError(f"{self._source} cannot be quantised to int8: {reason}") from error
 
 

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.device import FORMATS, Target
+from hwnas.deploy.first_line import first_line
 from hwnas.deploy.number_format import number_format, to_float16
+from hwnas.deploy.onnx_graph import check_graph
 from hwnas.deploy.operators import refused
 from hwnas.deploy.quantize import quantize_int8, random_batches
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
@@ -93,8 +95,9 @@ class OnnxSession:
     """
 
     def __init__(self, path: Path, batch: int, threads: int, profile: Path | None = None) -> None:
+        check_graph(path)
         self._session = _open(path, threads, profile)
-        self._threads = threads
+        self._path, self._threads = path, threads
         self._input, self._input_shape = _image_input(self._session, path, batch)
 
     @property
@@ -113,8 +116,15 @@ class OnnxSession:
         }
 
     def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
-        """The first output (N, ...) of float32 inputs (N, *input_shape)."""
-        outputs: NDArray[Any] = self._session.run(None, {self._input: batch})[0]
+        """The first output (N, ...) of float32 inputs (N, *input_shape).
+
+        Raises:
+            ArtifactError: The file cannot compute them.
+        """
+        try:
+            outputs: NDArray[Any] = self._session.run(None, {self._input: batch})[0]
+        except Exception as error:  # ONNX Runtime's own errors share no base but this
+            raise ArtifactError(f"{self._path} cannot be run: {first_line(error)}") from error
         return outputs
 
     def end_profile(self) -> Path:
@@ -140,14 +150,12 @@ def _open(path: Path, threads: int, profile: Path | None) -> Any:
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = os.fspath(profile)
-    if not path.is_file():
-        raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
     try:
         return onnxruntime.InferenceSession(
             os.fspath(path), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # ONNX Runtime's own errors share no base but this
-        raise refused(path, "ONNX Runtime", str(error).splitlines()[0]) from error
+        raise refused(path, "ONNX Runtime", first_line(error)) from error
 
 
 def _image_input(session: Any, path: Path, batch: int) -> tuple[str, tuple[int, ...]]:

@@ -13,8 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from hwnas.deploy.device import FORMATS, Target
+from hwnas.deploy.first_line import first_line
 from hwnas.deploy.onnx_module import OnnxModule
 from hwnas.deploy.runtimes.checks import check_usable
+from hwnas.errors import ArtifactError
 
 __all__ = ["PyTorch", "PyTorchSession"]
 
@@ -63,7 +65,7 @@ class PyTorchSession:
 
     def __init__(self, path: Path, threads: int, channels_last: bool) -> None:
         self._module = OnnxModule.load(path).eval()
-        self._threads = threads
+        self._path, self._threads = path, threads
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         if channels_last:
             self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -81,14 +83,21 @@ class PyTorchSession:
 
     @torch.inference_mode()
     def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
-        """The output (N, ...) of float32 inputs (N, *input_shape)."""
+        """The output (N, ...) of float32 inputs (N, *input_shape).
+
+        Raises:
+            ArtifactError: The file cannot compute them.
+        """
         before = torch.get_num_threads()
         if before != self._threads:
             torch.set_num_threads(self._threads)
         images = torch.from_numpy(batch)
         if images.dim() == 4:
             images = images.contiguous(memory_format=self._format)
-        outputs: NDArray[Any] = self._module(images).numpy()
+        try:
+            outputs: NDArray[Any] = self._module(images).numpy()
+        except Exception as error:  # each operator has its own ways to fail on what it is given
+            raise ArtifactError(f"{self._path} cannot be run: {first_line(error)}") from error
         if before != self._threads:
             torch.set_num_threads(before)
         return outputs

@@ -1,0 +1,52 @@
+"""The command that serves a bundle over HTTP."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated
+
+import typer
+
+from hwnas.cli.app import BundlePath, app, fail, out
+
+__all__ = ["serve"]
+
+
+@app.command()
+def serve(
+    bundle: BundlePath,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    threads: Annotated[int, typer.Option(min=1, help="Of ONNX Runtime.")] = 1,
+    max_batch: Annotated[int, typer.Option(min=1, help="Images run at once.")] = 8,
+    max_wait_ms: Annotated[
+        float, typer.Option(min=0, help="A request waits so long for others to join it.")
+    ] = 2.0,
+    max_queue: Annotated[int, typer.Option(min=1, help="Images that may wait.")] = 128,
+    max_body_mb: Annotated[int, typer.Option(min=1, help="Size of a request.")] = 16,
+    max_connections: Annotated[int, typer.Option(min=1, help="Open at the same time.")] = 64,
+    client_timeout: Annotated[
+        float, typer.Option(help="Seconds that a client may take to send a request.")
+    ] = 30,
+    name: Annotated[str | None, typer.Option(help="Of the model, in addresses.")] = None,
+) -> None:
+    """Answer requests over HTTP, batched; for trying a bundle out, and as an example."""
+    from hwnas.deploy.bundle import Bundle
+    from hwnas.deploy.serve import BatchSettings, BundleServer, Limits, serve
+
+    def started(server: BundleServer) -> None:
+        out.print(f"{bundle}: network {server.service.name} at {server.url}", soft_wrap=True)
+        out.print(f"try: curl --data-binary @image.png {server.url}/predict", soft_wrap=True)
+
+    limits = Limits(
+        body_bytes=max_body_mb * 10**6,
+        waiting_images=max_queue,
+        connections=max_connections,
+        client_s=client_timeout,
+    )
+    settings = BatchSettings(max_batch, max_wait_ms, threads)
+    ended_by = serve(
+        Bundle.load(bundle), settings, limits, host=host, port=port, name=name, started=started
+    )
+    if ended_by == signal.SIGINT:
+        fail("interrupted; all that was asked is answered", 130)

@@ -1,0 +1,8 @@
+"""A small HTTP server for a bundle: batches requests, counts them, and keeps its limits."""
+
+from hwnas.deploy.serve.batching import Batcher
+from hwnas.deploy.serve.limits import Limits, Refusal
+from hwnas.deploy.serve.server import BundleServer, serve
+from hwnas.deploy.serve.service import BatchSettings, Service
+
+__all__ = ["BatchSettings", "Batcher", "BundleServer", "Limits", "Refusal", "Service", "serve"]

@@ -1,0 +1,169 @@
+"""Which address is answered how; knows requests and answers, but no sockets."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.message import Message
+from typing import Any
+from urllib.parse import parse_qs
+
+from hwnas.deploy.serve.limits import Refusal
+from hwnas.deploy.serve.metrics import CONTENT_TYPE, Metric, render
+from hwnas.deploy.serve.open_inference import (
+    HEADER_LENGTH,
+    metadata,
+    read_inference,
+    render_inference,
+)
+from hwnas.deploy.serve.service import Service
+from hwnas.errors import DataError
+
+__all__ = ["Answer", "Endpoints", "Request", "error_answer"]
+
+_JSON = "application/json"
+_PIXELS = "application/octet-stream"
+_FORM = "application/x-www-form-urlencoded"  # what curl calls any file
+_ABOUT = {"name": "hwnas", "extensions": ["binary_tensor_data"]}
+_OUTPUTS = ("meaning", "numbers", "mask")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client wants.
+
+    Attributes:
+        method: ``"GET"``, ``"POST"``, ...
+        target: The address with its query.
+        headers: By name, in any case.
+        body: As it came.
+    """
+
+    method: str
+    target: str
+    headers: Message = field(default_factory=Message)
+    body: bytes = b""
+
+    @property
+    def path(self) -> str:
+        """The address without its query."""
+        return self.target.partition("?")[0]
+
+    @property
+    def query(self) -> dict[str, list[str]]:
+        """What stands after the question mark."""
+        return parse_qs(self.target.partition("?")[2], keep_blank_values=True)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client gets."""
+
+    body: bytes
+    headers: Mapping[str, str]
+    status: int = 200
+
+
+def error_answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+    """An error as one line of JSON, as the Open Inference Protocol wants it."""
+    return _json({"error": " ".join(message.split())}, status, headers)
+
+
+class Endpoints:
+    """All that is answered for a service.
+
+    Args:
+        service: Answers what is about images.
+        metrics: What is shown beside the service's own.
+        ready: Whether new requests are welcome.
+    """
+
+    def __init__(
+        self, service: Service, metrics: Sequence[Metric], ready: Callable[[], bool]
+    ) -> None:
+        self._service, self._metrics, self._ready = service, metrics, ready
+        model = f"/v2/models/{service.name}"
+        self._pages: dict[str, tuple[str, Callable[[Request], Answer]]] = {
+            "/health": ("GET", self._health),
+            "/metrics": ("GET", self._show_metrics),
+            "/predict": ("POST", self._predict),
+            "/v2": (
+                "GET",
+                lambda _: _json({"name": "hwnas", "extensions": ["binary_tensor_data"]}),
+            ),
+            "/v2/health/live": ("GET", lambda _: _json({"live": True})),
+            "/v2/health/ready": ("GET", self._health),
+            model: ("GET", lambda _: _json(metadata(service))),
+            f"{model}/ready": ("GET", self._health),
+            f"{model}/infer": ("POST", self._infer),
+        }
+
+    def known(self, path: str) -> str:
+        """The path where there is something, or else ``other``; so that there are few of them."""
+        return path if path in self._pages else "other"
+
+    def answer(self, request: Request) -> Answer:
+        """Answer a request; errors are answers, too."""
+        try:
+            return self._page(request)(request)
+        except Refusal as error:
+            return error_answer(error.status, str(error), error.headers)
+        except DataError as error:
+            return error_answer(400, str(error))
+        except Exception as error:  # the server goes on, and its log says where it was
+            traceback.print_exc(file=sys.stderr)
+            return error_answer(500, str(error) or type(error).__name__)
+
+    def _page(self, request: Request) -> Callable[[Request], Answer]:
+        if request.path not in self._pages:
+            raise Refusal(404, f"nothing is at {request.path}; there are {', '.join(self._pages)}")
+        method, page = self._pages[request.path]
+        if request.method != method:
+            raise Refusal(405, f"{request.path} takes {method}, not {request.method}", Allow=method)
+        return page
+
+    def _health(self, request: Request) -> Answer:
+        if not self._ready():
+            raise Refusal(503, "the server is ending", Retry_After="5")
+        return _json({"ready": True, "model": self._service.name})
+
+    def _show_metrics(self, request: Request) -> Answer:
+        text = render([*self._service.metrics, *self._metrics])
+        return Answer(text.encode(), {"Content-Type": CONTENT_TYPE})
+
+    def _predict(self, request: Request) -> Answer:
+        wanted = _wanted(request)
+        kind = request.headers.get("Content-Type", "image/*").partition(";")[0].strip().lower()
+        if kind == _PIXELS:
+            images = self._service.read_pixels(request.body)
+        elif kind.startswith("image/") or kind == _FORM:
+            images = self._service.read_file(request.body)
+        else:
+            raise Refusal(415, f"the body is {kind}; expected image/png, image/jpeg or {_PIXELS}")
+        if wanted == "mask":
+            return Answer(self._service.mask(images), {"Content-Type": "image/png"})
+        if wanted == "numbers":
+            return _json({"outputs": self._service.outputs(images).tolist()})
+        return _json({"predictions": self._service.describe(images)})
+
+    def _infer(self, request: Request) -> Answer:
+        inference = read_inference(request.body, request.headers.get(HEADER_LENGTH), self._service)
+        outputs = self._service.outputs(inference.images)
+        return Answer(*render_inference(inference, outputs, self._service))
+
+
+def _wanted(request: Request) -> str:
+    query = request.query
+    wanted = query.pop("output", [_OUTPUTS[0]])[-1]
+    if query or wanted not in _OUTPUTS:
+        odd = next(iter(query), f"output={wanted}")
+        raise Refusal(400, f"the query has {odd!r}; expected output={', '.join(_OUTPUTS)}")
+    return wanted
+
+
+def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return Answer(f"{text}\n".encode(), {"Content-Type": _JSON, **(headers or {})}, status)

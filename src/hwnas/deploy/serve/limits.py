@@ -1,0 +1,54 @@
+"""What a server lets clients do, and how it says no."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hwnas.errors import ConfigError, HwnasError
+
+__all__ = ["Limits", "Refusal"]
+
+
+class Refusal(HwnasError):
+    """A request is not answered as it was meant to be.
+
+    Attributes:
+        status: HTTP's number for the reason.
+        headers: To be sent with it.
+    """
+
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """So that no client can take all memory, threads or time.
+
+    Attributes:
+        body_bytes: Of a request.
+        pixels: Of an image file, once it is decoded.
+        mask_bytes: Of the class scores that a mask is made from.
+        waiting_images: In the queue; who comes then is asked to come again.
+        connections: Open at the same time.
+        client_s: A client may take so long to send a request, or to take an answer.
+        answer_s: A request may wait so long for the network.
+        drain_s: Requests that are under way get so long when the server ends.
+    """
+
+    body_bytes: int = 16 * 2**20
+    pixels: int = 25_000_000
+    mask_bytes: int = 512 * 2**20
+    waiting_images: int = 128
+    connections: int = 64
+    client_s: float = 30.0
+    answer_s: float = 60.0
+    drain_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 < value < math.inf:
+                raise ConfigError(f"{name} is {value}; expected more than 0, and an end")

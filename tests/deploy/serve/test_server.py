@@ -1,0 +1,401 @@
+"""What a client of `hwnas serve` gets, over real connections."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from hwnas.deploy import Bundle
+from hwnas.deploy.serve import BatchSettings, BundleServer, Limits, Service
+from hwnas.errors import ArtifactError, ConfigError
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+Serving = Callable[..., Any]
+Images = NDArray[np.uint8]
+
+
+@pytest.fixture
+def server(serving: Serving, packed: Bundle) -> Iterator[tuple[BundleServer, Any]]:
+    with serving(packed) as found:
+        yield found
+
+
+@pytest.fixture
+def client(server: tuple[BundleServer, Any]) -> Any:
+    return server[1]
+
+
+def test_an_image_file_gets_what_hwnas_run_says(client: Any, packed: Bundle, png: Path) -> None:
+    for kind in ("image/png", "application/x-www-form-urlencoded"):
+        answer = client.post("/predict", png.read_bytes(), kind)
+        assert answer.status == 200
+        assert answer.json == {"predictions": packed.run([png])}
+    photograph = io.BytesIO()
+    Image.open(png).save(photograph, "JPEG")
+    assert client.post("/predict", photograph.getvalue(), "image/jpeg").status == 200
+
+
+def test_raw_pixels_get_meaning_or_numbers(client: Any, packed: Bundle, digits: Images) -> None:
+    answer = client.post("/predict", digits[:3].tobytes())
+    said = [each["label"] for each in answer.json["predictions"]]
+    assert said == [each["label"] for each in packed.run(digits[:3])]
+    numbers = client.post("/predict?output=numbers", digits[:3].tobytes()).json["outputs"]
+    assert np.allclose(numbers, packed.predict(digits[:3]), atol=1e-4)
+
+
+def inference(images: Images, **more: Any) -> dict[str, Any]:
+    tensor = {"name": "images", "datatype": "UINT8", "shape": list(images.shape)}
+    return {"inputs": [{**tensor, "data": images.tolist()}], **more}
+
+
+def test_the_open_inference_protocol(client: Any, packed: Bundle, digits: Images) -> None:
+    model = f"/v2/models/{packed.description['id']}"
+    assert client.get("/v2/health/live").status == client.get("/v2/health/ready").status == 200
+    assert client.get(f"{model}/ready").status == 200
+    about = client.get(model).json
+    assert about["inputs"] == [{"name": "images", "datatype": "UINT8", "shape": [-1, 8, 8, 1]}]
+    body = json.dumps(inference(digits[:2], id="mine")).encode()
+    answer = client.post(f"{model}/infer", body, "application/json").json
+    (outputs,) = answer["outputs"]
+    assert (answer["id"], answer["model_name"]) == ("mine", packed.description["id"])
+    assert (outputs["name"], outputs["datatype"], outputs["shape"]) == ("outputs", "FP32", [2, 10])
+    expected = packed.predict(digits[:2])
+    assert np.allclose(outputs["data"], expected.reshape(-1), atol=1e-4)
+
+
+def test_its_binary_tensors(client: Any, packed: Bundle, digits: Images) -> None:
+    raw = digits[:2].tobytes()
+    request = inference(digits[:2], parameters={"binary_data_output": True})
+    del request["inputs"][0]["data"]
+    request["inputs"][0]["parameters"] = {"binary_data_size": len(raw)}
+    head = json.dumps(request).encode()
+    path = f"/v2/models/{packed.description['id']}/infer"
+    length = {HEADER_LENGTH.replace("-", "_"): str(len(head))}
+    answer = client.ask("POST", path, head + raw, **length)
+    end = int(answer.headers[HEADER_LENGTH])
+    (outputs,) = json.loads(answer.body[:end])["outputs"]
+    assert outputs["parameters"] == {"binary_data_size": len(answer.body) - end}
+    found = np.frombuffer(answer.body[end:], "<f4").reshape(outputs["shape"])
+    assert np.allclose(found, packed.predict(digits[:2]), atol=1e-4)
+    for wrong in ("-1", "x", str(10**9)):
+        bad = client.ask("POST", path, head + raw, **{HEADER_LENGTH.replace("-", "_"): wrong})
+        bad.refused(400, HEADER_LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"inputs": []}, "one input"),
+        ({"inputs": 3}, "one input"),
+        ({"parameters": 3}, "one input"),
+        ({"name": "pixels"}, "'images' of UINT8 ['N', 8, 8, 1]"),
+        ({"datatype": "FP32"}, "UINT8"),
+        ({"shape": [2, 1, 8, 8]}, "expected"),
+        ({"shape": [3, 8, 8, 1]}, "2 images were sent, and the shape says 3"),
+        ({"data": [[256] * 64] * 2}, "whole numbers from 0 to 255"),
+        ({"data": [[1], [1, 2]]}, "whole numbers"),
+        ({"data": None}, "whole numbers"),
+        ({"data": [1, 2]}, "a multiple of 64"),
+        ({"parameters": {"binary_data_size": 5}}, "binary_data_size is 5; 0 bytes follow"),
+    ],
+)
+def test_inferences_that_make_no_sense(
+    client: Any, packed: Bundle, digits: Images, change: dict[str, Any], part: str
+) -> None:
+    request = inference(digits[:2])
+    own = {"name", "datatype", "shape", "data"}
+    if own & set(change) or isinstance(change.get("parameters"), dict):
+        request["inputs"][0].update(change)
+    else:
+        request.update(change)
+    path = f"/v2/models/{packed.description['id']}/infer"
+    client.post(path, json.dumps(request).encode(), "application/json").refused(400, part)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b"\xff", b"3"])
+def test_inferences_that_are_no_json(client: Any, packed: Bundle, body: bytes) -> None:
+    client.post(f"/v2/models/{packed.description['id']}/infer", body).refused(400, "no inference")
+
+
+def test_masks(serving: Serving, masks_bundle: Bundle, digits: Images, png: Path) -> None:
+    with serving(masks_bundle, Limits(mask_bytes=20 * 14 * 8)) as (_, client):
+        answer = client.post("/predict?output=mask", png.read_bytes(), "image/png")
+        assert answer.headers["Content-Type"] == "image/png"
+        mask = np.asarray(Image.open(io.BytesIO(answer.body)))
+        assert np.array_equal(mask, masks_bundle.masks([png])[0])
+        (said,) = client.post("/predict", digits[:1].tobytes()).json["predictions"]
+        assert set(said["shares"]) == {"paper", "ink"}
+        several = client.post("/predict?output=mask", digits[:2].tobytes())
+        several.refused(400, "made of one")
+        large = io.BytesIO()
+        Image.new("L", (21, 14)).save(large, "PNG")
+        much = client.post("/predict?output=mask", large.getvalue(), "image/png")
+        much.refused(413, "too much memory")
+
+
+def test_bad_input_is_one_line_and_the_connection_stays(client: Any, digits: Images) -> None:
+    client.post("/predict", b"text", "image/png").refused(400, "no image", "PNG or JPEG")
+    client.post("/predict", b"", "image/png").refused(400, "no image")
+    client.post("/predict", b"12345").refused(400, "5 bytes", "8 x 8 x 1")
+    client.post("/predict", b"").refused(400, "0 bytes")
+    client.post("/predict", b"{}", "application/json").refused(415, "application/json")
+    client.post("/predict?output=maks", digits[0].tobytes()).refused(400, "output=maks")
+    client.post("/predict?mask=1", digits[0].tobytes()).refused(400, "'mask'")
+    client.post("/predict?output=mask", digits[0].tobytes()).refused(400, "makes no masks")
+    client.get("/predict").refused(405, "takes POST")
+    client.post("/health", b"").refused(405, "takes GET")
+    client.get("/nothing").refused(404, "/predict")
+    assert client.get("/predict").headers["Allow"] == "POST"
+    assert client.post("/predict", digits[0].tobytes()).status == 200
+
+
+def test_damaged_and_huge_images(serving: Serving, packed: Bundle, png: Path) -> None:
+    with serving(packed, Limits(pixels=20 * 14)) as (_, client):
+        whole = png.read_bytes()
+        assert client.post("/predict", whole, "image/png").status == 200
+        client.post("/predict", whole[:-30], "image/png").refused(400, "cannot be read")
+        large = io.BytesIO()
+        Image.new("L", (20, 15)).save(large, "PNG")
+        client.post("/predict", large.getvalue(), "image/png").refused(413, "at most 280")
+
+
+def raw(server: BundleServer, request: bytes, end: bool = False) -> bytes:
+    """All that comes back for some bytes, until the server hangs up."""
+    with socket.create_connection(server.server_address[:2], timeout=20) as connection:
+        connection.sendall(request)
+        if end:
+            connection.shutdown(socket.SHUT_WR)
+        parts = []
+        while part := connection.recv(2**16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET /health HTTP/9.9\r\n\r\n", 505),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", 414),
+        (b"GET /health HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
+        (b"BREW /health HTTP/1.1\r\n\r\n", 501),
+        (b"POST /predict HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST /predict HTTP/1.1\r\nContent-Length: many\r\n\r\n", 400),
+        (b"POST /predict HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"POST /predict HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 411),
+        (b"POST /predict HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 413),
+        (b"POST /predict HTTP/1.1\r\nContent-Length: 9\r\n\r\nshort", 408),
+        (
+            b"POST /predict HTTP/1.1\r\nContent-Length: 99999999999\r\n"
+            b"Expect: 100-continue\r\n\r\n",
+            413,
+        ),
+    ],
+)
+def test_broken_requests_are_refused(
+    server: tuple[BundleServer, Any], request_: bytes, status: int
+) -> None:
+    answer = raw(server[0], request_, end=True)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert b"Connection: close" in head
+    assert set(json.loads(body)) == {"error"}
+    assert server[1].get("/health").status == 200
+
+
+def test_a_body_that_is_announced_is_asked_for(
+    server: tuple[BundleServer, Any], digits: Images
+) -> None:
+    with socket.create_connection(server[0].server_address[:2], timeout=20) as connection:
+        head = b"POST /predict HTTP/1.1\r\nContent-Type: application/octet-stream\r\n"
+        connection.sendall(head + b"Content-Length: 64\r\nExpect: 100-continue\r\n\r\n")
+        assert connection.recv(2**16) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(digits[0].tobytes())
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_slow_clients_are_cut_off_and_others_are_not(
+    serving: Serving, packed: Bundle, digits: Images
+) -> None:
+    with serving(packed, Limits(client_s=0.5)) as (server, client):
+        for begun in (
+            b"",
+            b"GET /hea",
+            b"POST /predict HTTP/1.1\r\nContent-Length: 64\r\n\r\nhalf",
+        ):
+            began = time.monotonic()
+            answer = raw(server, begun)
+            assert time.monotonic() - began < 5
+            assert answer == b"" or answer.startswith((b"HTTP/1.1 408", b"HTTP/1.1 400"))
+        client.connection.close()
+        assert client.post("/predict", digits[0].tobytes()).status == 200
+
+
+def test_dripping_a_byte_at_a_time_does_not_help(serving: Serving, packed: Bundle) -> None:
+    with (
+        serving(packed, Limits(client_s=0.6)) as (server, _),
+        socket.create_connection(server.server_address[:2], timeout=20) as connection,
+    ):
+        dripped = 0
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while dripped < 100:
+                connection.sendall(b"a")
+                dripped += 1
+                time.sleep(0.1)
+        assert dripped < 50
+
+
+def test_more_connections_than_allowed_are_asked_to_come_again(
+    serving: Serving, packed: Bundle
+) -> None:
+    with serving(packed, Limits(connections=1)) as (server, client):
+        assert client.get("/health").status == 200
+        answer = raw(server, b"GET /health HTTP/1.1\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"Retry-After: 1" in answer
+        client.connection.close()
+        for _ in range(100):
+            try:
+                assert client.get("/metrics").status == 200
+                break
+            except (AssertionError, OSError):
+                client.connection.close()
+                time.sleep(0.05)
+        else:
+            pytest.fail("the place was not given back")
+
+
+def test_a_full_queue_is_503(
+    serving: Serving, packed: Bundle, digits: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, entered = threading.Event(), threading.Event()
+    with (
+        serving(packed, Limits(waiting_images=2)) as (server, client),
+        ThreadPoolExecutor() as pool,
+    ):
+        run = server.service._session.run
+
+        def held(batch: Any) -> Any:
+            entered.set()
+            gate.wait(20)
+            return run(batch)
+
+        monkeypatch.setattr(server.service._batcher, "_run", held)
+        others = [type(client)(server) for _ in range(2)]
+        running = pool.submit(others[0].post, "/predict", digits[0].tobytes())
+        assert entered.wait(20)
+        waiting = pool.submit(others[1].post, "/predict", digits[:2].tobytes())
+        while server.service._batcher.waiting < 2:
+            time.sleep(0.01)
+        full = client.post("/predict", digits[0].tobytes())
+        full.refused(503, "try again")
+        assert full.headers["Retry-After"] == "1"
+        client.post("/predict", digits[:3].tobytes()).refused(413, "at most 2")
+        gate.set()
+        assert running.result(20).status == waiting.result(20).status == 200
+        for other in others:
+            other.connection.close()
+
+
+def test_many_at_once_each_get_their_own_answer(
+    server: tuple[BundleServer, Any], packed: Bundle, digits: Images, exposition: Any
+) -> None:
+    expected = [each["label"] for each in packed.run(digits)]
+
+    def ask(place: int) -> list[str]:
+        client = type(server[1])(server[0])
+        found = [
+            client.post("/predict", digits[i].tobytes()).json["predictions"][0]["label"]
+            for i in range(place, 40, 8)
+        ]
+        client.connection.close()
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(8)))
+    assert [answers[i % 8][i // 8] for i in range(40)] == expected
+    samples = exposition(server[1].get("/metrics").body.decode())
+    predicted = frozenset({("path", "/predict"), ("status", "200")})
+    assert samples["hwnas_requests_total", predicted] == 40
+    assert samples["hwnas_images_total", frozenset()] == 40
+    assert samples["hwnas_batch_images_sum", frozenset()] == 40
+    assert samples["hwnas_request_seconds_count", frozenset()] == 40
+    assert samples["hwnas_queue_images", frozenset()] == 0
+
+
+def test_metrics_name_few_paths(client: Any, exposition: Any) -> None:
+    for path in ("/a", "/b", "/c?d"):
+        client.get(path)
+    answer = client.get("/metrics")
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    samples = exposition(answer.body.decode())
+    other = frozenset({("path", "other"), ("status", "404")})
+    assert samples["hwnas_requests_total", other] == 3
+    assert samples["hwnas_connections", frozenset()] == 1
+
+
+def test_a_network_that_fails_is_500_and_the_server_goes_on(
+    server: tuple[BundleServer, Any], digits: Images, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def fails(batch: Any) -> Any:
+        raise ArtifactError("it does not run")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server[0].service._batcher, "_run", fails)
+        server[1].post("/predict", digits[0].tobytes()).refused(500, "it does not run")
+    assert "ArtifactError" in capsys.readouterr().err
+    assert server[1].post("/predict", digits[0].tobytes()).status == 200
+
+
+def test_a_place_that_is_taken_and_a_name_that_cannot_be(
+    server: tuple[BundleServer, Any], packed: Bundle
+) -> None:
+    service = server[0].service
+    with pytest.raises(ConfigError, match="choose another --host or --port"):
+        BundleServer(service, port=server[0].server_address[1])
+    with pytest.raises(ConfigError, match="cannot be a model's name"):
+        Service(packed, BatchSettings(), Limits(), "../a")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_the_command_answers_what_is_under_way_and_ends(
+    packed: Bundle, png: Path, number: int, status: int
+) -> None:
+    command = [sys.executable, "-m", "hwnas.cli", "serve", str(packed.folder), "--port", "0"]
+    # A request alone waits for company long enough for the signal to find it under way.
+    with subprocess.Popen(
+        [*command, "--max-wait-ms", "3000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = process.stdout.readline().split()[-1]
+        with ThreadPoolExecutor() as pool:
+            host, port = url.removeprefix("http://").split(":")
+            body = png.read_bytes()
+            head = b"POST /predict HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+            with socket.create_connection((host, int(port)), timeout=30) as connection:
+                connection.sendall(head + body)
+                answer = pool.submit(connection.recv, 2**16)
+                time.sleep(0.5)
+                process.send_signal(number)
+                assert answer.result(30).startswith(b"HTTP/1.1 200 OK")
+        assert process.wait(30) == status
+        assert "Traceback" not in process.stderr.read()
