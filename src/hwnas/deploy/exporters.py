@@ -50,13 +50,13 @@ def to_onnx(network: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Any,
     try:
         return _dynamo(network, batch), "dynamo", ""
     except torch.onnx.OnnxExporterError as error:
-        refusal = _reason(error.__cause__ or error)
+        refusal = first_line(error.__cause__ or error)
     try:
         return _torchscript(network, batch), "torchscript", refusal
     except Exception as error:  # tracing runs the user's code, which raises what it likes
         raise ArtifactError(
             f"PyTorch cannot export {type(network).__name__}: {refusal}. Nor can its older "
-            f"exporter: {_reason(error)}"
+            f"exporter: {first_line(error)}"
         ) from error
 
 
@@ -101,10 +101,6 @@ def _torchscript(network: nn.Module, batch: torch.Tensor) -> Any:
             training=torch.onnx.TrainingMode.PRESERVE,
         )
     return _without_notes(onnx.load_model_from_string(file.getvalue()))
-
-
-def _reason(error: BaseException) -> str:
-    return first_line(error)
 
 
 def _without_notes(model: Any) -> Any:
