@@ -55,11 +55,18 @@ def _show(run: Path, found: Cascading) -> None:
     title = f"Accuracy {found.target_accuracy:g} on {found.target}"
     out.print(table_of(columns, rows, title))
     out.print(
-        "accuracies: evaluated, ± 95%; latency: measured when the network was made, of the cascade "
-        "modelled\nfrom these; mean: measured together, over "
-        f"{found.timed_images} test images, without preprocessing.\n",
+        "accuracies: evaluated, ± 95%; latency: measured when the networks were made, of the "
+        "cascade modelled from these",
         style="dim",
+        soft_wrap=True,
     )
+    if found.timed_images:
+        out.print(
+            f"mean: measured together, over {found.timed_images} test images one by one, without "
+            "preprocessing",
+            style="dim",
+            soft_wrap=True,
+        )
     if found.folder is not None:
         out.print(f"cascade  {found.folder}, verified", soft_wrap=True, markup=False)
         out.print(f"next: hwnas run {found.folder} image.png", soft_wrap=True, markup=False)

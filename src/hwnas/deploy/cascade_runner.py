@@ -28,8 +28,8 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 def probabilities(scores: NDArray[Any]) -> Floats:
     """Softmax of class scores (N, K)."""
     rows = np.asarray(scores, dtype=np.float64)
-    odds: Floats = np.exp(rows - rows.max(axis=1, keepdims=True))
-    return odds / odds.sum(axis=1, keepdims=True)
+    odds = np.exp(rows - rows.max(axis=1, keepdims=True))
+    return np.asarray(odds / odds.sum(axis=1, keepdims=True))
 
 
 def _margin(shares: Floats) -> Floats:

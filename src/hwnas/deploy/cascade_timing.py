@@ -19,7 +19,7 @@ from hwnas.deploy.timing import Stopwatch, TimingSettings, interleave
 
 __all__ = ["Pass", "cascade_pass", "decision_ms", "network_pass", "time_passes"]
 
-Pass = Callable[[], None]
+Pass = Callable[[], object]
 """Runs something on a number of images, one after the other."""
 _PASSES = TimingSettings(warmup=1, rounds=10, max_seconds=20.0)
 
@@ -56,7 +56,7 @@ def cascade_pass(
 
 def decision_ms(scores: NDArray[Any], rule: str, target: Target) -> float:
     """What it takes to decide whether an image goes on, given its scores (1, K); the median."""
-    return time_passes({"": lambda: unsure(scores, rule, 0.5) and None}, 1, target)[""].p50
+    return time_passes({"": lambda: unsure(scores, rule, 0.5)}, 1, target)[""].p50
 
 
 def time_passes(passes: Mapping[str, Pass], images: int, target: Target) -> dict[str, Quantiles]:

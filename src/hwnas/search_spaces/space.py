@@ -52,7 +52,12 @@ class SearchSpace(ChoiceSpace):
     largest network, so ``build`` must name its parts such that every network's state dict has a
     subset of the keys of the largest network's, with nowhere larger tensors
     (`hwnas.search_spaces.supernet`).
+
+    Attributes:
+        pretrained: Whether the largest network begins with trained weights.
     """
+
+    pretrained: bool = False
 
     @abstractmethod
     def build(self, architecture: Architecture) -> nn.Module:

@@ -89,6 +89,15 @@ def test_uniform_is_one_random_network(seed: int) -> None:
     assert network == SPACE.sample(random.Random(seed))
 
 
+@given(SHARES)
+def test_the_default_shrinks_but_where_the_largest_is_trained_already(share: float) -> None:
+    assert drawn("auto", share=share) == drawn("progressive", share=share)
+    trained = mobilenet((8, 8, 1), 10)
+    trained.pretrained = True
+    rng = random.Random("7-3")
+    assert sampling_rule("auto")(trained, rng, 2, share=share) == drawn("sandwich")
+
+
 def test_a_rule_gets_what_it_takes_and_no_more() -> None:
     rule = sampling_rule("own_parts:by_the_step")
     networks = rule(SPACE, random.Random(0), 1, step=4, share=0.5, seed=3, losses=by_size)

@@ -38,8 +38,8 @@ class TrainConfig:
     Attributes:
         epochs: Passes over the training images; either this or ``budget_minutes``.
         budget_minutes: Training time, without start-up.
-        sampling: A name of `SAMPLING`, such as ``"sandwich"``, or ``"package.module:function"``, a
-            `Sampling`.
+        sampling: A name of `SAMPLING`, or ``"package.module:function"``, a `Sampling`. ``"auto"``
+            is ``"progressive"``, or ``"sandwich"`` for a space with trained weights.
         random_subnets: Random networks in a sandwich step, beside the largest and the smallest;
             ``"teacher"``, ``"progressive"`` and ``"fair"`` have one more, in place of the smallest.
         distillation: Weight of the teacher against the labels, in [0, 1], for all networks of a
@@ -79,7 +79,7 @@ class TrainConfig:
 
     epochs: float | None = None
     budget_minutes: float | None = None
-    sampling: str = "sandwich"
+    sampling: str = "auto"
     random_subnets: int = 1
     distillation: float = 0.5
     teacher: Literal["auto", "original", "largest"] = "auto"

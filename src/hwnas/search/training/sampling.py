@@ -17,6 +17,7 @@ __all__ = [
     "SAMPLING",
     "Losses",
     "Sampling",
+    "auto",
     "check_sampling",
     "networks_a_step",
     "sampling_rule",
@@ -45,6 +46,19 @@ workers. It costs a forward pass for each."""
 _FURTHER = ("step", "share", "seed", "losses")
 
 
+def auto(
+    space: SearchSpace, rng: random.Random, random_subnets: int, share: float
+) -> list[Architecture]:
+    """Progressive shrinking, or where the largest network is trained already the sandwich rule.
+
+    Of all rules it ranks networks most as training each alone does (experiments/ranking). It begins
+    with training the largest one, of which a network with trained weights has no need.
+    """
+    if space.pretrained:
+        return sandwich(space, rng, random_subnets)
+    return progressive(space, rng, random_subnets, share)
+
+
 def sandwich(space: SearchSpace, rng: random.Random, random_subnets: int) -> list[Architecture]:
     """The largest, random ones, the smallest (the sandwich rule, Yu and Huang, ICCV 2019)."""
     drawn = [space.sample(rng) for _ in range(random_subnets)]
@@ -64,6 +78,7 @@ def uniform(space: SearchSpace, rng: random.Random, random_subnets: int) -> list
 SAMPLING: Mapping[str, Sampling] = {
     "attentive-best": attentive_best,
     "attentive-worst": attentive_worst,
+    "auto": auto,
     "fair": fair,
     "progressive": progressive,
     "sandwich": sandwich,
