@@ -15,7 +15,7 @@ def test_cascades_and_single_networks_are_recorded(
     finished: Path, finished_recipe: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(finished, tmp_path / "work" / "seed-0" / "run")
-    command = [sys.executable, "-m", "experiments.deploy.cascade", "--seeds", "0"]
+    command = [sys.executable, "-m", "experiments.deploy.cascade.run", "--seeds", "0"]
     command += ["--recipe", str(finished_recipe), "--finalists", "3", "--points", "1", "-90"]
     command += ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
