@@ -10,7 +10,7 @@ import pytest
 from experiments.record import read_rows
 
 ROOT = Path(__file__).parents[2]
-TOY = "--size 32 --seconds 2 --rounds 1 --connections 4".split()
+TOY = ["--size", "32", "--seconds", "2", "--rounds", "1", "--connections", "4"]
 
 
 @pytest.mark.slow
