@@ -174,7 +174,7 @@ def attack(source: Path, seed: int, folder: Path, limits: Limits | None = None) 
 
 def _run(folder: Path, image: Path) -> None:
     bundle = Bundle.load(folder)
-    json.dumps(bundle.run([image]))
+    json.dumps(bundle.run([image]), ensure_ascii=False).encode()  # as it would be printed
     if bundle.outputs.kind == "pixel_class_scores":
         bundle.masks([image])
 

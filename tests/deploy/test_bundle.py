@@ -108,6 +108,11 @@ def test_names_that_leave_the_folder_are_refused(folder: Path, name: object) -> 
         lambda d: d.update(files="model.onnx"),
         lambda d: d.update(measurements=[{}]),
         lambda d: d["preprocessing"].update(std=[0]),
+        lambda d: d.update(labels=list("abc")),
+        lambda d: d.update(task="\ud83d"),
+        lambda d: d["preprocessing"].update(height=10**6, width=10**6),
+        lambda d: d["preprocessing"].update(height=float("inf")),
+        lambda d: d["measurements"][0]["cpu_ms"].update(p50=10**400),
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(
@@ -118,6 +123,10 @@ def test_a_description_that_makes_no_sense_is_refused(
         Bundle.load(folder)
 
 
+def relabel(description: dict[str, Any]) -> None:
+    description["labels"] = description["outputs"]["labels"] = list("abc")
+
+
 @pytest.mark.parametrize(
     ("change", "part"),
     [
@@ -126,7 +135,7 @@ def test_a_description_that_makes_no_sense_is_refused(
             lambda d: d["preprocessing"].update(channels=3, mean=[0.5] * 3, std=[0.5] * 3),
             r"the preprocessing gives \(3, 8, 8\)",
         ),
-        (lambda d: d["outputs"].update(labels=list("abc")), r"labels expect \(N, 3\)"),
+        (relabel, r"labels expect \(N, 3\)"),
         (
             lambda d: d["outputs"].update(kind="pixel_class_scores"),
             r"labels expect \(N, 10, H, W\)",

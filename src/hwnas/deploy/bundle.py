@@ -102,6 +102,7 @@ class Bundle:
         path = Path(folder, DESCRIPTION)
         try:
             description = json.loads(path.read_text(encoding="utf-8"))
+            json.dumps(description, ensure_ascii=False).encode()  # halves of characters: no text
         except FileNotFoundError:
             raise ArtifactError(f"{folder} is no bundle: it has no {DESCRIPTION}") from None
         except (OSError, ValueError, RecursionError) as error:
@@ -118,15 +119,21 @@ class Bundle:
 
     def _check_description(self) -> None:
         try:
+<<<<<<< HEAD
             _ = self.preprocessing, self.outputs, self.measurements
             for artifact in self.artifacts:
                 inside(self.folder, artifact.file)
             _ = self.artifacts[0]
+=======
+            _ = self.preprocessing, self.measurements, self.onnx_file
+            if list(self.description["labels"]) != list(self.outputs.labels):
+                raise ArtifactError("it has other labels than its outputs")
+>>>>>>> serve
             for name in self.files:
                 inside(self.folder, name)
         except (ArtifactError, ConfigError) as error:
             raise ArtifactError(f"{self.folder / DESCRIPTION} is damaged: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ArtifactError(f"{self.folder / DESCRIPTION} is damaged: {error!r}") from error
 
     @property

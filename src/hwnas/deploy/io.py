@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 OutputKind = Literal["class_scores", "pixel_class_scores", "values"]
 _KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
+_MOST_NUMBERS = 2**28  # a gigabyte in float32
 _MOST_PIXEL_CLASSES = 255  # masks are uint8, and 255 marks pixels without a class
 
 
@@ -60,6 +62,11 @@ class Preprocessing:
             raise ConfigError(
                 f"height {self.height}, width {self.width}, channels {self.channels}: "
                 "each must be at least 1"
+            )
+        if math.prod(self.input_shape) > _MOST_NUMBERS:
+            raise ConfigError(
+                f"height {self.height}, width {self.width}, channels {self.channels}: "
+                f"an image may have {_MOST_NUMBERS} numbers"
             )
         if not len(self.mean) == len(self.std) == self.channels:
             raise ConfigError(

@@ -26,7 +26,7 @@ from hwnas.deploy.device import Target
 from hwnas.deploy.measurement import Measurement, Quantiles
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.errors import ConfigError
+from hwnas.errors import ArtifactError, ConfigError
 
 __all__ = [
     "Clock",
@@ -302,4 +302,7 @@ def _loaded(path: Path, target: Target, folder: Path) -> tuple[Session, NDArray[
     runtime = RUNTIMES[target.device.runtime]
     session = runtime.load(runtime.prepare(path, target, folder), target)
     shape = (target.device.batch, *session.input_shape)
-    return session, np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    try:
+        return session, np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    except (MemoryError, ValueError) as error:
+        raise ArtifactError(f"{path} takes inputs of shape {shape}, too large to make") from error

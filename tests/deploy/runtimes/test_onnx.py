@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from hwnas.deploy import RUNTIMES, Device, Export, Target
+from hwnas.deploy import RUNTIMES, Device, Export, Target, measure
 from hwnas.errors import ArtifactError
 
 RUNTIME = RUNTIMES["onnxruntime"]
@@ -86,3 +86,26 @@ def test_other_inputs_than_images_are_refused(tmp_path: Path) -> None:
         RUNTIME.load(identity(path, [4, 3, 8, 8]), ONE)
     four = Target(Device("cpu", "onnxruntime", 4))
     assert RUNTIME.load(identity(path, [4, 3, 8, 8]), four).input_shape == (3, 8, 8)
+
+
+def test_what_it_cannot_compute_is_one_line_that_names_the_file(tmp_path: Path) -> None:
+    images, outputs = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy"
+    )
+    sizes = helper.make_tensor("sizes", TensorProto.INT64, [2], [1, 4])
+    node = helper.make_node("Reshape", ["x", "sizes"], ["y"])
+    graph = helper.make_graph([node], "one", [images], [outputs], [sizes])
+    opset = helper.make_opsetid("", 17)
+    path = tmp_path / "one.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    session = RUNTIME.load(path, ONE)
+    assert session.run(np.zeros((1, 4), np.float32)).shape == (1, 4)
+    with pytest.raises(ArtifactError, match=r"one\.onnx cannot be run: \[ONNXRuntimeError\]") as e:
+        session.run(np.zeros((3, 4), np.float32))
+    assert len(str(e.value).splitlines()) == 1
+
+
+def test_inputs_too_large_to_make_are_refused(tmp_path: Path) -> None:
+    path = identity(tmp_path / "huge.onnx", ["n", 2**40, 2**20])
+    with pytest.raises(ArtifactError, match="too large to make"):
+        measure({"huge": path}, ONE)

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.device import FORMATS, Target
+from hwnas.deploy.first_line import first_line
+from hwnas.deploy.onnx_graph import check_graph
 from hwnas.deploy.operators import refused
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
@@ -67,9 +69,8 @@ class OpenVINOSession:
     def __init__(self, path: Path, target: Target) -> None:
         import openvino
 
-        if not path.is_file():
-            raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
-        core = openvino.Core()
+        check_graph(path)
+        core, self._path = openvino.Core(), path
         self._settings = {
             "INFERENCE_PRECISION_HINT": _PRECISIONS[target.format],
             "INFERENCE_NUM_THREADS": str(target.device.threads),
@@ -100,8 +101,15 @@ class OpenVINOSession:
         return self._settings
 
     def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
-        """The first output (N, ...) of float32 inputs (N, *input_shape)."""
-        outputs: NDArray[Any] = self._request.infer([batch], share_inputs=True)[0]
+        """The first output (N, ...) of float32 inputs (N, *input_shape).
+
+        Raises:
+            ArtifactError: The file cannot compute them.
+        """
+        try:
+            outputs: NDArray[Any] = self._request.infer([batch], share_inputs=True)[0]
+        except RuntimeError as error:
+            raise ArtifactError(f"{self._path} cannot be run: {first_line(error)}") from error
         return outputs
 
     def cpu_clock(self) -> float:

@@ -98,8 +98,9 @@ class PyTorchSession:
             outputs: NDArray[Any] = self._module(images).numpy()
         except Exception as error:  # each operator has its own ways to fail on what it is given
             raise ArtifactError(f"{self._path} cannot be run: {first_line(error)}") from error
-        if before != self._threads:
-            torch.set_num_threads(before)
+        finally:
+            if before != self._threads:
+                torch.set_num_threads(before)
         return outputs
 
     def cpu_clock(self) -> float:
