@@ -166,6 +166,18 @@ def test_what_is_no_cascade(cascade: Cascade, folder: Path, tmp_path: Path) -> N
         cascade.predict(np.zeros((0, 8, 8, 1), np.uint8))
 
 
+def test_a_network_that_does_not_fit_the_labels_is_found_out(
+    cascade: Cascade, digits: NDArray[np.uint8], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(cascade.folder, tmp_path / "odd"))
+    other = nn.Sequential(nn.Conv2d(1, 3, 12), nn.Flatten())
+    export_onnx(other, (1, 12, 12), folder / "big.onnx")
+    odd = Cascade.load(folder)
+    with pytest.raises(ArtifactError, match=r"big\.onnx gives outputs of shape .20, 3.; expected"):
+        odd.predict(digits)
+    assert [check.name for check in odd.checks() if not check.ok] == ["big.onnx", "golden outputs"]
+
+
 def test_networks_that_answer_other_questions_are_refused(
     packed: Bundle, contents: dict[str, Any], digits: NDArray[np.uint8], tmp_path: Path
 ) -> None:

@@ -16,17 +16,15 @@ def test_cascades_and_single_networks_are_recorded(
 ) -> None:
     shutil.copytree(finished, tmp_path / "work" / "seed-0" / "run")
     command = [sys.executable, "-m", "experiments.deploy.cascade.run", "--seeds", "0"]
-    command += ["--recipe", str(finished_recipe), "--finalists", "3", "--points", "1", "-90"]
+    command += ["--recipe", str(finished_recipe), "--finalists", "3", "--points", "1"]
     command += ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr
-    assert "neither a network nor a pair reaches accuracy" in done.stdout
     rows = {row.key: row for row in read_rows(tmp_path / "out" / "results.jsonl")}
     ratio = rows["latency_ratio", "1 points below the best", 0]
     assert 0 < ratio.details["target_accuracy"] < 1
     single = rows["test_accuracy", "1 points below the best: single", 0]
     assert (single.n, single.unit) == (200, "fraction")
-    assert rows["latency_ratio", "-90 points below the best", 0].value is None

@@ -119,16 +119,12 @@ class Bundle:
 
     def _check_description(self) -> None:
         try:
-<<<<<<< HEAD
             _ = self.preprocessing, self.outputs, self.measurements
             for artifact in self.artifacts:
                 inside(self.folder, artifact.file)
             _ = self.artifacts[0]
-=======
-            _ = self.preprocessing, self.measurements, self.onnx_file
             if list(self.description["labels"]) != list(self.outputs.labels):
                 raise ArtifactError("it has other labels than its outputs")
->>>>>>> serve
             for name in self.files:
                 inside(self.folder, name)
         except (ArtifactError, ConfigError) as error:

@@ -179,11 +179,20 @@ class Cascade:
         """
         if len(images) == 0:
             raise DataError("no images were given; expected at least one")
-        scores = self.small.scores(images)
+        scores = self._scores(self.small, images)
         on = unsure(scores, self.rule, self.threshold)
         if on.any():
-            scores[on] = self.big.scores(images[on])
+            scores[on] = self._scores(self.big, images[on])
         return scores, on
+
+    def _scores(self, part: Part, images: NDArray[np.uint8]) -> NDArray[Any]:
+        scores = part.scores(images)
+        if not self.outputs.fits(scores.shape):
+            raise ArtifactError(
+                f"{part.onnx_file.name} gives outputs of shape {scores.shape}; expected "
+                f"{self.outputs.shape}"
+            )
+        return scores
 
     def run(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[dict[str, Any]]:
         """What the cascade says about images.

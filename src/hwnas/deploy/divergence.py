@@ -7,7 +7,7 @@ whole file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -130,20 +130,22 @@ def _border(graph: Any, path: str) -> _Border | None:
     return _Border(inputs, leaving.pop()) if len(leaving) == 1 else None
 
 
-def _values(model: Any, images: Tensor, borders: Any) -> dict[str, NDArray[Any]]:
+def _values(model: Any, images: Tensor, borders: Iterable[_Border]) -> dict[str, NDArray[Any]]:
     """The tensors of the file at these borders."""
     import onnx
     import onnxruntime
 
-    wanted = dict.fromkeys(n for b in borders for n in (*b.inputs, b.output))
+    wanted = dict.fromkeys(name for b in borders for name in (*b.inputs, b.output))
     widened = onnx.ModelProto()
     widened.CopyFrom(model)
     own = {each.name for each in (*model.graph.output, *model.graph.input)}
     widened.graph.output.extend(
         onnx.ValueInfoProto(name=name) for name in wanted if name not in own
     )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong is raised, too
     session = onnxruntime.InferenceSession(
-        widened.SerializeToString(), providers=["CPUExecutionProvider"]
+        widened.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     given = {model.graph.input[0].name: images.numpy()}
     names = [each.name for each in session.get_outputs()]
