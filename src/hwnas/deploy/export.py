@@ -135,6 +135,7 @@ def _save(model: Any, path: Path, name: str) -> None:
 
 def _mismatch(name: str, found: Agreement, where: Divergence, refusal: str) -> ArtifactError:
     """What is wrong with a file, and where in the network that begins."""
+    assert found.worst is not None
     older = ""
     if refusal:
         older = (
@@ -142,9 +143,9 @@ def _mismatch(name: str, found: Agreement, where: Divergence, refusal: str) -> A
         )
     return ArtifactError(
         f"{older}the ONNX file of {name} differs from PyTorch by {found.relative:.2g} of the "
-        f"largest output ({found.worst}); at most {TOLERANCE:g} is allowed. It first differs in "
-        f"{where}; look there for operations that depend on the batch, on values of tensors or on "
-        "being exported"
+        f"largest output ({found.worst}); at most {found.worst.tolerance:g} is allowed. It first "
+        f"differs in {where}; look there for operations that depend on the batch, on values of "
+        "tensors or on being exported"
     )
 
 
