@@ -52,6 +52,7 @@ class Measurement:
         versions: Of the libraries that matter, by name.
         settings: Of the runtime, those that change latency.
         time: When, in ISO 8601.
+        conditions: Temperature, frequency and load at the end, where the system shows them.
     """
 
     kind: ClassVar[Literal["measured"]] = "measured"
@@ -67,6 +68,7 @@ class Measurement:
     versions: Mapping[str, str] = field(hash=False)
     settings: Mapping[str, str] = field(hash=False)
     time: str
+    conditions: Mapping[str, str] = field(hash=False, default_factory=dict)
 
     @property
     def headline(self) -> Quantiles:
@@ -96,7 +98,8 @@ class Measurement:
                 f"measurement: schema {found!r} is not {SCHEMA}; it needs another hwnas"
             )
         try:
-            values = {f.name: data[f.name] for f in fields(cls)}
+            older = {"conditions": {}, **data}  # which did not tell them
+            values = {f.name: older[f.name] for f in fields(cls)}
             for clock in ("cpu_ms", "wall_ms"):
                 values[clock] = Quantiles(**{k: float(v) for k, v in values[clock].items()})
             return cls(**values)
