@@ -103,6 +103,7 @@ def test_the_token_can_come_through_a_pipe(
     assert hwnas("devices", "add", "pi5", "--agent", agent.address).status == 0
 
 
+@pytest.mark.slow
 def test_a_device_is_calibrated_and_predicted_like_any_other(
     hwnas: Command, agent: Agent, token_file: Path, model: Path
 ) -> None:

@@ -16,6 +16,7 @@ from tests.deploy.agent.conftest import NAME, QUICK, Outside
 
 ALLOWED = {"numpy", "onnx", "onnxruntime", "cryptography"}
 NEEDS = {"google", "ml_dtypes", "typing_extensions", "flatbuffers", "cffi", "_cffi_backend"}
+NEEDS |= {"fusion_utils", "onnx_model"}  # modules of onnxruntime's own
 """What the allowed ones need themselves."""
 HIDDEN = """
 import sys
