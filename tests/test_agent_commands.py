@@ -148,9 +148,7 @@ def test_bad_input_is_one_line(
     hwnas(*options).refused(*parts)
 
 
-def test_a_token_file_that_others_can_read(
-    hwnas: Command, agent: Agent, token_file: Path
-) -> None:
+def test_a_token_file_that_others_can_read(hwnas: Command, agent: Agent, token_file: Path) -> None:
     token_file.chmod(0o644)
     given = ("--agent", agent.address, "--token-file", token_file)
     hwnas("devices", "add", "pi5", *given).refused("others can reach it", "chmod 600")

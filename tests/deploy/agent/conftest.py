@@ -164,4 +164,3 @@ def huge(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     shape = np.array([2**20, 2**14, 2, 2], np.int64)
     return graph_of(nodes, tmp_path_factory.mktemp("m"), "huge", shape=shape)
-

@@ -187,15 +187,15 @@ def test_a_changed_certificate_is_refused_until_it_is_pinned_again(
     agent: Running, device: AddedDevice, model: Path
 ) -> None:
     write_added(replace(device, certificate="0f" * 32))
-    with pytest.raises(DeviceError, match=rf"changed: .*devices add {NAME} --agent {agent.address}"):
+    with pytest.raises(
+        DeviceError, match=rf"changed: .*devices add {NAME} --agent {agent.address}"
+    ):
         measure({"network": model}, Target.parse(THERE), QUICK)
     add_device(NAME, agent.address, agent.token)
     assert measure({"network": model}, Target.parse(THERE), QUICK)["network"].latency_ms > 0
 
 
-def test_somebody_in_between_who_does_not_know_the_token(
-    agent: Running, tmp_path: Path
-) -> None:
+def test_somebody_in_between_who_does_not_know_the_token(agent: Running, tmp_path: Path) -> None:
     """He shows a certificate of his own and passes all on: what was signed is of that one."""
     options = AgentOptions(port=0, folder=tmp_path / "other")
     with opened_door(options, lambda line: None) as other:
@@ -217,7 +217,9 @@ def test_an_agent_that_cannot_prove_the_token_is_not_believed(
 
 def test_another_machine_at_the_same_address(device: AddedDevice, model: Path) -> None:
     write_added(replace(device, processor="a Raspberry Pi"))
-    with pytest.raises(DeviceError, match=rf"was added as 'a Raspberry Pi' and is .* remove {NAME}"):
+    with pytest.raises(
+        DeviceError, match=rf"was added as 'a Raspberry Pi' and is .* remove {NAME}"
+    ):
         measure({"network": model}, Target.parse(THERE), QUICK)
 
 

@@ -218,9 +218,13 @@ def attack(agent: Agent, times: int) -> None:
             content = b"PUT /v1/models/" + b"0f" * 32 + b" HTTP/1.1\r\nContent-Length: 9999\r\n\r\n"
             content += rng.randbytes(9999)
         elif kind == 2:
-            content = b"POST /v1/jobs/../../x HTTP/1.1\r\nX-Hwnas-Nonce: " + b"a" * 5000 + b"\r\n\r\n"
+            content = (
+                b"POST /v1/jobs/../../x HTTP/1.1\r\nX-Hwnas-Nonce: " + b"a" * 5000 + b"\r\n\r\n"
+            )
         elif kind == 3:
-            content = b"PUT /v1/jobs/x HTTP/1.1\r\nContent-Length: 4000000000\r\n\r\n" + b"{" * 50_000
+            content = (
+                b"PUT /v1/jobs/x HTTP/1.1\r\nContent-Length: 4000000000\r\n\r\n" + b"{" * 50_000
+            )
         else:
             content = b"GET /v1/about HTTP/1.1\r\nX-Hwnas-Signature: " + b"0f" * 32 + b"\r\n\r\n"
         reply = reply_to(agent, content)

@@ -20,6 +20,7 @@ from hwnas.deploy.timing import Subject
 from hwnas.errors import ConfigError, DeviceError
 from tests.deploy.agent.conftest import NAME, QUICK
 
+
 @pytest.fixture
 def piped(pack: Path, tmp_path: Path) -> Iterator[StdioTransport]:
     """The agent behind a program that says something of its own first, as login shells do."""
@@ -29,9 +30,7 @@ def piped(pack: Path, tmp_path: Path) -> Iterator[StdioTransport]:
     transport.close()
 
 
-def test_a_job_through_pipes_and_again_after_they_broke(
-    piped: StdioTransport, model: Path
-) -> None:
+def test_a_job_through_pipes_and_again_after_they_broke(piped: StdioTransport, model: Path) -> None:
     device = AddedDevice(NAME, "ssh://somebody@somewhere", command="hwnas agent", patience_s=60)
     write_added(device)
     client = AgentClient(device, piped)

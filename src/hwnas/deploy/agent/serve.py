@@ -110,8 +110,8 @@ def opened_door(options: AgentOptions, tell: Callable[[str], None]) -> Iterator[
     """
     folder = options.place
     with folder_of_its_own(folder):
-        key = _own_key(folder / _KEY, options.new_token, tell)
         certificate = own_certificate(folder / _CERTIFICATE)
+        key = _own_key(folder / _KEY, options.new_token, tell)
         api = Api.of(folder, packed_code(folder), options.limits)
         try:
             server = AgentServer((options.host, options.port), api, key, certificate)

@@ -99,6 +99,7 @@ class StdioTransport:
                 stderr=self._errors,
             )
         except FileNotFoundError as error:
+            self.close()
             raise DeviceError(
                 f"there is no program {self._arguments[0]}; install it, e.g. openssh-client"
             ) from error
