@@ -119,6 +119,22 @@ def test_a_device_is_calibrated_and_predicted_like_any_other(
     hwnas("calibrate", "--target", TARGET, *tiny, "--energy").refused("pi5")
 
 
+@pytest.mark.slow
+def test_a_search_for_it_is_measured_on_it(
+    hwnas: Command, agent: Agent, token_file: Path, tiny_recipe: Path, tmp_path: Path
+) -> None:
+    hwnas("devices", "add", "pi5", "--agent", agent.address, "--token-file", token_file)
+    here = "cpu-onnxruntime-fp32-b1-t1"
+    tiny_recipe.write_text(tiny_recipe.read_text().replace(here, TARGET))
+    answer = hwnas("search", tiny_recipe, "--run", tmp_path / "run", "--json")
+    assert answer.status == 0, answer.err
+    front = json.loads(answer.out)["front"]
+    assert [row["measured_latency_ms"] for row in front if row["bundle"]]
+    bundle = next((tmp_path / "run" / "bundles").iterdir())
+    [measured] = json.loads((bundle / "bundle.json").read_text())["measurements"]
+    assert measured["target"] == TARGET
+
+
 @pytest.mark.parametrize(
     ("options", "parts"),
     [

@@ -10,6 +10,7 @@ from typing import Any
 
 import onnx
 import pytest
+from tests.deploy.agent.conftest import NAME, QUICK, Outside, Running
 
 from hwnas.deploy import Target, devices, measure, measure_together
 from hwnas.deploy.agent.added import AddedDevice, added_names, read_added, write_added
@@ -22,7 +23,6 @@ from hwnas.deploy.memory import peak_memory
 from hwnas.deploy.profiling import profile_kernels
 from hwnas.deploy.timing import Subject
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, EnergyUnavailable, StorageError
-from tests.deploy.agent.conftest import NAME, QUICK, Outside, Running
 
 HERE, THERE = "cpu-onnxruntime-fp32-b1-t1", f"{NAME}-onnxruntime-fp32-b1-t1"
 

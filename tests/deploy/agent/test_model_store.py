@@ -55,9 +55,9 @@ def test_another_file_than_promised(model: Path, tmp_path: Path) -> None:
     store = ModelStore(tmp_path, Limits())
     with pytest.raises(ArtifactError, match="SHA-256"):
         send(store, model.read_bytes(), "0f" * 32)
+    content = model.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
     with pytest.raises(ArtifactError, match="ended 10 bytes early"):
-        content = model.read_bytes()
-        digest = hashlib.sha256(content).hexdigest()
         store.receive(digest, len(content) + 10, io.BytesIO(content).read, ())
     assert not files(tmp_path)
 

@@ -7,12 +7,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests.deploy.agent.conftest import NAME, QUICK, Outside
 
 from hwnas.deploy import Target, measure
 from hwnas.deploy.agent.adding import add_device
 from hwnas.deploy.agent.pack import packed_modules, write_pack
 from hwnas.errors import ConfigError
-from tests.deploy.agent.conftest import NAME, QUICK, Outside
 
 ALLOWED = {"numpy", "onnx", "onnxruntime", "cryptography"}
 NEEDS = {"google", "ml_dtypes", "typing_extensions", "flatbuffers", "packaging"}

@@ -11,14 +11,13 @@ import onnx
 import psutil
 import pytest
 from onnx import helper
+from tests.deploy.agent.conftest import QUICK, graph_of
 
 from hwnas.deploy.agent.protocol import Limits
 from hwnas.deploy.agent.sandbox import Sandbox
 from hwnas.deploy.agent.timing_job import Asked, JobState, TimingJob
 from hwnas.deploy.agent.worker import check_model
 from hwnas.errors import ArtifactError, DeviceError
-
-from tests.deploy.agent.conftest import QUICK, graph_of
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 

@@ -10,7 +10,6 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -170,9 +169,8 @@ def test_a_body_other_than_the_signed_one(agent: Agent, device: AddedDevice) -> 
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "_GREETING_S", 0.5)
-    yield
 
 
 def test_slow_clients_are_left(agent: Agent, impatient: None, device: AddedDevice) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.deploy.agent.conftest import NAME, QUICK
 
 from hwnas.deploy import Target, measure
 from hwnas.deploy.agent.added import AddedDevice, write_added
@@ -18,7 +19,6 @@ from hwnas.deploy.agent.client import AgentClient
 from hwnas.deploy.agent.ssh import StdioTransport, ssh_arguments
 from hwnas.deploy.timing import Subject
 from hwnas.errors import ConfigError, DeviceError
-from tests.deploy.agent.conftest import NAME, QUICK
 
 
 @pytest.fixture

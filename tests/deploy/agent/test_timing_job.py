@@ -1,3 +1,4 @@
+import contextlib
 import json
 from typing import Any
 
@@ -33,11 +34,8 @@ def test_anything_else_is_refused(subjects: Any, settings: Any) -> None:
         {**whole, "subjects": {"one": subjects}},
         {**whole, "settings": {**whole["settings"], "rounds": subjects}},
     ):
-        try:
+        with contextlib.suppress(ConfigError):
             made = TimingJob.from_json(damaged)
-        except ConfigError as error:
-            assert str(error)
-        else:
             assert 1 <= made.settings.rounds <= 10_000
 
 

@@ -154,7 +154,10 @@ class JobQueue:
 
     def _do(self, id_: str, entry: _Entry, job: TimingJob, run: Run) -> None:
         def progress(share: float) -> None:
-            entry.state = JobState("running", share=share)
+            with self._changed:
+                # What is told late must not make a job run that is over.
+                if entry.state is not None and entry.state.state == "running":
+                    entry.state = JobState("running", share=share)
 
         try:
             self._write(self._path(id_), entry, job)

@@ -20,7 +20,7 @@ from hwnas.deploy.agent.serve import AgentOptions, folder_of_its_own
 
 __all__ = ["serve_stdio"]
 
-_OTHER_AGENT_S = 600.0
+_OTHER_AGENT_S = 20.0
 
 
 def serve_stdio(options: AgentOptions) -> None:
