@@ -10,6 +10,8 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +20,9 @@ from hypothesis import strategies as st
 
 from hwnas.deploy.agent import server as door
 from hwnas.deploy.agent.added import AddedDevice
-from hwnas.deploy.agent.client import ask
+from hwnas.deploy.agent.certificate import Certificate
+from hwnas.deploy.agent.client import ask, connected
+from hwnas.deploy.agent.protocol import Limits
 from hwnas.deploy.agent.signing import digest_of, key_of, request_signature
 from hwnas.deploy.agent.transport import HttpsTransport, _connection
 
@@ -191,19 +195,34 @@ def test_slow_clients_are_left(agent: Agent, impatient: None, device: AddedDevic
     assert time.monotonic() - began < 8
 
 
+@pytest.fixture
+def narrow(agent: Agent) -> Iterator[door.AgentServer]:
+    """The same agent behind a door for three."""
+    api = replace(agent.server.api, limits=replace(Limits(), connections=3))
+    certificate = Certificate(agent.folder / "certificate.pem")
+    with door.AgentServer(("127.0.0.1", 0), api, agent.server.key, certificate) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
 def test_connections_are_few_and_then_there_is_room_again(
-    agent: Agent, device: AddedDevice, monkeypatch: pytest.MonkeyPatch
+    narrow: door.AgentServer, device: AddedDevice
 ) -> None:
-    monkeypatch.setattr(agent.server, "_places", threading.BoundedSemaphore(3))
-    address = ("127.0.0.1", agent.server.server_port)
+    address = ("127.0.0.1", narrow.server_port)
     with contextlib.ExitStack() as held:
         silent = [held.enter_context(socket.create_connection(address, 10)) for _ in range(3)]
-        time.sleep(0.3)
+        time.sleep(0.5)
         with socket.create_connection(address, 10) as fourth:
             assert fourth.recv(1) == b""
         for connection in silent:
             connection.shutdown(socket.SHUT_WR)
-    assert ask(device).machine["processor"] == device.processor
+            assert connection.recv(1) == b""
+    there = replace(device, address=f"https://127.0.0.1:{narrow.server_port}", patience_s=5.0)
+    with connected(there) as client:
+        assert client.about().machine["processor"] == device.processor
 
 
 def attack(agent: Agent, times: int) -> None:
