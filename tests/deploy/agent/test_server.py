@@ -219,7 +219,8 @@ def test_connections_are_few_and_then_there_is_room_again(
             assert fourth.recv(1) == b""
         for connection in silent:
             connection.shutdown(socket.SHUT_WR)
-            assert connection.recv(1) == b""
+            while connection.recv(64):
+                pass
     there = replace(device, address=f"https://127.0.0.1:{narrow.server_port}", patience_s=5.0)
     with connected(there) as client:
         assert client.about().machine["processor"] == device.processor
