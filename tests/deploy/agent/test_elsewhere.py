@@ -66,7 +66,7 @@ def test_weights_beside_the_file_are_sent_along(
 
 
 def test_what_goes_wrong_there_is_told_in_names_of_here(
-    device: AddedDevice, model: Path, tmp_path: Path, endless: Path, huge: Path
+    device: AddedDevice, model: Path, tmp_path: Path, huge: Path
 ) -> None:
     cut = tmp_path / "cut.onnx"
     cut.write_bytes(model.read_bytes()[:5000])
@@ -81,8 +81,6 @@ def test_what_goes_wrong_there_is_told_in_names_of_here(
         measure({"network": model}, Target.parse(f"{NAME}-onnxruntime-fp32-b1-t9999"), QUICK)
     with pytest.raises(DeviceError, match=rf"^{NAME}: .*llocat"):
         measure({"huge": huge}, target, QUICK)
-    with pytest.raises(DeviceError, match=rf"^{NAME}: .*not measured within 10 s"):
-        measure({"endless": endless}, target, QUICK)
     assert measure({"network": model}, target, QUICK)["network"].latency_ms > 0, "it stays up"
 
 
@@ -145,8 +143,13 @@ def test_a_device_is_kept_where_only_its_owner_reads_it(device: AddedDevice, hom
 def test_a_damaged_device_is_named(device: AddedDevice, home: Path) -> None:
     path = home / "agents" / f"{NAME}.json"
     whole = json.loads(path.read_text())
-    for damaged in ("", "[]", json.dumps({**whole, "schema": 2}), json.dumps({**whole, "name": 3})):
-        path.write_text(damaged)
+    for damaged in (
+        "",
+        "[]",
+        json.dumps({**whole, "schema": 2}),
+        json.dumps({**whole, "key": "x"}),
+    ):
+        path.write_text(damaged if isinstance(damaged, str) else json.dumps(damaged))
         with pytest.raises(ArtifactError, match=rf"{NAME}\.json is damaged"):
             read_added(NAME)
 
@@ -243,6 +246,12 @@ def test_files_that_others_can_read_are_refused(tmp_path: Path) -> None:
     with opened_door(AgentOptions(port=0, folder=folder), told.append):
         pass
     assert sum(line.startswith("token") for line in told) == 1, "shown once"
+    (folder / "key").write_text("half")
+    with (
+        pytest.raises(ConfigError, match=r"key is damaged; .* --new-token"),
+        opened_door(AgentOptions(port=0, folder=folder), told.append),
+    ):
+        pass
     with opened_door(AgentOptions(port=0, folder=folder, new_token=True), told.append):
         pass
     assert sum(line.startswith("token") for line in told) == 2

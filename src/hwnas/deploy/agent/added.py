@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.deploy.agent.private_file import private_folder, read_private, write_private
+from hwnas.deploy.agent.signing import is_digest
 from hwnas.deploy.home import home
 from hwnas.errors import ArtifactError, ConfigError
 
@@ -55,6 +56,8 @@ class AddedDevice:
 
     def __post_init__(self) -> None:
         check_hardware_name(self.name)
+        if any(secret and not is_digest(secret) for secret in (self.certificate, self.key)):
+            raise ConfigError(f"{self.name}: certificate and key are 64 hexadecimal digits each")
         if not 0 <= self.patience_s < 1e9:
             raise ConfigError(f"patience_s is {self.patience_s:g}; expected seconds, 0 or more")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import threading
 import uuid
 from collections.abc import Callable, Collection
@@ -13,11 +12,11 @@ from typing import BinaryIO
 
 from hwnas.atomic import storage_errors
 from hwnas.deploy.agent.protocol import Limits
+from hwnas.deploy.agent.signing import is_digest
 from hwnas.errors import ArtifactError, ConfigError, StorageError
 
 __all__ = ["ModelStore", "looks_like_onnx"]
 
-_NAME = re.compile(r"[0-9a-f]{64}")
 _ENDING, _UNFINISHED = ".onnx", ".part"
 _CHUNK = 2**16
 _NUMBERS, _TEXTS = frozenset({1, 5}), frozenset({2, 3, 4, 6, 7, 8, 14, 20, 25, 26})
@@ -50,7 +49,7 @@ class ModelStore:
         Raises:
             ConfigError: The name is no SHA-256 in hexadecimal.
         """
-        if not _NAME.fullmatch(model):
+        if not is_digest(model):
             raise ConfigError(f"the model is {model[:80]!r}; expected 64 hexadecimal digits")
         return self._folder / f"{model}{_ENDING}"
 

@@ -18,7 +18,7 @@ from hwnas.deploy.agent.pack import packed_code
 from hwnas.deploy.agent.private_file import private_folder, read_private, write_private
 from hwnas.deploy.agent.protocol import Limits
 from hwnas.deploy.agent.server import AgentServer
-from hwnas.deploy.agent.signing import key_of, new_secret
+from hwnas.deploy.agent.signing import is_digest, key_of, new_secret
 from hwnas.deploy.home import home
 from hwnas.errors import ConfigError, DeviceError
 
@@ -137,7 +137,7 @@ def _own_key(path: Path, renew: bool, tell: Callable[[str], None]) -> str:
     """What requests are signed with; the token that it follows from is told once and not kept."""
     if path.exists() and not renew:
         key = read_private(path).strip()
-        if len(key) != len(key_of("")):
+        if not is_digest(key):
             raise ConfigError(f"{path} is damaged; start the agent with --new-token")
         return key
     token = new_secret()

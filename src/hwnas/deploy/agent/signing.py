@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import threading
 import time
@@ -22,6 +23,7 @@ __all__ = [
     "SIGNATURE",
     "Challenges",
     "digest_of",
+    "is_digest",
     "key_of",
     "new_secret",
     "reply_signature",
@@ -33,6 +35,7 @@ CHALLENGE, NONCE, DIGEST, SIGNATURE = (
     f"X-Hwnas-{name}" for name in ("Challenge", "Nonce", "Digest", "Signature")
 )
 """Names of headers."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SECRET_BYTES = 32
 _LASTS_S, _MOST_NONCES = 300.0, 20_000
 
@@ -53,6 +56,11 @@ def key_of(token: str) -> str:
 def digest_of(content: bytes) -> str:
     """SHA-256 in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
+
+
+def is_digest(text: object) -> bool:
+    """Whether something is a SHA-256 in hexadecimal, as keys and fingerprints are, too."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def request_signature(

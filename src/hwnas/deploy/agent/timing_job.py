@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from hwnas.deploy.agent.signing import is_digest
 from hwnas.deploy.device import Target
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.timing import TimingSettings
@@ -15,7 +15,6 @@ from hwnas.errors import ArtifactError, ConfigError
 
 __all__ = ["Asked", "JobState", "TimingJob"]
 
-_MODEL = re.compile(r"[0-9a-f]{64}")
 _MOST_SUBJECTS, _LONGEST_NAME = 512, 200
 _MOST = TimingSettings(
     warmup=1000, rounds=10_000, round_ms=1e4, max_seconds=600, max_wall_cpu_ratio=100, retries=10
@@ -36,7 +35,7 @@ class Asked:
     target: str
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.model, str) and _MODEL.fullmatch(self.model)):
+        if not is_digest(self.model):
             raise ConfigError(f"model is {self.model!r}; expected 64 hexadecimal digits")
         if not (isinstance(self.target, str) and Target.parse(self.target).device.is_here):
             raise ConfigError(f"target is {self.target!r}; expected one of the agent's machine")
