@@ -206,7 +206,8 @@ def commands_in(page: Path) -> Iterator[tuple[str, str]]:
 def test_commands_have_the_options_that_are_shown(page: Path) -> None:
     for line, where in commands_in(page):
         words = shlex.split(line, comments=True)
-        command = " ".join(words[:2]) if words[0] == "bench" else words[0]
+        longer = " ".join(words[:2])
+        command = longer if longer in OPTIONS else words[0]
         if command.startswith("--"):
             continue  # `hwnas --help`
         assert command in OPTIONS, f"{where}: there is no such command"
@@ -217,7 +218,7 @@ def test_commands_have_the_options_that_are_shown(page: Path) -> None:
 
 def test_readme_lists_every_command() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    leaves = {name for name in OPTIONS if name not in ("", "bench")}
+    leaves = {name for name in OPTIONS if name not in ("", "agent", "bench")}
     missing = {name for name in leaves if f"| `hwnas {name}" not in text}
     assert not missing
 
@@ -225,7 +226,7 @@ def test_readme_lists_every_command() -> None:
 def test_readme_options_of_its_table_exist() -> None:
     """Options that stand alone, in the row of their command."""
     rows = re.findall(
-        r"^\| `hwnas (bench [a-z]+|[a-z]+)[^|]*\|(.*)\|$",
+        r"^\| `hwnas ((?:agent|bench) [a-z]+|devices (?:add|remove)|[a-z]+)[^|]*\|(.*)\|$",
         (ROOT / "README.md").read_text(encoding="utf-8"),
         re.MULTILINE,
     )

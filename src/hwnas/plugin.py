@@ -9,11 +9,12 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
-
-import pydantic
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hwnas.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pydantic
 
 __all__ = ["build", "closest", "imports_from", "resolve", "validation_message"]
 
@@ -92,6 +93,8 @@ def build(kind: str, factory: Callable[..., T], options: Mapping[str, Any], **gi
     Raises:
         ConfigError: An option is unknown, missing or of the wrong type.
     """
+    import pydantic  # here, since what measures on a small device knows names only
+
     signature = inspect.signature(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     settable = [name for name in signature.parameters if name not in given]
@@ -123,6 +126,8 @@ _STRICT_KEYS: pydantic.ConfigDict = {"arbitrary_types_allowed": True, "extra": "
 
 def _call_checked(factory: Callable[..., T], arguments: Mapping[str, Any]) -> T:
     """Call a function or class with arguments that are converted to its annotations."""
+    import pydantic
+
     check = pydantic.validate_call(config=_STRICT_KEYS)
     if not isinstance(factory, type):
         result: T = check(factory)(**arguments)

@@ -98,6 +98,9 @@ def print_measurement(console: Console, name: str, measurement: Measurement) -> 
         f"{LATENCY} {measurement.latency_ms:.4g} (p50 of {measurement.clock} time); "
         f"{measurement.hardware}"
     )
+    if measurement.conditions:
+        told = ", ".join(f"{name} {value}" for name, value in measurement.conditions.items())
+        console.print(told, soft_wrap=True, markup=False)
     if measurement.contended:
         console.print("disturbed by other work on this machine: close it and measure again")
 

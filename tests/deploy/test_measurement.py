@@ -15,6 +15,13 @@ def test_it_survives_json(measurement: Measurement) -> None:
     assert (data["kind"], data["unit"], data["latency_ms"]) == ("measured", "ms", 1.0)
 
 
+def test_an_older_one_without_conditions_is_read(measurement: Measurement) -> None:
+    older = {k: v for k, v in measurement.to_json().items() if k != "conditions"}
+    assert Measurement.from_json(older) == measurement
+    hot = replace(measurement, conditions={"temperature_c": "81.0"})
+    assert Measurement.from_json(hot.to_json()).conditions == {"temperature_c": "81.0"}
+
+
 def test_the_headline_follows_the_clock(measurement: Measurement) -> None:
     assert measurement.latency_ms == 1.0
     assert replace(measurement, clock="wall").latency_ms == 1.4

@@ -1,9 +1,21 @@
 """The command line: each command reads its arguments, calls one function and prints."""
 
-from hwnas.cli import bench, cascades, check, devices, fronts, networks, runs, serving, sweep
+from hwnas.cli import (
+    agent,
+    bench,
+    cascades,
+    check,
+    devices,
+    fronts,
+    networks,
+    runs,
+    serving,
+    sweep,
+)
 from hwnas.cli.app import app, main
 
 __all__ = [
+    "agent",
     "app",
     "bench",
     "cascades",

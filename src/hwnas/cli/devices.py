@@ -296,15 +296,22 @@ def explain(
     print_operators(out, costs, top, target, profiled_ms, reason)
 
 
-@app.command()
+devices_app = typer.Typer()
+app.add_typer(devices_app, name="devices")
+
+
+@devices_app.callback(invoke_without_command=True)
 def devices(
+    context: typer.Context,
     show: Annotated[
         str | None, typer.Option(help="A known device: what it was calibrated on.")
     ] = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Targets that can be used on this machine, and devices that costs can be predicted for."""
+    """Targets that can be used, and devices that costs can be predicted for."""
+    if context.invoked_subcommand is not None:
+        return
     from hwnas.cli.device_tables import print_known_devices, print_targets
     from hwnas.deploy.catalogue import devices
     from hwnas.predictors.prediction import known_devices

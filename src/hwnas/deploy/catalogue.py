@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-import psutil
-
+import hwnas
+from hwnas.deploy.agent.added import read_added
 from hwnas.deploy.device import HARDWARE
 from hwnas.deploy.runtimes import RUNTIMES
 
-__all__ = ["DeviceStatus", "devices", "machine", "versions"]
+__all__ = ["DeviceStatus", "devices", "devices_here", "machine", "processor_of", "versions"]
 
 _ISA_FLAGS = (
     "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16",
@@ -31,7 +31,7 @@ class DeviceStatus:
 
     Attributes:
         target: Pattern of its names, e.g. ``"cpu-onnxruntime-fp32-b{B}-t{T}"``.
-        usable: Whether it can be measured on this machine.
+        usable: Whether it can be measured now.
         reason: Why not and what to install; empty if usable.
         details: Processor, cores, instructions and versions, by name.
     """
@@ -43,7 +43,18 @@ class DeviceStatus:
 
 
 def devices() -> list[DeviceStatus]:
-    """Every kind of target that hwnas knows, usable here or not."""
+    """Every kind of target that hwnas knows, usable or not; devices elsewhere are asked."""
+    from hwnas.deploy.agent.client import devices_elsewhere
+
+    elsewhere = [
+        DeviceStatus(_pattern(device.name, kind), not reason, reason, details)
+        for device, kind, reason, details in devices_elsewhere()
+    ]
+    return [*devices_here(), *elsewhere]
+
+
+def devices_here() -> list[DeviceStatus]:
+    """Every kind of target of this machine, usable or not."""
     described = machine()
     found = []
     for hardware in HARDWARE:
@@ -55,7 +66,7 @@ def devices() -> list[DeviceStatus]:
             }
             found += [
                 DeviceStatus(
-                    f"{hardware}-{runtime.name}-{number_format}-b{{B}}-t{{T}}",
+                    _pattern(hardware, f"{runtime.name}-{number_format}"),
                     not reason,
                     reason,
                     details,
@@ -65,15 +76,24 @@ def devices() -> list[DeviceStatus]:
     return found
 
 
+def _pattern(hardware: str, kind: str) -> str:
+    return f"{hardware}-{kind}-b{{B}}-t{{T}}"
+
+
+def processor_of(hardware: str) -> str:
+    """The processor of this machine, or that of a device elsewhere when it was added."""
+    return machine()["processor"] if hardware in HARDWARE else read_added(hardware).processor
+
+
 def machine() -> dict[str, str]:
     """This machine in words: processor, cores, instructions, memory, system and Python."""
-    physical, logical = psutil.cpu_count(logical=False), psutil.cpu_count()
+    physical, memory_bytes = _cores_and_memory()
     processor, flags = _processor()
     return {
         "processor": processor,
-        "cores": f"{physical or 'unknown'} physical, {logical or 'unknown'} logical",
+        "cores": f"{physical or 'unknown'} physical, {os.cpu_count() or 'unknown'} logical",
         "instructions": " ".join(flag for flag in _ISA_FLAGS if flag in flags) or "unknown",
-        "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
+        "memory": f"{memory_bytes / 2**30:.1f} GiB",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
     }
@@ -88,13 +108,22 @@ def versions(packages: Iterable[str] | None = None) -> dict[str, str]:
     if packages is None:
         required = [line for line in metadata.requires("hwnas") or [] if "extra ==" not in line]
         packages = sorted(re.split(r"[^\w.-]", line)[0] for line in required)
-    found = {}
-    for package in ("hwnas", *packages):
+    found = {"hwnas": hwnas.__version__}
+    for package in packages:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _cores_and_memory() -> tuple[int | None, int]:
+    """Physical cores, None where they are not known, and bytes of memory."""
+    try:
+        import psutil
+    except ImportError:  # an agent on a small device does without
+        return None, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return psutil.cpu_count(logical=False), psutil.virtual_memory().total
 
 
 def _processor() -> tuple[str, frozenset[str]]:
@@ -106,8 +135,16 @@ def _processor() -> tuple[str, frozenset[str]]:
             key, _, value = line.partition(":")
             fields.setdefault(key.strip(), value.strip())
     flags = frozenset((fields.get("flags") or fields.get("Features") or "").split())
-    model = fields.get("model name") or _apple_processor() or platform.processor()
+    model = fields.get("model name") or _board() or _apple_processor() or platform.processor()
     return model or platform.machine() or "unknown processor", flags
+
+
+def _board() -> str:
+    """What a small computer calls itself, whose processor has no name."""
+    try:
+        return Path("/proc/device-tree/model").read_text(errors="replace").strip("\0\n ")
+    except OSError:
+        return ""
 
 
 def _apple_processor() -> str:

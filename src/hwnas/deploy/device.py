@@ -7,12 +7,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hwnas.deploy.agent.added import added_names, is_added
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 
-__all__ = ["FORMATS", "HARDWARE", "Device", "Target"]
+__all__ = ["FORMATS", "HARDWARE", "Device", "Target", "known_hardware"]
 
 HARDWARE = ("cpu",)
+"""Of the machine that hwnas runs on; devices elsewhere have the names that they were added by."""
 FORMATS: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("fp32", "fp16", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
@@ -29,7 +31,7 @@ class Device:
     """Hardware and the runtime on it; a runtime changes which network is fastest.
 
     Attributes:
-        hardware: ``"cpu"`` is the machine that hwnas runs on.
+        hardware: ``"cpu"`` is the machine that hwnas runs on; else a device that was added.
         runtime: A key of `FORMATS`.
         batch: Images a run, at least 1.
         threads: Threads that compute, at least 1.
@@ -41,9 +43,9 @@ class Device:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        if self.hardware not in HARDWARE:
+        if not (self.is_here or is_added(self.hardware)):
             raise ConfigError(
-                f"unknown hardware {self.hardware!r}; {closest(self.hardware, HARDWARE)}"
+                f"unknown hardware {self.hardware!r}; {closest(self.hardware, known_hardware())}"
             )
         if self.runtime not in FORMATS:
             raise ConfigError(f"unknown runtime {self.runtime!r}; {closest(self.runtime, FORMATS)}")
@@ -51,6 +53,11 @@ class Device:
             raise ConfigError(
                 f"batch is {self.batch} and threads {self.threads}; both must be at least 1"
             )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the machine that hwnas runs on."""
+        return self.hardware in HARDWARE
 
     @property
     def name(self) -> str:
@@ -104,6 +111,11 @@ class Target:
             ) from None
 
 
+def known_hardware() -> tuple[str, ...]:
+    """What the first part of a target's name can be: this machine's, and what was added."""
+    return (*HARDWARE, *added_names())
+
+
 def _nearest(text: str) -> str:
     """The likeliest target, with the batch and the threads of ``text`` where it has them."""
     batch, threads = (
@@ -113,7 +125,7 @@ def _nearest(text: str) -> str:
     words = text.split("-")
     runtime = _closest_word(words, tuple(FORMATS))
     number_format = _closest_word(words, FORMATS[runtime])
-    hardware = _closest_word(words, HARDWARE)
+    hardware = _closest_word(words, known_hardware())
     return Target(Device(hardware, runtime, batch, threads), number_format).name
 
 

@@ -138,10 +138,14 @@ def energy_counter(hardware: str, rapl: Path = RAPL) -> EnergyCounter:
         counters = RaplCounter.find(rapl)
         sought = f"readable RAPL counters under {rapl}"
         advice = "run on a machine that has them, or let root read energy_uj"
-    else:
+    elif hardware == "cuda":
         counters = NvmlCounter.find()
         sought = "NVML's energy counter"
         advice = "install nvidia-ml-py and run on a Volta GPU or later"
+    else:
+        counters = []
+        sought = f"a counter of {hardware}, which is not this machine,"
+        advice = "measure it there"
     if not counters:
         raise EnergyUnavailable(
             f"energy cannot be measured here: looked for {sought} and found none; {advice}. "

@@ -60,6 +60,7 @@ class Measurement:
         versions: Of the libraries that matter, by name.
         settings: Of the runtime, those that change latency.
         time: When, in ISO 8601.
+        conditions: Temperature, frequency and load at the end, where the system shows them.
     """
 
     kind: ClassVar[Literal["measured"]] = "measured"
@@ -75,6 +76,7 @@ class Measurement:
     versions: Mapping[str, str] = field(hash=False)
     settings: Mapping[str, str] = field(hash=False)
     time: str
+    conditions: Mapping[str, str] = field(hash=False, default_factory=dict)
 
     @property
     def headline(self) -> Quantiles:
@@ -104,7 +106,8 @@ class Measurement:
                 f"measurement: schema {found!r} is not {SCHEMA}; it needs another hwnas"
             )
         try:
-            values = {f.name: data[f.name] for f in fields(cls)}
+            older = {"conditions": {}, **data}  # which did not tell them
+            values = {f.name: older[f.name] for f in fields(cls)}
             for clock in ("cpu_ms", "wall_ms"):
                 values[clock] = Quantiles.from_json(values[clock])
             return cls(**values)

@@ -13,6 +13,7 @@ import numpy as np
 
 from hwnas.deploy.device import Target
 from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.runtimes.onnx import OnnxSession
 from hwnas.errors import DeviceError
 
@@ -35,6 +36,7 @@ def profile_kernels(model: Path, target: Target) -> Mapping[str, float]:
     if target.device.runtime != "onnxruntime":
         raise DeviceError(f"{target.device.runtime} cannot be profiled; onnxruntime can")
     runtime = RUNTIMES[target.device.runtime]
+    check_usable(runtime.unavailable(), target)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         executable = runtime.prepare(model, target, folder)

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from hwnas.atomic import storage_errors
 from hwnas.deploy.anchor import write_anchor
 from hwnas.deploy.catalogue import machine, versions
-from hwnas.deploy.device import Target
+from hwnas.deploy.conditions import conditions
+from hwnas.deploy.device import HARDWARE, Target
 from hwnas.deploy.measurement import Measurement, Quantiles
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES
@@ -192,7 +193,7 @@ def measure(
     settings: TimingSettings | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> dict[str, Measurement]:
-    """Measure networks on one target of this machine, against each other.
+    """Measure networks on one target, against each other.
 
     Args:
         models: ONNX files, each under a name of the caller's.
@@ -205,7 +206,7 @@ def measure(
 
     Raises:
         ArtifactError: A file is damaged or not what the target can run.
-        DeviceError: The target cannot be used on this machine.
+        DeviceError: The target cannot be used, or its device does not answer.
     """
     subjects = {name: Subject(model, target) for name, model in models.items()}
     return measure_together(subjects, settings, progress)
@@ -216,7 +217,9 @@ def measure_together(
     settings: TimingSettings | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> dict[str, Measurement]:
-    """Measure networks against each other, each on its own target of this machine.
+    """Measure networks against each other, each on its own target.
+
+    Those on one machine take turns there. A device elsewhere is asked to do the same.
 
     Args:
         subjects: Files and targets, each under a name of the caller's.
@@ -228,9 +231,38 @@ def measure_together(
 
     Raises:
         ArtifactError: A file is damaged or not what its target can run.
-        DeviceError: A target cannot be used on this machine.
+        DeviceError: A target cannot be used, or its device does not answer.
     """
+    from hwnas.deploy.agent.client import measure_elsewhere
+
     settings = settings or TimingSettings()
+    places = list(dict.fromkeys(each.target.device.hardware for each in subjects.values()))
+    found: dict[str, Measurement] = {}
+    for index, place in enumerate(places):
+        own = {k: s for k, s in subjects.items() if s.target.device.hardware == place}
+        told = _share_of(progress, index, len(places))
+        if place in HARDWARE:
+            found |= _measure_here(own, settings, told)
+        else:
+            found |= measure_elsewhere(place, own, settings, told)
+    return {name: found[name] for name in subjects}
+
+
+def _share_of(
+    progress: Callable[[float], None] | None, index: int, count: int
+) -> Callable[[float], None] | None:
+    """Progress of one of several parts as that of the whole."""
+    if progress is None:
+        return None
+    tell = progress
+    return lambda share: tell((index + share) / count)
+
+
+def _measure_here(
+    subjects: Mapping[str, Subject],
+    settings: TimingSettings,
+    progress: Callable[[float], None] | None,
+) -> dict[str, Measurement]:
     with tempfile.TemporaryDirectory() as folder:
         targets = [subject.target for subject in subjects.values()]
         anchors = _start_anchors(targets, settings, Path(folder))
@@ -241,6 +273,7 @@ def measure_together(
             started[name] = _start(subject, settings, own)
         stopwatches = [stopwatch for _, stopwatch in started.values()]
         interleave([*anchors.values()], stopwatches, settings.retries, progress)
+    now = conditions()
     hardware, time_now = machine()["processor"], datetime.now(UTC).isoformat(timespec="seconds")
     found = {}
     for name, (session, stopwatch) in started.items():
@@ -258,6 +291,7 @@ def measure_together(
             versions=versions(RUNTIMES[target.device.runtime].packages),
             settings=session.settings,
             time=time_now,
+            conditions=now,
         )
     return found
 

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from hwnas.atomic import storage_errors, write_text
-from hwnas.deploy.catalogue import machine, versions
+from hwnas.deploy.catalogue import processor_of, versions
 from hwnas.deploy.device import Target
 from hwnas.deploy.energy import energy_counter, energy_of
 from hwnas.deploy.export import export_onnx
@@ -33,7 +33,7 @@ __all__ = [
     "Pool",
     "Reading",
     "calibrate",
-    "check_measured_here",
+    "check_same_hardware",
     "drawn_networks",
     "export_chosen",
     "exported_for_a_while",
@@ -165,29 +165,29 @@ def calibrate(
 def _known_so_far(
     target: Target, metric: MeasuredMetric, space: SearchSpace, store: DeviceStore
 ) -> DeviceProfile:
-    hardware = machine()["processor"]
     if not store.has(target.name, metric):
-        runtime = target.device.runtime
+        runtime, hardware = target.device.runtime, processor_of(target.device.hardware)
         return DeviceProfile(
             target.name, metric, space=space.fingerprint, hardware=hardware, runtime=runtime
         )
     known = store.load(target.name, metric)
-    check_measured_here(store, target.name, known.hardware)
+    check_same_hardware(store, target, known.hardware)
     spaces = dict.fromkeys([*known.space.split(", "), space.fingerprint])
     return replace(known, space=", ".join(spaces))
 
 
-def check_measured_here(store: DeviceStore, device: str, hardware: str) -> None:
+def check_same_hardware(store: DeviceStore, target: Target, hardware: str) -> None:
     """Refuse to add to what was measured on another machine.
 
     Raises:
-        DeviceError: ``hardware`` is not this machine's.
+        DeviceError: ``hardware`` is not the target's.
     """
-    here = machine()["processor"]
-    if hardware != here:
+    now = processor_of(target.device.hardware)
+    if hardware != now:
+        machine = "this machine" if target.device.is_here else target.device.hardware
         raise DeviceError(
-            f"{store.folder} knows {device} of {hardware!r}, and this machine is {here!r}; give "
-            f"another --store, or remove {store.folder / device}"
+            f"{store.folder} knows {target.name} of {hardware!r}, and {machine} is {now!r}; give "
+            f"another --store, or remove {store.folder / target.name}"
         )
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from hwnas.atomic import write_json
-from hwnas.deploy.catalogue import machine
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
 from hwnas.predictors.gemm import Gemm, sampled_gemms, steady_ms, time_gemms
@@ -74,7 +73,7 @@ def calibrate_gemms(
         target.name,
         tuple(gemms),
         tuple(steady_ms([m.latency_ms for m in measured], [m.anchor_ms for m in measured])),
-        machine()["processor"],
+        last.hardware,
         last.versions,
         last.time,
     )

@@ -17,7 +17,7 @@ from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.errors import ConfigError
 from hwnas.predictors.blocks import Scale
 from hwnas.predictors.calibration import (
-    check_measured_here,
+    check_same_hardware,
     drawn_networks,
     exported_for_a_while,
 )
@@ -102,7 +102,7 @@ def calibrate_memory(
     profile = MemoryProfile(target.name)
     if has_memory(store, target.name):
         profile = load_memory(store, target.name)
-        check_measured_here(store, target.name, profile.hardware)
+        check_same_hardware(store, target, profile.hardware)
     pool = drawn_networks(space, 0, _POOL)
     features = memory_features(
         [space.workload(network, target.device.batch) for network in pool], target.format

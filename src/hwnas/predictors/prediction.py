@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hwnas.deploy.catalogue import machine
-from hwnas.deploy.device import HARDWARE
+from hwnas.deploy.catalogue import processor_of
+from hwnas.deploy.device import HARDWARE, known_hardware
 from hwnas.deploy.onnx_workload import OnnxWorkload
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
@@ -134,13 +134,14 @@ def _predict(known: KnownDevice, network: OnnxWorkload | StepTable) -> Predictio
 
 
 def elsewhere(device: str, hardware: str) -> list[str]:
-    """A note where a target, which is always this machine's, was measured on another one."""
-    here = machine()["processor"]
-    if device.split("-")[0] not in HARDWARE or hardware in ("", here):
+    """A note where a target was measured on another machine than the one it is of now."""
+    place = device.split("-")[0]
+    if place not in known_hardware() or hardware in ("", now := processor_of(place)):
         return []
+    machine = "this machine" if place in HARDWARE else place
     return [
-        f"measured on {hardware}, and this machine is {here}; `hwnas calibrate --target {device}` "
-        "measures it here"
+        f"measured on {hardware}, and {machine} is {now}; `hwnas calibrate --target {device}` "
+        "measures it there"
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from hwnas.atomic import replacing_folder, write_json
+from hwnas.deploy.home import home
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.plugin import closest
 from hwnas.predictors.gaussian_process import Numbers
@@ -154,8 +154,7 @@ class DeviceStore:
     @classmethod
     def default(cls) -> DeviceStore:
         """``$HWNAS_HOME/devices``; ``~/.hwnas/devices`` if that is not set."""
-        home = os.environ.get("HWNAS_HOME")
-        return cls((Path(home).expanduser() if home else Path.home() / ".hwnas") / "devices")
+        return cls(home() / "devices")
 
     @property
     def devices(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-from hwnas.deploy.device import Target
+from hwnas.deploy.device import HARDWARE, Target
 from hwnas.errors import DeviceError
 
 __all__ = ["check_usable", "missing_package"]
@@ -26,8 +26,14 @@ def check_usable(reason: str | None, target: Target) -> None:
         target: What is wanted.
 
     Raises:
-        DeviceError: There is a reason, or the target has more threads than the machine has cores.
+        DeviceError: There is a reason, the target is another machine, or it has more threads than
+            this one has cores.
     """
+    if not target.device.is_here:
+        raise DeviceError(
+            f"target {target.name} is not this machine; only latency is measured on devices "
+            f"elsewhere, so give a target of {', '.join(HARDWARE)}"
+        )
     if reason is not None:
         raise DeviceError(reason)
     cores = os.cpu_count() or 1

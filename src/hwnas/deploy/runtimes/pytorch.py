@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.first_line import first_line
-from hwnas.deploy.onnx_module import OnnxModule
-from hwnas.deploy.runtimes.checks import check_usable
+from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.errors import ArtifactError
 
 __all__ = ["PyTorch", "PyTorchSession"]
@@ -36,8 +34,8 @@ class PyTorch:
     channels_last: bool = False
 
     def unavailable(self) -> str | None:
-        """It is always there."""
-        return None
+        """Why it cannot be used here and what to install, or None if it can."""
+        return missing_package("torch", "torch")
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
         """The ONNX file itself; `load` makes a module of it."""
@@ -48,9 +46,10 @@ class PyTorch:
 
         Raises:
             ArtifactError: The file is missing, damaged, or has an operator that is not known.
-            DeviceError: The target has more threads than this machine has cores.
+            DeviceError: PyTorch is not installed, or the target has more threads than this machine
+                has cores.
         """
-        check_usable(None, target)
+        check_usable(self.unavailable(), target)
         return PyTorchSession(executable, target.device.threads, self.channels_last)
 
 
@@ -64,9 +63,13 @@ class PyTorchSession:
     """
 
     def __init__(self, path: Path, threads: int, channels_last: bool) -> None:
+        import torch
+
+        from hwnas.deploy.onnx_module import OnnxModule
+
         self._module = OnnxModule.load(path).eval()
         self._path, self._threads = path, threads
-        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        self._channels_last = channels_last
         if channels_last:
             self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -78,24 +81,27 @@ class PyTorchSession:
     @property
     def settings(self) -> Mapping[str, str]:
         """Those settings that change latency."""
-        layout = "NHWC" if self._format is torch.channels_last else "NCHW"
+        layout = "NHWC" if self._channels_last else "NCHW"
         return {"mode": "eager", "layout": layout, "intra_op_threads": str(self._threads)}
 
-    @torch.inference_mode()
     def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
         """The output (N, ...) of float32 inputs (N, *input_shape).
 
         Raises:
             ArtifactError: The file cannot compute them.
         """
+        import torch
+
         before = torch.get_num_threads()
         if before != self._threads:
             torch.set_num_threads(self._threads)
-        images = torch.from_numpy(batch)
-        if images.dim() == 4:
-            images = images.contiguous(memory_format=self._format)
+        layout = torch.channels_last if self._channels_last else torch.contiguous_format
         try:
-            outputs: NDArray[Any] = self._module(images).numpy()
+            with torch.inference_mode():
+                images = torch.from_numpy(batch)
+                if images.dim() == 4:
+                    images = images.contiguous(memory_format=layout)
+                outputs: NDArray[Any] = self._module(images).numpy()
         except Exception as error:  # each operator has its own ways to fail on what it is given
             raise ArtifactError(f"{self._path} cannot be run: {first_line(error)}") from error
         finally:

@@ -1,0 +1,112 @@
+"""Commands about devices elsewhere: the agent there, and what the host knows of it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hwnas.cli.app import Json, app, out, print_json
+from hwnas.cli.devices import devices_app
+from hwnas.errors import ConfigError
+
+agent = typer.Typer(help="Measure on this machine for others.", no_args_is_help=True)
+app.add_typer(agent, name="agent")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The hardware part of its targets.")]
+
+
+@agent.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 is any that is free.")] = 8765,
+    folder: Annotated[
+        Path | None, typer.Option(help="Of its key, models and jobs; $HWNAS_HOME/agent if none.")
+    ] = None,
+    new_token: Annotated[
+        bool, typer.Option("--new-token", help="In the place of the older one.")
+    ] = False,
+    seconds: Annotated[float, typer.Option(help="That each network may take.")] = 120.0,
+    memory_mb: Annotated[
+        int | None, typer.Option(help="Of the process that measures; half of all if not given.")
+    ] = None,
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="For ssh: answer on standard output, listen nowhere.")
+    ] = False,
+) -> None:
+    """Answer hosts that know the token, and time their networks on this machine."""
+    from hwnas.deploy.agent.command import run_until_told
+    from hwnas.deploy.agent.serve import AgentOptions
+
+    run_until_told(AgentOptions(host, port, folder, new_token, seconds, memory_mb), stdio)
+
+
+@agent.command()
+def pack(
+    file: Annotated[Path, typer.Option("--out", help="The file to write, e.g. agent.pyz.")],
+) -> None:
+    """Write the agent as one file for a machine without hwnas."""
+    from hwnas.deploy.agent.pack import write_pack
+
+    write_pack(file)
+    out.print(f"{file}: copy it to the device, which needs Python 3.11 or newer, and run there")
+    out.print("  pip install numpy onnx onnxruntime cryptography")
+    out.print(f"  python {file.name} serve --host 0.0.0.0", markup=False)
+
+
+@devices_app.command()
+def add(
+    name: Name,
+    agent: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="https://host:port, or ssh://user@host.")
+    ],
+    token_file: Annotated[
+        Path | None, typer.Option(help="Holds the agent's token; asked for if not given.")
+    ] = None,
+    command: Annotated[
+        str, typer.Option(help="With ssh: what starts the agent, e.g. 'python agent.pyz'.")
+    ] = "hwnas agent",
+    patience: Annotated[
+        float, typer.Option(help="Seconds to wait for it when it does not answer.")
+    ] = 300.0,
+    as_json: Json = False,
+) -> None:
+    """Make a machine with an agent a device of this host."""
+    from hwnas.deploy.agent.adding import add_device
+
+    given = "" if agent.startswith("ssh://") else _token(token_file)
+    device = add_device(name, agent, given, command, patience)
+    if as_json:
+        print_json({k: v for k, v in asdict(device).items() if k != "key"})
+        return
+    out.print(f"{name}: {device.processor} at {device.address}", soft_wrap=True, markup=False)
+    for kind in device.kinds:
+        out.print(f"    {name}-{kind}-b{{B}}-t{{T}}", markup=False)
+    out.print(f"next: hwnas measure model.onnx --target {name}-{device.kinds[0]}-b1-t1")
+
+
+@devices_app.command()
+def remove(name: Name) -> None:
+    """Forget a machine with an agent; what was measured on it stays."""
+    from hwnas.deploy.agent.added import remove_added
+
+    remove_added(name)
+    out.print(f"{name} is forgotten")
+
+
+def _token(file: Path | None) -> str:
+    """From a file that nobody else can read, or from whoever sits there, or from a pipe."""
+    from hwnas.deploy.agent.private_file import read_private
+
+    if file is not None:
+        token = read_private(file).strip()
+    elif sys.stdin.isatty():
+        token = typer.prompt("token of the agent", hide_input=True).strip()
+    else:
+        token = sys.stdin.readline().strip()
+    if not token:
+        raise ConfigError("the token is empty; `hwnas agent serve` shows it when it is made")
+    return str(token)

@@ -1,0 +1,141 @@
+"""The devices elsewhere that a user has added: where their agents are, and how to know them.
+
+A device is a file ``$HWNAS_HOME/agents/NAME.json``, which only its owner may read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hwnas.deploy.agent.private_file import private_folder, read_private, write_private
+from hwnas.deploy.agent.signing import is_digest
+from hwnas.deploy.home import home
+from hwnas.errors import ArtifactError, ConfigError
+
+__all__ = [
+    "AddedDevice",
+    "added_names",
+    "check_hardware_name",
+    "is_added",
+    "read_added",
+    "remove_added",
+    "write_added",
+]
+
+SCHEMA = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,39}")
+
+
+@dataclass(frozen=True)
+class AddedDevice:
+    """A device that an agent measures on.
+
+    Attributes:
+        name: The hardware part of the names of its targets.
+        address: ``https://host:port`` or ``ssh://user@host:port``.
+        certificate: SHA-256 of the agent's certificate, in hexadecimal; empty with ssh.
+        key: What requests are signed with, in hexadecimal; empty with ssh.
+        command: What starts the agent there, with ssh; in the words of a command line.
+        processor: Of the device, as measurements on it have it.
+        kinds: Runtimes and formats that it had when it was added, e.g. ``"onnxruntime-fp32"``.
+        patience_s: Seconds that a device which does not answer is waited for.
+    """
+
+    name: str
+    address: str
+    certificate: str = ""
+    key: str = field(default="", repr=False)
+    command: str = ""
+    processor: str = ""
+    kinds: tuple[str, ...] = ()
+    patience_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        check_hardware_name(self.name)
+        if any(secret and not is_digest(secret) for secret in (self.certificate, self.key)):
+            raise ConfigError(f"{self.name}: certificate and key are 64 hexadecimal digits each")
+        if not 0 <= self.patience_s < 1e9:
+            raise ConfigError(f"patience_s is {self.patience_s:g}; expected seconds, 0 or more")
+
+
+def check_hardware_name(name: str) -> None:
+    """Refuse names that cannot be the first part of a target's.
+
+    Raises:
+        ConfigError: It is empty, too long, or has other characters than letters, digits, . and _.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot be the name of a device: it is the first part of targets such as "
+            "NAME-onnxruntime-fp32-b1-t1; expected at most 40 letters, digits, '.' and '_', the "
+            "first one a letter or a digit"
+        )
+
+
+def added_names() -> list[str]:
+    """Names of all devices that were added, sorted."""
+    return sorted(path.stem for path in _folder().glob("*.json") if _NAME.fullmatch(path.stem))
+
+
+def is_added(name: str) -> bool:
+    """Whether there is a device of this name."""
+    return _NAME.fullmatch(name) is not None and _path(name).is_file()
+
+
+def read_added(name: str) -> AddedDevice:
+    """A device that was added.
+
+    Raises:
+        ConfigError: There is none of this name, or others can read its file.
+        ArtifactError: Its file is damaged.
+    """
+    path = _existing(name)
+    text = read_private(path)
+    try:
+        data: dict[str, Any] = json.loads(text)
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"schema {data['schema']!r} is not {SCHEMA}")
+        values = {each.name: data[each.name] for each in fields(AddedDevice)}
+        return AddedDevice(**{**values, "kinds": tuple(values["kinds"])})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path} is damaged ({error}); add the device anew") from error
+
+
+def write_added(device: AddedDevice) -> Path:
+    """Keep a device, in the place of an older one of its name.
+
+    Raises:
+        StorageError: It cannot be written.
+    """
+    private_folder(_folder())
+    path = _path(device.name)
+    write_private(path, json.dumps({"schema": SCHEMA, **asdict(device)}, indent=2) + "\n")
+    return path
+
+
+def remove_added(name: str) -> None:
+    """Forget a device; what was measured on it stays.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    _existing(name).unlink()
+
+
+def _folder() -> Path:
+    return home() / "agents"
+
+
+def _existing(name: str) -> Path:
+    if not is_added(name):
+        known = ", ".join(added_names()) or "none"
+        raise ConfigError(f"no device {name!r} was added; those that were: {known}")
+    return _path(name)
+
+
+def _path(name: str) -> Path:
+    return _folder() / f"{name}.json"

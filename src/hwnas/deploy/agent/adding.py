@@ -1,0 +1,72 @@
+"""Making a machine with an agent a device of this host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hwnas.deploy.agent.added import (
+    AddedDevice,
+    check_hardware_name,
+    is_added,
+    read_added,
+    write_added,
+)
+from hwnas.deploy.agent.client import ask
+from hwnas.deploy.agent.signing import key_of
+from hwnas.deploy.agent.transport import certificate_at
+from hwnas.deploy.device import FORMATS, HARDWARE
+from hwnas.errors import ConfigError, DeviceError
+
+__all__ = ["add_device"]
+
+_ANSWER_S = 10.0
+
+
+def add_device(
+    name: str, address: str, token: str, command: str = "", patience_s: float = 300.0
+) -> AddedDevice:
+    """Ask an agent what it is, and keep how to know it again.
+
+    Its certificate is pinned. Both sides prove that they know the token, over that certificate, so
+    nobody in between can show one of his own. Adding a device again at its address pins it anew.
+
+    Args:
+        name: Of the device; the first part of the names of its targets.
+        address: ``https://host:port`` or ``ssh://user@host:port``.
+        token: That the agent has shown; not used with ssh.
+        command: What starts the agent there, with ssh.
+        patience_s: Seconds that it shall be waited for later.
+
+    Raises:
+        ConfigError: The name is taken or cannot be one, or the address is none.
+        DeviceError: The agent does not answer, or the token is not its own.
+        StorageError: The device cannot be kept.
+    """
+    _check_free(name, address)
+    device = AddedDevice(name, address, command=command, patience_s=patience_s)
+    if not address.startswith("ssh://"):
+        try:
+            certificate = certificate_at(address, _ANSWER_S)
+        except OSError as error:
+            raise DeviceError(
+                f"no agent answers at {address} ({error}); is it on, and is its agent started?"
+            ) from error
+        device = replace(device, certificate=certificate, key=key_of(token), command="")
+    about = ask(device)
+    kinds = tuple(kind for kind, reason in about.kinds.items() if not reason)
+    if not kinds:
+        raise DeviceError(f"{address} has no runtime; install there: pip install onnxruntime")
+    device = replace(device, processor=about.machine["processor"], kinds=kinds)
+    write_added(device)
+    return device
+
+
+def _check_free(name: str, address: str) -> None:
+    check_hardware_name(name)
+    if name in HARDWARE or name in FORMATS:
+        raise ConfigError(f"{name!r} is the name of something else; choose another one")
+    if is_added(name) and (known := read_added(name)).address != address:
+        raise ConfigError(
+            f"{name} is the device at {known.address}; choose another name, or run: hwnas devices "
+            f"remove {name}"
+        )

@@ -1,0 +1,146 @@
+"""What an agent answers to those who may ask, however they reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from hwnas.deploy.agent.job_queue import JobQueue
+from hwnas.deploy.agent.model_store import ModelStore
+from hwnas.deploy.agent.private_file import private_folder
+from hwnas.deploy.agent.protocol import (
+    PREFIX,
+    WAIT_S,
+    About,
+    Limits,
+    Reply,
+    Request,
+    read_object,
+    refusal,
+)
+from hwnas.deploy.agent.sandbox import Sandbox
+from hwnas.deploy.agent.timing_job import TimingJob
+from hwnas.deploy.catalogue import devices_here, machine
+from hwnas.deploy.conditions import conditions
+from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
+
+__all__ = ["Api"]
+
+_STATUS: dict[type[HwnasError], int] = {
+    ConfigError: 400,
+    ArtifactError: 422,
+    DeviceError: 503,
+    StorageError: 507,
+}
+_NOTHING = Reply(404, {"error": "ConfigError", "message": "there is no such thing here"})
+
+
+@dataclass(frozen=True)
+class Api:
+    """An agent without its door: models, jobs, and the process that does them.
+
+    Attributes:
+        models: ONNX files that were sent.
+        queue: Jobs.
+        sandbox: Does them.
+        limits: What it takes on.
+    """
+
+    models: ModelStore
+    queue: JobQueue
+    sandbox: Sandbox
+    limits: Limits
+
+    @classmethod
+    def of(cls, folder: Path, code: Path, limits: Limits) -> Api:
+        """An agent whose files are in a folder; jobs that are there are taken up again.
+
+        Args:
+            folder: Made if it is not there.
+            code: What a process that measures imports hwnas from.
+            limits: What it takes on.
+        """
+        private_folder(folder)
+        models = ModelStore(folder / "models", limits)
+        sandbox = Sandbox(folder / "work", code, limits, models.path)
+        return cls(models, JobQueue(folder / "jobs", limits), sandbox, limits)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Do jobs, one after the other, in a thread."""
+        worker = threading.Thread(target=self.queue.work, args=(self.sandbox,))
+        worker.start()
+        try:
+            yield
+        finally:
+            self.queue.close()
+            worker.join()
+
+    def answer(self, request: Request) -> Reply:
+        """Answer a request; what is wrong with it is a reply, too."""
+        url = urlsplit(request.path)
+        known: dict[tuple[str, str], Callable[[str], Reply]] = {
+            ("GET", "about"): lambda _: self._about(),
+            ("PUT", "models"): lambda name: self._take_in(name, request),
+            ("PUT", "jobs"): lambda name: self._submit(name, request),
+            ("GET", "jobs"): lambda name: self._state(name, url.query),
+            ("DELETE", "jobs"): self._drop,
+        }
+        kind, _, name = url.path.removeprefix(f"{PREFIX}/").partition("/")
+        answer = known.get((request.method, kind))
+        if answer is None or not url.path.startswith(f"{PREFIX}/"):
+            return _NOTHING
+        try:
+            return answer(name)
+        except HwnasError as error:
+            return refusal(next(s for k, s in _STATUS.items() if isinstance(error, k)), error)
+
+    def _about(self) -> Reply:
+        here = devices_here()
+        kinds = {"-".join(each.target.split("-")[1:3]): each.reason for each in here}
+        found = {name: value for each in here for name, value in each.details.items()}
+        of_machine = machine()
+        others = {name: value for name, value in found.items() if name not in of_machine}
+        jobs = len(self.queue)
+        return Reply(200, About(of_machine, conditions(), kinds, others, jobs).to_json())
+
+    def _take_in(self, name: str, request: Request) -> Reply:
+        self.models.receive(name, request.length, request.read, self.queue.needed())
+        return Reply(201)
+
+    def _submit(self, name: str, request: Request) -> Reply:
+        if not 0 < request.length <= self.limits.json_bytes:
+            raise ConfigError(
+                f"a job of {request.length} bytes; expected 1 to {self.limits.json_bytes}"
+            )
+        job = TimingJob.from_json(read_object(_whole(request)))
+        known = self.queue.state(name)
+        missing = [] if known else [each for each in job.models if each not in self.models]
+        if missing:
+            return Reply(409, {"missing": missing})
+        return Reply(200, self.queue.submit(name, job).to_json())
+
+    def _state(self, name: str, query: str) -> Reply:
+        try:
+            wait_s = float(parse_qs(query).get("wait", ["0"])[0])
+        except ValueError:
+            wait_s = 0.0
+        state = self.queue.state(name, min(wait_s, WAIT_S) if wait_s >= 0 else 0.0)
+        return _NOTHING if state is None else Reply(200, state.to_json())
+
+    def _drop(self, name: str) -> Reply:
+        return Reply(200) if self.queue.drop(name) else _NOTHING
+
+
+def _whole(request: Request) -> bytes:
+    content = bytearray()
+    while len(content) < request.length:
+        chunk = request.read(request.length - len(content))
+        if not chunk:
+            raise ConfigError(f"the body ended after {len(content)} of {request.length} bytes")
+        content += chunk
+    return bytes(content)

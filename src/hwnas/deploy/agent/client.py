@@ -1,0 +1,279 @@
+"""Asking agents: what they are, and how long networks take on their machines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hwnas.deploy.agent.added import AddedDevice, added_names, read_added
+from hwnas.deploy.agent.protocol import PREFIX, WAIT_S, About, read_object, refused_with
+from hwnas.deploy.agent.signing import digest_of
+from hwnas.deploy.agent.timing_job import Asked, JobState, TimingJob
+from hwnas.deploy.agent.transport import Transport, open_transport
+from hwnas.deploy.measurement import Measurement
+from hwnas.errors import ArtifactError, DeviceError, HwnasError
+
+if TYPE_CHECKING:
+    from hwnas.deploy.device import Target
+    from hwnas.deploy.timing import Subject, TimingSettings
+
+__all__ = ["AgentClient", "ask", "connected", "devices_elsewhere", "measure_elsewhere"]
+
+_ANSWER_S, _UPLOAD_S = 30.0, 600.0
+_GLANCE_S = 2.0
+_STATUS_S = 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_MOST_TIMES = 3
+
+
+def measure_elsewhere(
+    name: str,
+    subjects: Mapping[str, Subject],
+    settings: TimingSettings,
+    progress: Callable[[float], None] | None,
+) -> dict[str, Measurement]:
+    """Measure networks on a device elsewhere, in one session there.
+
+    Args:
+        name: Of the device.
+        subjects: Files and targets of this device, by names of the caller's.
+        settings: How much to time.
+        progress: Called with the share that is done, from 0 to 1.
+
+    Returns:
+        A measurement for each name, as `hwnas.deploy.timing.measure_together` gives.
+
+    Raises:
+        ArtifactError: A file is damaged or not what its target can run.
+        DeviceError: The device does not answer, is another one than was added, or a target cannot
+            be used on it.
+    """
+    device = read_added(name)
+    with connected(device) as client:
+        found = client.measured(subjects, settings, progress)
+    for measurement in found.values():
+        if measurement.hardware != device.processor:
+            raise DeviceError(
+                f"{name} was added as {device.processor!r} and is {measurement.hardware!r} now; "
+                f"run: hwnas devices remove {name}, and add it anew"
+            )
+    return found
+
+
+@contextlib.contextmanager
+def connected(device: AddedDevice) -> Iterator[AgentClient]:
+    """A client of the agent of a device."""
+    transport = open_transport(device)
+    try:
+        yield AgentClient(device, transport)
+    finally:
+        transport.close()
+
+
+def ask(device: AddedDevice) -> About:
+    """What the agent of a device says of itself, now or not at all.
+
+    Raises:
+        DeviceError: It does not answer within a few seconds, or is not the one that was added.
+    """
+    with connected(replace(device, patience_s=0.0)) as client:
+        return client.about(_STATUS_S)
+
+
+def devices_elsewhere() -> Iterator[tuple[AddedDevice, str, str, Mapping[str, str]]]:
+    """Of each device that was added: kinds of targets, why each cannot be used now, and details."""
+    devices = [read_added(name) for name in added_names()]
+    with ThreadPoolExecutor(max(1, len(devices))) as pool:
+        answers = pool.map(_asked, devices)
+        for device, answer in zip(devices, answers, strict=True):
+            if isinstance(answer, HwnasError):
+                details = {"agent": device.address, "processor": device.processor}
+                yield from ((device, kind, str(answer), details) for kind in device.kinds)
+                continue
+            details = {
+                "agent": f"{device.address}, {answer.jobs} jobs wait or run",
+                **answer.machine,
+                **answer.versions,
+                **answer.conditions,
+            }
+            yield from ((device, kind, why, details) for kind, why in answer.kinds.items())
+
+
+def _asked(device: AddedDevice) -> About | HwnasError:
+    try:
+        return ask(device)
+    except HwnasError as error:
+        return error
+
+
+class AgentClient:
+    """Requests to one agent, sent again when it does not answer.
+
+    Args:
+        device: What is known of it.
+        transport: The way to it.
+    """
+
+    def __init__(self, device: AddedDevice, transport: Transport) -> None:
+        self._device, self._transport = device, transport
+
+    def about(self, timeout_s: float = _ANSWER_S) -> About:
+        """What the agent says of itself."""
+        return About.from_json(self._expect(200, "GET", "about", timeout_s=timeout_s))
+
+    def measured(
+        self,
+        subjects: Mapping[str, Subject],
+        settings: TimingSettings,
+        progress: Callable[[float], None] | None = None,
+    ) -> dict[str, Measurement]:
+        """Measurements of networks, as one job."""
+        paths = {subject.model: _digest_of_model(subject.model) for subject in subjects.values()}
+        asked = {
+            name: Asked(paths[subject.model], _there(subject.target))
+            for name, subject in subjects.items()
+        }
+        files = {digest: path for path, digest in paths.items()}
+        state = self._done(TimingJob(asked, settings), files, progress)
+        if state.state == "failed":
+            raise self._told(refused_with(state.failure), subjects, files)
+        return {
+            name: replace(state.measurements[name], target=subject.target.name)
+            for name, subject in subjects.items()
+        }
+
+    def _done(
+        self, job: TimingJob, files: Mapping[str, Path], progress: Callable[[float], None] | None
+    ) -> JobState:
+        """Have a job done, however often the connection or the agent breaks in between."""
+        id_ = uuid.uuid4().hex  # sent again, it is the same job
+        try:
+            for _ in range(_MOST_TIMES):
+                self._submit(id_, job, files)
+                if (state := self._over(id_, progress)) is not None:
+                    return state
+        finally:
+            with contextlib.suppress(HwnasError):
+                impatient = AgentClient(replace(self._device, patience_s=0.0), self._transport)
+                impatient._request("DELETE", f"jobs/{id_}")
+        raise DeviceError(
+            f"{self._device.name} forgot its job {_MOST_TIMES} times; has its disk room left?"
+        )
+
+    def _submit(self, id_: str, job: TimingJob, files: Mapping[str, Path]) -> None:
+        """Queue a job, and send those models that are not there yet."""
+        body = json.dumps(job.to_json()).encode()
+        for _ in range(_MOST_TIMES):
+            status, answer = self._request("PUT", f"jobs/{id_}", body)
+            if status != 409:
+                self._check(200, status, answer)
+                return
+            for model in answer.get("missing", []):
+                content = _content(files[model])
+                self._expect(201, "PUT", f"models/{model}", content, _UPLOAD_S)
+        raise DeviceError(f"{self._device.name} does not keep the models that it is sent")
+
+    def _over(self, id_: str, progress: Callable[[float], None] | None) -> JobState | None:
+        """Wait for a job's end; None if the agent does not know the job."""
+        wait_s = WAIT_S if progress is None else _GLANCE_S
+        while True:
+            path = f"jobs/{id_}?wait={wait_s:g}"
+            status, answer = self._request("GET", path, timeout_s=wait_s + _ANSWER_S)
+            if status == 404:
+                return None
+            self._check(200, status, answer)
+            state = JobState.from_json(answer)
+            if progress is not None and state.state != "failed":
+                progress(1.0 if state.is_over else state.share)
+            if state.is_over:
+                return state
+
+    def _expect(
+        self, right: int, method: str, path: str, body: bytes = b"", timeout_s: float = _ANSWER_S
+    ) -> dict[str, Any]:
+        status, answer = self._request(method, path, body, timeout_s)
+        self._check(right, status, answer)
+        return answer
+
+    def _check(self, right: int, status: int, answer: Mapping[str, Any]) -> None:
+        if status != right:
+            raise self._named(refused_with(answer))
+
+    def _request(
+        self, method: str, path: str, body: bytes = b"", timeout_s: float = _ANSWER_S
+    ) -> tuple[int, dict[str, Any]]:
+        """Send a request, again and again for as long as the user is patient."""
+        until, pause_s = time.monotonic() + self._device.patience_s, _FIRST_PAUSE_S
+        while True:
+            try:
+                status, content = self._transport.request(
+                    method, f"{PREFIX}/{path}", body, timeout_s
+                )
+                return status, read_object(content)
+            except OSError as error:
+                if time.monotonic() + pause_s > until:
+                    raise self._gone(error) from error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _gone(self, error: OSError) -> DeviceError:
+        device = self._device
+        waited = f" for {device.patience_s:g} s" if device.patience_s else ""
+        return DeviceError(
+            f"{device.name} at {device.address} does not answer{waited} ({error}); is it on, and "
+            "is its agent started?"
+        )
+
+    def _named(self, error: HwnasError) -> HwnasError:
+        return type(error)(f"{self._device.name}: {error}")
+
+    def _told(
+        self, error: HwnasError, subjects: Mapping[str, Subject], files: Mapping[str, Path]
+    ) -> HwnasError:
+        """What the agent said, in this machine's names of files and targets."""
+        message = str(error)
+        for digest, path in files.items():
+            message = message.replace(f"{digest}.onnx", str(path)).replace(digest, str(path))
+        for subject in subjects.values():
+            message = message.replace(_there(subject.target), subject.target.name)
+        return self._named(type(error)(message))
+
+
+def _there(target: Target) -> str:
+    """What a target is called on its own machine."""
+    return f"cpu{target.name.removeprefix(target.device.hardware)}"
+
+
+def _digest_of_model(path: Path) -> str:
+    return digest_of(_content(path))
+
+
+def _content(path: Path) -> bytes:
+    """An ONNX file as it is sent: with weights inside, also where they lie in files beside it.
+
+    Raises:
+        ArtifactError: There is no such file, or it is damaged.
+    """
+    import onnx
+    from onnx.external_data_helper import uses_external_data
+
+    if not path.is_file():
+        raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
+    try:
+        content = path.read_bytes()
+        model = onnx.ModelProto.FromString(content)
+        if any(uses_external_data(tensor) for tensor in model.graph.initializer):
+            whole = onnx.load(path)
+            onnx.external_data_helper.convert_model_from_external_data(whole)
+            content = whole.SerializeToString()
+    except Exception as error:  # protobuf's and onnx's errors share no base but this
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ArtifactError(f"{path} is not an ONNX file: {reason}") from error
+    return content

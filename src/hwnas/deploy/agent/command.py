@@ -1,0 +1,52 @@
+"""``python agent.pyz``: the agent's command line where hwnas is not installed."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from hwnas.deploy.agent.serve import HOST, PORT, AgentOptions, serve
+from hwnas.deploy.agent.stdio import serve_stdio
+from hwnas.errors import HwnasError
+
+__all__ = ["main", "run_until_told"]
+
+
+def run_until_told(options: AgentOptions, stdio: bool) -> None:
+    """Run an agent until the process is told to end, by Ctrl-C or SIGTERM.
+
+    Args:
+        options: How it is started.
+        stdio: Answer one host on standard input and output, which ends it; listen nowhere.
+    """
+    if stdio:
+        serve_stdio(options)
+        return
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    serve(options, lambda line: print(line, flush=True), stop)
+
+
+def main() -> None:
+    """Read the command line; errors that are raised on purpose become a line and status 2."""
+    parser = argparse.ArgumentParser("agent.pyz", description="Measures on this machine.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("serve", help="answer hosts that know the token")
+    command.add_argument("--host", default=HOST, help="address to listen on; 0.0.0.0 is all")
+    command.add_argument("--port", type=int, default=PORT, help="port to listen on")
+    command.add_argument("--folder", type=Path, help="of the agent's key, models and jobs")
+    command.add_argument("--new-token", action="store_true", help="in the place of the older one")
+    command.add_argument("--seconds", type=float, default=AgentOptions.seconds, help="a network")
+    command.add_argument("--memory-mb", type=int, help="of the process that measures")
+    command.add_argument("--stdio", action="store_true", help="for ssh: listen nowhere")
+    options = vars(parser.parse_args())
+    stdio = options.pop("stdio")
+    try:
+        run_until_told(AgentOptions(**options), stdio)
+    except HwnasError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)

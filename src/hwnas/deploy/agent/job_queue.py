@@ -1,0 +1,270 @@
+"""Jobs that wait for their turn, on disk, so that none is lost or done twice when an agent dies.
+
+A job is a file ``ID.json``, replaced as a whole when something becomes known. Its id was chosen by
+the host, so a host that did not hear the answer sends it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hwnas.atomic import storage_errors, write_json
+from hwnas.deploy.agent.protocol import Limits, refusal
+from hwnas.deploy.agent.signing import digest_of
+from hwnas.deploy.agent.timing_job import JobState, TimingJob
+from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
+
+__all__ = ["JobQueue", "Run"]
+
+SCHEMA = 1
+_ID = re.compile(r"[0-9a-f]{32}")
+_MOST_ATTEMPTS = 5
+
+Run = Callable[[TimingJob, Callable[[float], None], threading.Event], JobState | None]
+"""Does a job: is told how to say how far it is, and an event that stops it; then it gives None."""
+
+
+@dataclass
+class _Entry:
+    """What is in memory of a job.
+
+    Attributes:
+        number: Jobs are done in this order.
+        digest: Of the job as JSON, which tells it from others.
+        job: None once it is over; its results are on disk only.
+        state: None once it is over and on disk.
+        attempts: How often it was begun.
+        stop: Ends it while it runs.
+        dropped: Nobody wants its results.
+    """
+
+    number: int
+    digest: str
+    job: TimingJob | None
+    state: JobState | None
+    attempts: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+    dropped: bool = False
+
+
+class JobQueue:
+    """Jobs in a folder, done one at a time.
+
+    Args:
+        folder: Made if it is not there; jobs that are in it are taken up again.
+        limits: How many may wait, and how many that are over are kept.
+    """
+
+    def __init__(self, folder: Path, limits: Limits) -> None:
+        self._folder, self._limits = folder, limits
+        self._changed = threading.Condition()
+        self._closed = False
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._entries = self._read_all()
+
+    def submit(self, id_: str, job: TimingJob) -> JobState:
+        """Queue a job, unless it is there already.
+
+        Raises:
+            ConfigError: The id is none, or that of another job.
+            DeviceError: Too many wait.
+            StorageError: It cannot be written.
+        """
+        path = self._path(id_)
+        with self._changed:
+            digest = _digest(job)
+            if id_ in self._entries:
+                if self._entries[id_].digest != digest:
+                    raise ConfigError(f"job {id_} is another one; choose a new id")
+                return self._state(id_)
+            if len(self._unfinished()) >= self._limits.waiting:
+                raise DeviceError(f"{self._limits.waiting} jobs wait already; send it later")
+            number = 1 + max((entry.number for entry in self._entries.values()), default=0)
+            entry = _Entry(number, digest, job, JobState("waiting"))
+            self._write(path, entry, job)
+            self._entries[id_] = entry
+            self._changed.notify_all()
+            return self._state(id_)
+
+    def state(self, id_: str, wait_s: float = 0.0) -> JobState | None:
+        """How far a job is; waits so many seconds for its end. None if there is no such job."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._is_over(id_), wait_s)
+            return self._state(id_) if id_ in self._entries else None
+
+    def drop(self, id_: str) -> bool:
+        """Stop a job if it is not over, and forget its results; whether there was one."""
+        path = self._path(id_)
+        with self._changed:
+            entry = self._entries.pop(id_, None)
+            if entry is None:
+                return False
+            entry.dropped = True
+            entry.stop.set()
+            path.unlink(missing_ok=True)
+            self._changed.notify_all()
+            return True
+
+    def needed(self) -> set[str]:
+        """The models of all jobs that are not over."""
+        with self._changed:
+            jobs = [entry.job for entry in self._unfinished()]
+            return {model for job in jobs if job is not None for model in job.models}
+
+    def __len__(self) -> int:
+        """How many jobs wait or run."""
+        with self._changed:
+            return len(self._unfinished())
+
+    def work(self, run: Run) -> None:
+        """Do one job after the other until the queue is closed."""
+        while (following := self._next()) is not None:
+            self._do(*following, run)
+
+    def close(self) -> None:
+        """Stop the job that runs; it is done anew when the agent starts again."""
+        with self._changed:
+            self._closed = True
+            for entry in self._entries.values():
+                entry.stop.set()
+            self._changed.notify_all()
+
+    def _next(self) -> tuple[str, _Entry, TimingJob] | None:
+        """Wait for a job; None when there will be none any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._unfinished())
+            if self._closed:
+                return None
+            id_, entry = min(
+                ((id_, e) for id_, e in self._entries.items() if e.job is not None),
+                key=lambda each: each[1].number,
+            )
+            assert entry.job is not None
+            entry.attempts += 1
+            entry.state = JobState("running")
+            return id_, entry, entry.job
+
+    def _do(self, id_: str, entry: _Entry, job: TimingJob, run: Run) -> None:
+        def progress(share: float) -> None:
+            with self._changed:
+                # What is told late must not make a job run that is over.
+                if entry.state is not None and entry.state.state == "running":
+                    entry.state = JobState("running", share=share)
+
+        try:
+            self._write(self._path(id_), entry, job)
+            found = self._attempt(entry, job, run, progress)
+        except HwnasError as error:
+            found = _failed(error)
+        except OSError as error:  # such as no memory for a further process
+            found = _failed(DeviceError(f"the job could not be begun: {error}"))
+        with self._changed:
+            if found is None and not entry.dropped:  # the agent is going to end
+                entry.attempts -= 1
+                found = JobState("waiting")
+            if found is not None and not entry.dropped:
+                self._keep(id_, entry, job, found)
+            elif id_ not in self._entries:  # it may have been sent again
+                self._path(id_).unlink(missing_ok=True)
+            self._changed.notify_all()
+
+    def _attempt(
+        self, entry: _Entry, job: TimingJob, run: Run, progress: Callable[[float], None]
+    ) -> JobState | None:
+        if entry.attempts > _MOST_ATTEMPTS:
+            raise DeviceError(
+                f"the agent was ended {_MOST_ATTEMPTS} times while this job ran, perhaps for lack "
+                "of memory; send smaller networks"
+            )
+        return run(job, progress, entry.stop)
+
+    def _keep(self, id_: str, entry: _Entry, job: TimingJob, found: JobState) -> None:
+        """Write down what became of a job; it then stays on disk only."""
+        entry.state = found
+        try:
+            self._write(self._path(id_), entry, job)
+        except StorageError as error:
+            entry.job, entry.state = None, _failed(error)
+            return
+        if found.is_over:
+            entry.job = entry.state = None
+        over = sorted((e.number, i) for i, e in self._entries.items() if e.job is None)
+        for _, oldest in over[: max(0, len(over) - self._limits.kept)]:
+            del self._entries[oldest]
+            self._path(oldest).unlink(missing_ok=True)
+
+    def _unfinished(self) -> list[_Entry]:
+        return [entry for entry in self._entries.values() if entry.job is not None]
+
+    def _is_over(self, id_: str) -> bool:
+        return id_ not in self._entries or self._entries[id_].job is None
+
+    def _state(self, id_: str) -> JobState:
+        entry = self._entries[id_]
+        if entry.state is None:
+            return self._read(self._path(id_))[1]
+        if entry.state.state != "waiting":
+            return entry.state
+        ahead = sum(other.number < entry.number for other in self._unfinished())
+        return JobState("waiting", ahead=ahead)
+
+    def _write(self, path: Path, entry: _Entry, job: TimingJob) -> None:
+        over = entry.state is not None and entry.state.is_over
+        values: dict[str, Any] = {
+            "schema": SCHEMA,
+            "number": entry.number,
+            "attempts": entry.attempts,
+            "job": job.to_json(),
+            "state": entry.state.to_json() if over and entry.state is not None else None,
+        }
+        write_json(path, values)
+
+    def _read_all(self) -> dict[str, _Entry]:
+        """All jobs that an agent before this one left behind; damaged files are set aside."""
+        found = {}
+        for path in self._folder.glob("*.json"):
+            try:
+                found[path.stem] = self._read(path)[0]
+            except ArtifactError:
+                with contextlib.suppress(OSError):
+                    path.rename(path.with_suffix(".damaged"))
+        for leftover in self._folder.glob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
+        return found
+
+    def _read(self, path: Path) -> tuple[_Entry, JobState]:
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if data["schema"] != SCHEMA:
+                raise ValueError(f"schema {data['schema']!r} is not {SCHEMA}")
+            job = TimingJob.from_json(data["job"])
+            over = data["state"] is not None
+            state = JobState.from_json(data["state"]) if over else JobState("waiting")
+            number, attempts = int(data["number"]), int(data["attempts"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArtifactError(f"{path.name} is damaged: {error}") from error
+        entry = _Entry(number, _digest(job), job, state, attempts)
+        if over:
+            entry.job = entry.state = None
+        return entry, state
+
+    def _path(self, id_: str) -> Path:
+        if not _ID.fullmatch(id_):
+            raise ConfigError(f"the job is {id_[:80]!r}; expected 32 hexadecimal digits")
+        return self._folder / f"{id_}.json"
+
+
+def _failed(error: HwnasError) -> JobState:
+    return JobState("failed", failure=refusal(0, error).body)
+
+
+def _digest(job: TimingJob) -> str:
+    return digest_of(json.dumps(job.to_json(), sort_keys=True).encode())

@@ -1,0 +1,157 @@
+"""The ONNX files that an agent was sent, by their SHA-256; so many, and so large."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import uuid
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import BinaryIO
+
+from hwnas.atomic import storage_errors
+from hwnas.deploy.agent.protocol import Limits
+from hwnas.deploy.agent.signing import is_digest
+from hwnas.errors import ArtifactError, ConfigError, StorageError
+
+__all__ = ["ModelStore", "looks_like_onnx"]
+
+_ENDING, _UNFINISHED = ".onnx", ".part"
+_CHUNK = 2**16
+_NUMBERS, _TEXTS = frozenset({1, 5}), frozenset({2, 3, 4, 6, 7, 8, 14, 20, 25, 26})
+_GRAPH = 7
+_MOST_FIELDS = 20_000
+
+
+class ModelStore:
+    """A folder of ONNX files.
+
+    Args:
+        folder: Where they are; made if it is not there. Unfinished files in it are removed.
+        limits: How many there may be and how large.
+    """
+
+    def __init__(self, folder: Path, limits: Limits) -> None:
+        self._folder, self._limits = folder, limits
+        self._lock, self._reserved_bytes = threading.Lock(), 0
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in folder.glob(f"*{_UNFINISHED}"):
+                path.unlink(missing_ok=True)
+
+    def __contains__(self, model: str) -> bool:
+        return self.path(model).is_file()
+
+    def path(self, model: str) -> Path:
+        """Where a file is or would be.
+
+        Raises:
+            ConfigError: The name is no SHA-256 in hexadecimal.
+        """
+        if not is_digest(model):
+            raise ConfigError(f"the model is {model[:80]!r}; expected 64 hexadecimal digits")
+        return self._folder / f"{model}{_ENDING}"
+
+    def receive(
+        self, model: str, length: int, read: Callable[[int], bytes], needed: Collection[str]
+    ) -> None:
+        """Take in a file.
+
+        Args:
+            model: Its SHA-256, in hexadecimal.
+            length: Its size in bytes.
+            read: Gives up to so many bytes of it.
+            needed: Files that must not make way for it.
+
+        Raises:
+            ConfigError: It is empty or too large.
+            ArtifactError: It is not what its name says, or no ONNX file.
+            StorageError: The disk is full, or what is there is all needed.
+        """
+        path = self.path(model)
+        if not 0 < length <= self._limits.model_bytes:
+            raise ConfigError(
+                f"a model of {length} bytes; expected 1 to {self._limits.model_bytes}"
+            )
+        self._reserve(length, needed)
+        temporary = path.with_suffix(f".{uuid.uuid4().hex}{_UNFINISHED}")
+        try:
+            with storage_errors(path):
+                _write(temporary, model, length, read)
+                os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+            with self._lock:
+                self._reserved_bytes -= length
+
+    def _reserve(self, length: int, needed: Collection[str]) -> None:
+        """Make room for one file of so many bytes."""
+        with self._lock:
+            found = [(path.stat(), path) for path in self._folder.glob(f"*{_ENDING}")]
+            used = sum(stat.st_size for stat, _ in found) + self._reserved_bytes
+            spare = [each for each in found if each[1].stem not in needed]
+            oldest = sorted(spare, key=lambda each: each[0].st_mtime)
+            count = len(found)
+            while used + length > self._limits.models_bytes or count >= self._limits.models:
+                if not oldest:
+                    raise StorageError(
+                        f"the agent keeps {count} models of {used} bytes for jobs that wait, and "
+                        f"has no room for {length} more; wait for them, or stop them"
+                    )
+                stat, path = oldest.pop(0)
+                path.unlink(missing_ok=True)
+                used, count = used - stat.st_size, count - 1
+            self._reserved_bytes += length
+
+
+def _write(path: Path, model: str, length: int, read: Callable[[int], bytes]) -> None:
+    """Write what comes, and refuse it unless it is the file that was promised."""
+    digest, left = hashlib.sha256(), length
+    with path.open("xb") as file:
+        while left:
+            chunk = read(min(left, _CHUNK))
+            if not chunk:
+                raise ArtifactError(f"the model ended {left} bytes early; send it again")
+            file.write(chunk)
+            digest.update(chunk)
+            left -= len(chunk)
+    if digest.hexdigest() != model:
+        raise ArtifactError(f"the model has SHA-256 {digest.hexdigest()}, not {model}")
+    if not looks_like_onnx(path):
+        raise ArtifactError("the model is not an ONNX file")
+
+
+def looks_like_onnx(path: Path) -> bool:
+    """Whether a file has the outline of an ONNX model: known fields, and a graph among them.
+
+    It is cheap and reads no field; what the graph holds is checked in the process that times it.
+    """
+    size, has_graph = path.stat().st_size, False
+    with path.open("rb") as file:
+        for _ in range(_MOST_FIELDS):
+            if file.tell() == size:
+                return has_graph
+            tag, value = _varint(file), _varint(file)
+            if tag is None or value is None:
+                return False
+            number, kind = tag >> 3, tag & 7
+            if kind == 2 and number in _TEXTS and file.tell() + value <= size:
+                file.seek(value, os.SEEK_CUR)
+                has_graph = has_graph or number == _GRAPH
+            elif kind != 0 or number not in _NUMBERS:
+                return False
+    return False
+
+
+def _varint(file: BinaryIO) -> int | None:
+    """A number as protobuf writes them, seven bits a byte; None if there is none."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = file.read(1)
+        if not byte:
+            return None
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    return None

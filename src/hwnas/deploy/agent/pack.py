@@ -1,0 +1,106 @@
+"""The agent as one file that Python runs, for machines where hwnas is not installed.
+
+It holds the modules that the agent imports, found by following imports, and nothing else. A package
+that is only on the way to a module is packed without its face, which would import all of hwnas.
+"""
+
+from __future__ import annotations
+
+import ast
+import tempfile
+import zipapp
+from collections.abc import Iterator
+from pathlib import Path
+
+import hwnas
+from hwnas.atomic import replacing
+from hwnas.errors import ConfigError
+
+__all__ = ["ROOT", "ROOTS", "packed_code", "packed_modules", "write_pack"]
+
+ROOT = Path(hwnas.__file__).parents[1]
+"""Where hwnas is imported from: a folder, or the file that was packed."""
+ROOTS = ("hwnas", "hwnas.deploy.agent.command", "hwnas.deploy.agent.worker")
+_MAIN = """\
+import sys
+
+if sys.version_info < (3, 11):
+    sys.exit(f"error: this is Python {sys.version.split()[0]}; the agent needs 3.11 or newer")
+
+from hwnas.deploy.agent.command import main
+
+main()
+"""
+
+
+def write_pack(path: Path) -> Path:
+    """Write the agent as a file to be started by ``python FILE serve``.
+
+    Args:
+        path: Replaced if it is there.
+
+    Returns:
+        ``path``.
+
+    Raises:
+        ConfigError: This is such a file already, or ``path`` is a folder.
+        StorageError: It cannot be written.
+    """
+    if ROOT.is_file():
+        raise ConfigError(f"{ROOT} is packed already; copy it")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; give the path of a file, e.g. {path / 'agent.pyz'}")
+    with replacing(path) as temporary, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        modules = packed_modules()
+        for module, is_whole in modules.items():
+            source = _source(module)
+            to = folder / source.relative_to(ROOT)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_text(source.read_text(encoding="utf-8") if is_whole else "", encoding="utf-8")
+        (folder / "__main__.py").write_text(_MAIN, encoding="utf-8")
+        zipapp.create_archive(folder, temporary, "/usr/bin/env python3", compressed=True)
+    return path
+
+
+def packed_code(folder: Path) -> Path:
+    """The packed agent, written into a folder if this does not run from one."""
+    return ROOT if ROOT.is_file() else write_pack(folder / "agent.pyz")
+
+
+def packed_modules() -> dict[str, bool]:
+    """Names of all modules that the agent can import, and whether they are packed as they are."""
+    found: dict[str, bool] = {}
+    waiting = [*ROOTS]
+    while waiting:
+        module = waiting.pop()
+        if found.get(module):
+            continue
+        found[module] = True
+        for parent in _parents(module):
+            found.setdefault(parent, False)
+        waiting += _imports(_source(module))
+    return dict(sorted(found.items()))
+
+
+def _parents(module: str) -> Iterator[str]:
+    while "." in module:
+        module = module.rpartition(".")[0]
+        yield module
+
+
+def _imports(source: Path) -> Iterator[str]:
+    """Modules of hwnas that a file imports, also in functions."""
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] == "hwnas")
+
+
+def _source(module: str) -> Path:
+    path = ROOT.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

@@ -1,0 +1,175 @@
+"""A process of its own for every job, with limits on time and memory, ended when it breaks one.
+
+What a host sent is loaded there and nowhere else. The process is started from an argument list,
+with an environment that holds no secrets, in an empty folder; it has one job and then ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from hwnas.atomic import storage_errors, write_json
+from hwnas.deploy.agent.protocol import Limits
+from hwnas.deploy.agent.timing_job import JobState, TimingJob
+from hwnas.errors import ArtifactError, DeviceError
+
+__all__ = ["JOB", "RESULT", "Sandbox"]
+
+JOB, RESULT = "job.json", "result.json"
+_WORKER = "hwnas.deploy.agent.worker"
+_STDERR = "stderr.txt"
+_GLANCE_S = 0.25
+_LONGEST_LINE, _LONGEST_ERROR, _LARGEST_RESULT = 100, 2000, 16 * 2**20
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """Does jobs, each in a process of its own.
+
+    Attributes:
+        folder: For what such a process writes; emptied when this is made.
+        code: What it imports hwnas from.
+        limits: Of its time and memory.
+        model: The file of a model.
+    """
+
+    folder: Path
+    code: Path
+    limits: Limits
+    model: Callable[[str], Path]
+
+    def __post_init__(self) -> None:
+        with storage_errors(self.folder):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+
+    def __call__(
+        self, job: TimingJob, progress: Callable[[float], None], stop: threading.Event
+    ) -> JobState | None:
+        """Do a job; None if it was stopped.
+
+        Raises:
+            DeviceError: The process hung, died, or broke a limit.
+            StorageError: There is no room for its files.
+        """
+        with self._work_folder(job) as folder, (folder / _STDERR).open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _WORKER],
+                stdin=subprocess.PIPE,  # it ends when this is closed, so when the agent dies
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=folder,
+                env=self._environment(folder),
+                start_new_session=True,
+            )
+            try:
+                in_time = _watch(process, progress, time.monotonic() + self._seconds(job), stop)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+            if stop.is_set():
+                return None
+            if not in_time:
+                raise DeviceError(
+                    f"{len(job.models)} networks were not measured within {self._seconds(job):g} s "
+                    "and were stopped; send smaller ones, or start the agent with more --seconds"
+                )
+            return _found(folder, process.returncode)
+
+    def _seconds(self, job: TimingJob) -> float:
+        return self.limits.network_s * (1 + len(job.subjects))
+
+    @contextlib.contextmanager
+    def _work_folder(self, job: TimingJob) -> Iterator[Path]:
+        """A folder with the job and its models, which goes away with all that is in it."""
+        with storage_errors(self.folder), tempfile.TemporaryDirectory(dir=self.folder) as name:
+            folder = Path(name)
+            for model in job.models:
+                source = self.model(model)
+                if not source.is_file():
+                    raise ArtifactError(f"model {model} is not there any more; send it again")
+                shutil.copyfile(source, folder / source.name)
+            cores = os.cpu_count() or 1
+            limits = {
+                "RLIMIT_DATA": self.limits.memory_bytes,
+                "RLIMIT_CPU": int(self._seconds(job) * cores) + 1,
+                "RLIMIT_FSIZE": 4 * self.limits.model_bytes,
+                "RLIMIT_NOFILE": 256,
+                "RLIMIT_CORE": 0,
+            }
+            write_json(folder / JOB, {"job": job.to_json(), "limits": limits})
+            yield folder
+
+    def _environment(self, folder: Path) -> dict[str, str]:
+        passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        place = os.fspath(folder)
+        own = {"HOME": place, "HWNAS_HOME": place, "TMPDIR": place}
+        path = os.pathsep.join([os.fspath(self.code), *_package_folders()])
+        return {**passed_on, **own, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _package_folders() -> list[str]:
+    """Where this process was told to look for packages, after the code that is packed."""
+    return [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+
+
+def _watch(
+    process: subprocess.Popen[bytes],
+    progress: Callable[[float], None],
+    deadline: float,
+    stop: threading.Event,
+) -> bool:
+    """Wait until a process ends or has to be ended; whether it ended in time."""
+    silent = threading.Event()
+    assert process.stdout is not None
+    reader = threading.Thread(
+        target=_read_progress, args=(process.stdout, progress, silent), daemon=True
+    )
+    reader.start()
+    while not stop.is_set() and time.monotonic() < deadline:
+        if silent.wait(_GLANCE_S):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GLANCE_S)
+                return True
+    return False
+
+
+def _read_progress(
+    output: IO[bytes], progress: Callable[[float], None], silent: threading.Event
+) -> None:
+    """Read shares from 0 to 1, a line each, until the other end closes."""
+    while line := output.readline(_LONGEST_LINE):
+        with contextlib.suppress(ValueError):
+            progress(min(max(float(line), 0.0), 1.0))
+    silent.set()
+
+
+def _found(folder: Path, status: int) -> JobState:
+    """What a process that ended left behind."""
+    result = folder / RESULT
+    if status == 0 and result.is_file() and result.stat().st_size <= _LARGEST_RESULT:
+        with contextlib.suppress(ArtifactError, ValueError, RecursionError, TypeError):
+            return JobState.from_json(json.loads(result.read_text(encoding="utf-8")))
+    with (folder / _STDERR).open("rb") as errors:
+        errors.seek(max(0, (folder / _STDERR).stat().st_size - _LONGEST_ERROR))
+        lines = errors.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
+    if status < 0:
+        how = f"was killed by signal {-status}, perhaps for lack of memory or time"
+    else:
+        how = f"ended with status {status}"
+    raise DeviceError(f"the process that measured {how}: {lines[-1]}")

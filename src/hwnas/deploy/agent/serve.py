@@ -1,0 +1,155 @@
+"""An agent from start to end: its folder, its token, its door."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import hwnas
+from hwnas.deploy.agent.api import Api
+from hwnas.deploy.agent.certificate import own_certificate
+from hwnas.deploy.agent.pack import packed_code
+from hwnas.deploy.agent.private_file import private_folder, read_private, write_private
+from hwnas.deploy.agent.protocol import Limits
+from hwnas.deploy.agent.server import AgentServer
+from hwnas.deploy.agent.signing import is_digest, key_of, new_secret
+from hwnas.deploy.home import home
+from hwnas.errors import ConfigError, DeviceError
+
+__all__ = ["HOST", "PORT", "AgentOptions", "folder_of_its_own", "opened_door", "serve"]
+
+HOST, PORT = "127.0.0.1", 8765
+_LOCK, _KEY, _CERTIFICATE = "lock", "key", "certificate.pem"
+_MEMORY_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """How an agent is started.
+
+    Attributes:
+        host: Address to listen on; ``"0.0.0.0"`` is all that the machine has.
+        port: To listen on; 0 is any that is free.
+        folder: Of the agent's key, models and jobs; ``$HWNAS_HOME/agent`` if None.
+        new_token: Make a token that takes the place of the older one.
+        seconds: That each network of a job may take.
+        memory_mb: Of the process that measures; half of the machine's memory if None.
+    """
+
+    host: str = HOST
+    port: int = PORT
+    folder: Path | None = None
+    new_token: bool = False
+    seconds: float = Limits.network_s
+    memory_mb: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 2**16:
+            raise ConfigError(f"--port is {self.port}; expected 0 to 65535")
+        if not 1 <= self.seconds <= 86_400:
+            raise ConfigError(f"--seconds is {self.seconds:g}; expected 1 to 86400")
+        if self.memory_mb is not None and self.memory_mb < 200:
+            raise ConfigError(f"--memory-mb is {self.memory_mb}; expected at least 200")
+
+    @property
+    def limits(self) -> Limits:
+        """What the agent takes on."""
+        if self.memory_mb is not None:
+            memory_bytes = self.memory_mb * 2**20
+        else:
+            total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            memory_bytes = int(_MEMORY_SHARE * total)
+        return replace(Limits(), network_s=self.seconds, memory_bytes=memory_bytes)
+
+    @property
+    def place(self) -> Path:
+        """The agent's folder."""
+        return home() / "agent" if self.folder is None else self.folder
+
+
+@contextlib.contextmanager
+def folder_of_its_own(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold an agent's folder, so that two of them do not measure on one machine at a time.
+
+    Raises:
+        DeviceError: Another agent holds it, and does so for longer than is waited.
+    """
+    private_folder(folder)
+    until = time.monotonic() + wait_s
+    with (folder / _LOCK).open("wb") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= until:
+                    raise DeviceError(
+                        f"another agent works in {folder}; end it, or give another --folder"
+                    ) from error
+                time.sleep(0.1)
+        yield
+
+
+@contextlib.contextmanager
+def opened_door(options: AgentOptions, tell: Callable[[str], None]) -> Iterator[AgentServer]:
+    """An agent that answers and does its jobs until the context ends.
+
+    Args:
+        options: How it is started.
+        tell: Called with each line that whoever starts it should see.
+
+    Raises:
+        ConfigError: A file of the agent can be read by others or is damaged.
+        DeviceError: Another agent has the folder or the port.
+    """
+    folder = options.place
+    with folder_of_its_own(folder):
+        certificate = own_certificate(folder / _CERTIFICATE)
+        key = _own_key(folder / _KEY, options.new_token, tell)
+        api = Api.of(folder, packed_code(folder), options.limits)
+        try:
+            server = AgentServer((options.host, options.port), api, key, certificate)
+        except OSError as error:
+            raise DeviceError(
+                f"cannot listen on {options.host} port {options.port}: {error.strerror}; give "
+                "another --port or --host"
+            ) from error
+        port = server.server_address[1]
+        tell(f"agent of hwnas {hwnas.__version__} on https://{options.host}:{port}")
+        tell(f"certificate SHA-256 {server.fingerprint}")
+        door = threading.Thread(target=server.serve_forever)
+        with server, api.working():
+            door.start()
+            try:
+                yield server
+            finally:
+                server.shutdown()
+                door.join()
+
+
+def _own_key(path: Path, renew: bool, tell: Callable[[str], None]) -> str:
+    """What requests are signed with; the token that it follows from is told once and not kept."""
+    if path.exists() and not renew:
+        key = read_private(path).strip()
+        if not is_digest(key):
+            raise ConfigError(f"{path} is damaged; start the agent with --new-token")
+        return key
+    token = new_secret()
+    write_private(path, key_of(token) + "\n")
+    tell(f"token, shown this once: {token}")
+    tell("on the host: hwnas devices add NAME --agent https://HOST:PORT")
+    return key_of(token)
+
+
+def serve(options: AgentOptions, tell: Callable[[str], None], stop: threading.Event) -> None:
+    """Run an agent until it is told to stop."""
+    with opened_door(options, tell):
+        if options.host == HOST:
+            tell("only this machine can reach it; --host 0.0.0.0 lets others in")
+        stop.wait()

@@ -1,0 +1,158 @@
+"""Networks that an agent is to time, and how far it is with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from hwnas.deploy.agent.signing import is_digest
+from hwnas.deploy.device import Target
+from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.timing import TimingSettings
+from hwnas.errors import ArtifactError, ConfigError
+
+__all__ = ["Asked", "JobState", "TimingJob"]
+
+_MOST_SUBJECTS, _LONGEST_NAME = 512, 200
+_MOST = TimingSettings(
+    warmup=1000, rounds=10_000, round_ms=1e4, max_seconds=600, max_wall_cpu_ratio=100, retries=10
+)
+"""What a job may ask for; all of it takes long, and nobody should be able to ask for more."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A network to time on a target of the agent's machine.
+
+    Attributes:
+        model: SHA-256 of the ONNX file, in hexadecimal.
+        target: Name of the target.
+    """
+
+    model: str
+    target: str
+
+    def __post_init__(self) -> None:
+        if not is_digest(self.model):
+            raise ConfigError(f"model is {self.model!r}; expected 64 hexadecimal digits")
+        if not (isinstance(self.target, str) and Target.parse(self.target).device.is_here):
+            raise ConfigError(f"target is {self.target!r}; expected one of the agent's machine")
+
+
+@dataclass(frozen=True)
+class TimingJob:
+    """Networks to be timed in one session, so that they take turns.
+
+    Attributes:
+        subjects: By names of the host's.
+        settings: How much to time.
+    """
+
+    subjects: Mapping[str, Asked]
+    settings: TimingSettings
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.subjects) <= _MOST_SUBJECTS:
+            raise ConfigError(
+                f"a job with {len(self.subjects)} networks; expected 1 to {_MOST_SUBJECTS}"
+            )
+        longest = max(map(len, self.subjects))
+        if longest > _LONGEST_NAME:
+            raise ConfigError(f"a name of {longest} letters; expected at most {_LONGEST_NAME}")
+        for setting in fields(TimingSettings):
+            value, most = (getattr(each, setting.name) for each in (self.settings, _MOST))
+            if value > most:
+                raise ConfigError(f"{setting.name} is {value:g}; expected at most {most:g}")
+
+    @property
+    def models(self) -> list[str]:
+        """The ONNX files that it needs, each once."""
+        return list(dict.fromkeys(asked.model for asked in self.subjects.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "subjects": {name: asdict(asked) for name, asked in self.subjects.items()},
+            "settings": asdict(self.settings),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TimingJob:
+        """The inverse of `to_json`, of an object that anybody may have sent.
+
+        Raises:
+            ConfigError: It is no job, or one that asks for too much.
+        """
+        try:
+            subjects = {name: Asked(**asked) for name, asked in data["subjects"].items()}
+            settings = TimingSettings(**_numbers(data["settings"]))
+        except ConfigError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"this is no job: {type(error).__name__}: {error}") from error
+        return cls(subjects, settings)
+
+
+def _numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that are whole numbers where they have to be."""
+    found = {}
+    for setting in fields(TimingSettings):
+        value = settings[setting.name]
+        whole = isinstance(setting.default, int)
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+            raise ConfigError(f"{setting.name} is {value!r}; expected a number")
+        if not math.isfinite(value):
+            raise ConfigError(f"{setting.name} is {value!r}; expected a finite number")
+        found[setting.name] = value
+    return found
+
+
+_State = Literal["waiting", "running", "done", "failed"]
+
+
+@dataclass(frozen=True)
+class JobState:
+    """How far a job is.
+
+    Attributes:
+        state: Where it stands.
+        ahead: Jobs that come first, while it waits.
+        share: Of it that is done, from 0 to 1.
+        measurements: What was found, by the host's names, if it is done.
+        failure: A refusal, if it failed.
+    """
+
+    state: _State
+    ahead: int = 0
+    share: float = 0.0
+    measurements: Mapping[str, Measurement] = field(default_factory=dict)
+    failure: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.state in ("done", "failed")
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        found = {name: each.to_json() for name, each in self.measurements.items()}
+        return {**vars(self), "measurements": found}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> JobState:
+        """The inverse of `to_json`.
+
+        Raises:
+            ArtifactError: It is damaged.
+        """
+        try:
+            if data["state"] not in get_args(_State):
+                raise ValueError(f"state is {data['state']!r}")
+            measurements = data["measurements"].items()
+            found = {name: Measurement.from_json(each) for name, each in measurements}
+            failure = dict(data["failure"])
+            return cls(data["state"], int(data["ahead"]), float(data["share"]), found, failure)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ArtifactError(f"what is known of a job is damaged: {error}") from error

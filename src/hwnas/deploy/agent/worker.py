@@ -1,0 +1,133 @@
+"""What the process that measures does: keep within limits, check the models, time them, end.
+
+It reads ``job.json`` in the current folder, prints how far it is, and writes ``result.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hwnas.atomic import write_json
+from hwnas.deploy.agent.protocol import refusal
+from hwnas.deploy.agent.sandbox import JOB, RESULT
+from hwnas.deploy.agent.timing_job import JobState, TimingJob
+from hwnas.errors import ArtifactError, DeviceError, HwnasError
+
+__all__ = ["check_model", "main"]
+
+_AGENT_IS_GONE = 3
+
+
+def main() -> None:
+    """Do the job of the current folder."""
+    threading.Thread(target=_end_with_the_agent, daemon=True).start()
+    task = json.loads(Path(JOB).read_text(encoding="utf-8"))
+    _limit(task["limits"])
+    try:
+        state = _measured(TimingJob.from_json(task["job"]))
+    except HwnasError as error:
+        state = JobState("failed", failure=refusal(0, error).body)
+    except MemoryError:
+        state = _failed("the memory that the agent gives a job does not suffice")
+    except Exception as error:  # of the runtime, which raises what it likes
+        state = _failed(f"{type(error).__name__}: {error}")
+    write_json(Path(RESULT), state.to_json())
+    os._exit(0)  # threads of a runtime may be in the middle of something
+
+
+def _failed(message: str) -> JobState:
+    return JobState("failed", failure=refusal(0, DeviceError(message)).body)
+
+
+def _end_with_the_agent() -> None:
+    """The agent holds the other end of the standard input, and says nothing."""
+    while os.read(0, 1):
+        pass
+    os._exit(_AGENT_IS_GONE)
+
+
+def _limit(limits: dict[str, int]) -> None:
+    import resource
+
+    for name, most in limits.items():
+        kind = getattr(resource, name)
+        _, hard = resource.getrlimit(kind)
+        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (allowed, allowed))
+
+
+def _measured(job: TimingJob) -> JobState:
+    from hwnas.deploy.device import Target
+    from hwnas.deploy.timing import Subject, measure_together
+
+    for model in job.models:
+        check_model(_file(model))
+    subjects = {
+        name: Subject(_file(asked.model), Target.parse(asked.target))
+        for name, asked in job.subjects.items()
+    }
+    return JobState("done", measurements=measure_together(subjects, job.settings, _telling()))
+
+
+def _file(model: str) -> Path:
+    """Relative, so that messages do not show how folders are named here."""
+    return Path(f"{model}.onnx")
+
+
+def _telling(step: float = 0.02) -> Callable[[float], None]:
+    """Prints shares that are at least so much apart."""
+    told = -step
+
+    def tell(share: float) -> None:
+        nonlocal told
+        if share >= told + step:
+            told = share
+            print(f"{share:.3f}", flush=True)
+
+    return tell
+
+
+def check_model(path: Path) -> None:
+    """Refuse a file that is no valid ONNX model, or that keeps weights in other files.
+
+    Raises:
+        ArtifactError: It is one of those.
+    """
+    import onnx
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception as error:  # protobuf's errors share no base but this
+        raise ArtifactError(f"{path} is not an ONNX file: {_first_line(error)}") from error
+    if _refers_outside(model):
+        raise ArtifactError(f"{path} keeps weights in other files; save them in the ONNX file")
+    try:
+        onnx.checker.check_model(model)
+    except Exception as error:
+        raise ArtifactError(f"{path} is not a valid ONNX model: {_first_line(error)}") from error
+
+
+def _refers_outside(message: Any) -> bool:
+    """Whether any tensor in a message of protobuf, however deep, lies in another file."""
+    if message.DESCRIPTOR.name == "TensorProto":
+        return bool(message.external_data or message.data_location)
+    for described, value in message.ListFields():
+        if described.message_type is None:
+            continue
+        several = value if hasattr(value, "__len__") else [value]
+        if any(_refers_outside(each) for each in several):
+            return True
+    return False
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+if __name__ == "__main__":
+    main()

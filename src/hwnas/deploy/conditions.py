@@ -1,0 +1,47 @@
+"""What a machine is like while it measures, as far as its system shows that."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["conditions"]
+
+SYSTEM = Path("/sys")
+
+
+def conditions(system: Path = SYSTEM) -> dict[str, str]:
+    """Temperature, frequency and load at this moment, with units in the names.
+
+    What the system does not show is left out: a virtual machine has no temperature.
+
+    Args:
+        system: Where Linux shows its devices.
+    """
+    found = {}
+    zones = system / "class" / "thermal"
+    if temperatures := _numbers(zones, "thermal_zone*/temp"):
+        found["temperature_c"] = f"{max(temperatures) / 1e3:.1f}"
+    processors = system / "devices" / "system" / "cpu"
+    if frequencies := _numbers(processors, "cpu[0-9]*/cpufreq/scaling_cur_freq"):
+        found["frequency_mhz"] = f"{max(frequencies) / 1e3:.0f}"
+    if governors := _texts(processors, "cpu[0-9]*/cpufreq/scaling_governor"):
+        found["governor"] = ", ".join(dict.fromkeys(governors))
+    if hasattr(os, "getloadavg"):
+        found["load_1min"] = f"{os.getloadavg()[0]:.2f}"
+    return found
+
+
+def _numbers(folder: Path, pattern: str) -> list[int]:
+    texts = _texts(folder, pattern)
+    return [int(text) for text in texts if text.lstrip("-").isdigit()]
+
+
+def _texts(folder: Path, pattern: str) -> list[str]:
+    found = []
+    for path in sorted(folder.glob(pattern)):
+        try:
+            found.append(path.read_text(encoding="utf-8").strip())
+        except (OSError, UnicodeDecodeError):  # sensors that are switched off do not answer
+            continue
+    return found

@@ -1,0 +1,339 @@
+"""A device elsewhere as a user of hwnas sees it: targets like any other, on another machine."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from tests.deploy.agent.conftest import NAME, QUICK, Outside, Running
+
+from hwnas.deploy import Target, devices, measure, measure_together
+from hwnas.deploy.agent.added import AddedDevice, added_names, read_added, write_added
+from hwnas.deploy.agent.adding import add_device
+from hwnas.deploy.agent.client import ask
+from hwnas.deploy.agent.serve import AgentOptions, opened_door
+from hwnas.deploy.agent.timing_job import JobState
+from hwnas.deploy.catalogue import machine
+from hwnas.deploy.memory import peak_memory
+from hwnas.deploy.profiling import profile_kernels
+from hwnas.deploy.timing import Subject
+from hwnas.errors import ArtifactError, ConfigError, DeviceError, EnergyUnavailable, StorageError
+
+HERE, THERE = "cpu-onnxruntime-fp32-b1-t1", f"{NAME}-onnxruntime-fp32-b1-t1"
+
+
+def test_it_is_measured_as_if_it_were_here(device: AddedDevice, model: Path) -> None:
+    shares: list[float] = []
+    found = measure({"network": model}, Target.parse(THERE), QUICK, shares.append)["network"]
+    assert (found.target, found.n, found.clock) == (THERE, 5, "cpu")
+    assert found.hardware == device.processor == machine()["processor"]
+    assert found.versions["onnxruntime"]
+    assert found.latency_ms > 0
+    assert shares[-1] == 1.0
+    assert shares == sorted(shares)
+
+
+def test_targets_here_and_there_in_one_call(device: AddedDevice, model: Path) -> None:
+    names = [THERE, HERE, f"{NAME}-onnxruntime-int8-b2-t1"]
+    subjects = {name: Subject(model, Target.parse(name)) for name in names}
+    shares: list[float] = []
+    found = measure_together(subjects, QUICK, shares.append)
+    assert [found[name].target for name in found] == names
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_nothing_stays_on_the_agent_but_the_model(agent: Running, device: AddedDevice) -> None:
+    assert ask(device).jobs == 0
+    assert not list((agent.folder / "jobs").iterdir())
+    assert not list((agent.folder / "work").iterdir())
+
+
+def test_weights_beside_the_file_are_sent_along(
+    device: AddedDevice, model: Path, tmp_path: Path
+) -> None:
+    split = tmp_path / "split.onnx"
+    onnx.save(
+        onnx.load(model), split, save_as_external_data=True, location="weights", size_threshold=0
+    )
+    assert (tmp_path / "weights").stat().st_size > 0
+    assert measure({"split": split}, Target.parse(THERE), QUICK)["split"].latency_ms > 0
+
+
+def test_what_goes_wrong_there_is_told_in_names_of_here(
+    device: AddedDevice, model: Path, tmp_path: Path, huge: Path
+) -> None:
+    cut = tmp_path / "cut.onnx"
+    cut.write_bytes(model.read_bytes()[:5000])
+    target = Target.parse(THERE)
+    with pytest.raises(ArtifactError, match=r"cut\.onnx is not an ONNX file"):
+        measure({"cut": cut}, target, QUICK)
+    with pytest.raises(ArtifactError, match=r"there is no ONNX file .*none\.onnx"):
+        measure({"none": tmp_path / "none.onnx"}, target, QUICK)
+    with pytest.raises(ArtifactError, match=rf"^{NAME}: {tmp_path}/two\.onnx has the inputs"):
+        measure({"two": two_inputs(tmp_path)}, target, QUICK)
+    with pytest.raises(DeviceError, match=rf"^{NAME}: .*{NAME}-onnxruntime-fp32-b1-t9999 has"):
+        measure({"network": model}, Target.parse(f"{NAME}-onnxruntime-fp32-b1-t9999"), QUICK)
+    with pytest.raises(DeviceError, match=rf"^{NAME}: .*llocat"):
+        measure({"huge": huge}, target, QUICK)
+    assert measure({"network": model}, target, QUICK)["network"].latency_ms > 0, "it stays up"
+
+
+def two_inputs(folder: Path) -> Path:
+    from onnx import TensorProto, helper
+
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 1]) for n in "ab"]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])
+    node = helper.make_node("Add", ["a", "b"], ["y"])
+    made = helper.make_model(
+        helper.make_graph([node], "two", inputs, [output]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    path = folder / "two.onnx"
+    onnx.save(made, path)
+    return path
+
+
+def test_what_needs_this_machine_is_refused(device: AddedDevice, model: Path) -> None:
+    from hwnas.deploy.energy import energy_counter
+
+    target = Target.parse(THERE)
+    for refused in (peak_memory, profile_kernels):
+        with pytest.raises(DeviceError, match="is not this machine"):
+            refused(model, target)
+    with pytest.raises(EnergyUnavailable, match=NAME):
+        energy_counter(NAME)
+
+
+def test_names_of_targets(device: AddedDevice) -> None:
+    assert Target.parse(THERE).name == THERE
+    with pytest.raises(ConfigError, match=rf"known: cpu, {NAME}; the closest target is '{NAME}-"):
+        Target.parse("pi4-onnxruntime-fp32-b1-t1")
+
+
+def test_devices_tell_whether_they_answer(device: AddedDevice) -> None:
+    found = {each.target: each for each in devices()}
+    assert found[f"{NAME}-onnxruntime-fp32-b{{B}}-t{{T}}"].usable
+    assert "load_1min" in found[f"{NAME}-onnxruntime-fp32-b{{B}}-t{{T}}"].details
+    write_added(replace(device, address="https://127.0.0.1:9"))
+    gone = {each.target: each for each in devices()}[f"{NAME}-onnxruntime-fp32-b{{B}}-t{{T}}"]
+    assert not gone.usable
+    assert "does not answer" in gone.reason
+
+
+# Adding
+
+
+def test_a_device_is_kept_where_only_its_owner_reads_it(device: AddedDevice, home: Path) -> None:
+    assert added_names() == [NAME]
+    assert read_added(NAME) == device
+    path = home / "agents" / f"{NAME}.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match=rf"others can reach it .*chmod 600 {path}"):
+        read_added(NAME)
+
+
+def test_a_damaged_device_is_named(device: AddedDevice, home: Path) -> None:
+    path = home / "agents" / f"{NAME}.json"
+    whole = json.loads(path.read_text())
+    for damaged in (
+        "",
+        "[]",
+        json.dumps({**whole, "schema": 2}),
+        json.dumps({**whole, "key": "x"}),
+    ):
+        path.write_text(damaged if isinstance(damaged, str) else json.dumps(damaged))
+        with pytest.raises(ArtifactError, match=rf"{NAME}\.json is damaged"):
+            read_added(NAME)
+
+
+def test_wrong_tokens_and_names(agent: Running) -> None:
+    with pytest.raises(DeviceError, match=r"refuses the token .*--new-token"):
+        add_device(NAME, agent.address, "wrong")
+    assert added_names() == []
+    for name in ("", "a-b", "../x", "cpu", "onnxruntime", "x" * 41):
+        with pytest.raises(ConfigError, match="name"):
+            add_device(name, agent.address, agent.token)
+    for address in ("http://x:1", "https://x", "x", "https://a@b:1", "https://x:1/y", "ssh://-x"):
+        with pytest.raises(ConfigError, match="the agent's address is"):
+            add_device(NAME, address, agent.token, "hwnas agent")
+
+
+def test_a_name_stays_with_its_machine(agent: Running, device: AddedDevice) -> None:
+    assert add_device(NAME, agent.address, agent.token).certificate == device.certificate
+    with pytest.raises(ConfigError, match=rf"hwnas devices remove {NAME}"):
+        add_device(NAME, "https://127.0.0.1:9", agent.token)
+
+
+def test_nobody_answers(unused_address: str) -> None:
+    with pytest.raises(DeviceError, match=f"no agent answers at {unused_address}"):
+        add_device(NAME, unused_address, "token")
+
+
+@pytest.fixture
+def unused_address() -> Iterator[str]:
+    import socket
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"https://127.0.0.1:{held.getsockname()[1]}"
+
+
+def test_a_changed_certificate_is_refused_until_it_is_pinned_again(
+    agent: Running, device: AddedDevice, model: Path
+) -> None:
+    write_added(replace(device, certificate="0f" * 32))
+    with pytest.raises(
+        DeviceError, match=rf"changed: .*devices add {NAME} --agent {agent.address}"
+    ):
+        measure({"network": model}, Target.parse(THERE), QUICK)
+    add_device(NAME, agent.address, agent.token)
+    assert measure({"network": model}, Target.parse(THERE), QUICK)["network"].latency_ms > 0
+
+
+def test_somebody_in_between_who_does_not_know_the_token(agent: Running, tmp_path: Path) -> None:
+    """He shows a certificate of his own and passes all on: what was signed is of that one."""
+    options = AgentOptions(port=0, folder=tmp_path / "other")
+    with opened_door(options, lambda line: None) as other:
+        other.key = agent.server.key
+        other.fingerprint = agent.server.fingerprint  # as the agent behind him checks and signs
+        with pytest.raises(DeviceError, match="refuses the token"):
+            add_device(NAME, f"https://127.0.0.1:{other.server_port}", agent.token)
+
+
+def test_an_agent_that_cannot_prove_the_token_is_not_believed(
+    agent: Running, device: AddedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hwnas.deploy.agent import server
+
+    monkeypatch.setattr(server, "reply_signature", lambda *_: "0f" * 32)
+    with pytest.raises(DeviceError, match="does not prove that it knows the token"):
+        ask(device)
+
+
+def test_another_machine_at_the_same_address(device: AddedDevice, model: Path) -> None:
+    write_added(replace(device, processor="a Raspberry Pi"))
+    with pytest.raises(
+        DeviceError, match=rf"was added as 'a Raspberry Pi' and is .* remove {NAME}"
+    ):
+        measure({"network": model}, Target.parse(THERE), QUICK)
+
+
+# The agent's own files
+
+
+def test_files_that_others_can_read_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "agent"
+    told: list[str] = []
+    with opened_door(AgentOptions(port=0, folder=folder), told.append):
+        pass
+    assert sum(line.startswith("token") for line in told) == 1
+    for name in ("key", "certificate.pem"):
+        (folder / name).chmod(0o644)
+        with (
+            pytest.raises(ConfigError, match=rf"chmod 600 {folder / name}"),
+            opened_door(AgentOptions(port=0, folder=folder), told.append),
+        ):
+            pass
+        (folder / name).chmod(0o600)
+    with opened_door(AgentOptions(port=0, folder=folder), told.append):
+        pass
+    assert sum(line.startswith("token") for line in told) == 1, "shown once"
+    (folder / "key").write_text("half")
+    with (
+        pytest.raises(ConfigError, match=r"key is damaged; .* --new-token"),
+        opened_door(AgentOptions(port=0, folder=folder), told.append),
+    ):
+        pass
+    with opened_door(AgentOptions(port=0, folder=folder, new_token=True), told.append):
+        pass
+    assert sum(line.startswith("token") for line in told) == 2
+
+
+def test_two_agents_in_one_folder_or_on_one_port(agent: Running, tmp_path: Path) -> None:
+    with (
+        pytest.raises(DeviceError, match="another agent works in"),
+        opened_door(AgentOptions(port=0, folder=agent.folder), lambda line: None),
+    ):
+        pass
+    port = agent.server.server_port
+    with (
+        pytest.raises(DeviceError, match=f"cannot listen on 127.0.0.1 port {port}"),
+        opened_door(AgentOptions(port=port, folder=tmp_path / "a"), lambda line: None),
+    ):
+        pass
+
+
+def test_a_full_disk_is_told(
+    agent: Running, device: AddedDevice, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hwnas.deploy.agent import job_queue
+
+    def full(path: Path, value: Any) -> None:
+        raise StorageError(f"cannot write {path}: No space left on device. Free some space")
+
+    monkeypatch.setattr(job_queue, "write_json", full)
+    with pytest.raises(StorageError, match=rf"^{NAME}: .*No space left on device"):
+        measure({"network": model}, Target.parse(THERE), QUICK)
+    monkeypatch.undo()
+
+
+# Coming and going
+
+
+def test_a_device_that_went_away(device: AddedDevice, model: Path) -> None:
+    write_added(replace(device, address="https://127.0.0.1:9", patience_s=0.5))
+    with pytest.raises(DeviceError, match=rf"{NAME} at .* does not answer for 0\.5 s"):
+        measure({"network": model}, Target.parse(THERE), QUICK)
+
+
+def test_an_agent_that_is_killed_goes_on_where_it_was(outside: Outside, model: Path) -> None:
+    add_device(NAME, outside.address, outside.token, patience_s=60.0)
+    found: list[Any] = []
+
+    def work() -> None:
+        names = [f"{NAME}-onnxruntime-fp32-b{batch}-t1" for batch in (1, 2, 3, 4)]
+        subjects = {name: Subject(model, Target.parse(name)) for name in names}
+        found.append(measure_together(subjects, replace(QUICK, rounds=200, round_ms=3.0)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for _ in range(2):
+        wait_for_a_job(outside.folder / "work")
+        outside.kill()
+        outside.start()
+    thread.join(60)
+    assert [measured.n for measured in found[0].values()] == [200] * 4
+    assert not list((outside.folder / "jobs").iterdir())
+
+
+def wait_for_a_job(work: Path) -> None:
+    until = time.monotonic() + 30
+    while not list(work.glob("*/job.json")):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    time.sleep(0.3)
+
+
+def test_a_job_that_the_agent_forgot_is_sent_again(
+    agent: Running, device: AddedDevice, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, forgotten = agent.server.api.queue, []
+    state_of = type(queue).state
+
+    def forget_once(self: Any, id_: str, wait_s: float = 0.0) -> JobState | None:
+        if wait_s and not forgotten:
+            forgotten.append(id_)
+            self.drop(id_)
+        return state_of(self, id_, wait_s)
+
+    monkeypatch.setattr(type(queue), "state", forget_once)
+    assert measure({"network": model}, Target.parse(THERE), QUICK)["network"].n == 5
+    assert forgotten

@@ -1,0 +1,175 @@
+"""The queue, with jobs that the test does itself."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hwnas.deploy import TimingSettings
+from hwnas.deploy.agent.job_queue import JobQueue
+from hwnas.deploy.agent.protocol import Limits
+from hwnas.deploy.agent.timing_job import Asked, JobState, TimingJob
+from hwnas.errors import ConfigError, DeviceError
+
+ASKED = Asked("0f" * 32, "cpu-onnxruntime-fp32-b1-t1")
+
+
+def job(name: str) -> TimingJob:
+    return TimingJob({name: ASKED}, TimingSettings())
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+class Worker:
+    """Does jobs at once, or never; remembers which."""
+
+    def __init__(self, never: str = "") -> None:
+        self.did: list[str] = []
+        self.never = never
+        self.began = threading.Event()
+
+    def __call__(
+        self, todo: TimingJob, progress: Callable[[float], None], stop: threading.Event
+    ) -> JobState | None:
+        [name] = todo.subjects
+        self.began.set()
+        if name == self.never:
+            progress(0.5)
+            stop.wait(10)
+            return None
+        self.did.append(name)
+        return JobState("done")
+
+
+def work(queue: JobQueue, worker: Worker) -> threading.Thread:
+    thread = threading.Thread(target=queue.work, args=(worker,))
+    thread.start()
+    return thread
+
+
+def finished(queue: JobQueue, ids: list[str]) -> list[str]:
+    states = [queue.state(id_, 10.0) for id_ in ids]
+    return [state.state if state else "unknown" for state in states]
+
+
+def test_jobs_are_done_in_their_order_and_each_once(tmp_path: Path) -> None:
+    queue, worker = JobQueue(tmp_path, Limits()), Worker()
+    ids = [new_id() for _ in range(5)]
+    for number, id_ in enumerate(ids):
+        assert queue.submit(id_, job(str(number))) == JobState("waiting", ahead=number)
+        assert queue.submit(id_, job(str(number))).ahead == number, "sent again"
+    assert queue.needed() == {ASKED.model}
+    thread = work(queue, worker)
+    assert finished(queue, ids) == ["done"] * 5
+    assert queue.submit(ids[0], job("0")).state == "done", "sent again when it is over"
+    queue.close()
+    thread.join()
+    assert worker.did == ["0", "1", "2", "3", "4"]
+    assert not queue.needed()
+
+
+def test_an_agent_that_died_goes_on(tmp_path: Path) -> None:
+    first, stuck = JobQueue(tmp_path, Limits()), Worker(never="b")
+    ids = [new_id() for _ in range(3)]
+    for name, id_ in zip("abc", ids, strict=True):
+        first.submit(id_, job(name))
+    thread = work(first, stuck)
+    first.state(ids[0], 10.0)
+    while (state := first.state(ids[1])) is None or state.share != 0.5:
+        time.sleep(0.01)
+    # As a kill leaves it: the files are what there is.
+    second, worker = JobQueue(tmp_path, Limits()), Worker()
+    assert [getattr(second.state(id_), "state", None) for id_ in ids] == [
+        "done", "waiting", "waiting",
+    ]  # fmt: skip
+    other = work(second, worker)
+    assert finished(second, ids) == ["done"] * 3
+    assert worker.did == ["b", "c"], "what was done is not done again"
+    for queue, running in ((first, thread), (second, other)):
+        queue.close()
+        running.join()
+
+
+def test_ending_the_agent_leaves_the_job_that_ran(tmp_path: Path) -> None:
+    queue, id_ = JobQueue(tmp_path, Limits()), new_id()
+    queue.submit(id_, job("b"))
+    worker = Worker(never="b")
+    thread = work(queue, worker)
+    assert worker.began.wait(10)
+    queue.close()
+    thread.join()
+    assert JobQueue(tmp_path, Limits()).state(id_) == JobState("waiting")
+
+
+def test_a_job_that_always_ends_the_agent_is_given_up(tmp_path: Path) -> None:
+    id_ = new_id()
+    JobQueue(tmp_path, Limits()).submit(id_, job("b"))
+    for _ in range(5):
+        queue = JobQueue(tmp_path, Limits())
+        following = queue._next()
+        assert following is not None
+        queue._write(queue._path(id_), following[1], following[2])  # then it dies
+    queue, worker = JobQueue(tmp_path, Limits()), Worker()
+    thread = work(queue, worker)
+    state = queue.state(id_, 10.0)
+    queue.close()
+    thread.join()
+    assert state is not None
+    assert state.state == "failed"
+    assert "5 times" in state.failure["message"]
+    assert not worker.did
+
+
+def test_a_job_can_be_dropped_while_it_waits_or_runs(tmp_path: Path) -> None:
+    queue, worker = JobQueue(tmp_path, Limits()), Worker(never="b")
+    running, waiting = new_id(), new_id()
+    queue.submit(running, job("b"))
+    queue.submit(waiting, job("a"))
+    thread = work(queue, worker)
+    assert worker.began.wait(10)
+    assert queue.drop(waiting)
+    assert queue.drop(running)
+    assert not queue.drop(running)
+    queue.close()
+    thread.join()
+    assert not worker.did
+    assert not list(tmp_path.iterdir())
+
+
+def test_ids_and_numbers_of_jobs_are_checked(tmp_path: Path) -> None:
+    queue, id_ = JobQueue(tmp_path, replace(Limits(), waiting=1)), new_id()
+    queue.submit(id_, job("a"))
+    with pytest.raises(ConfigError, match="another one"):
+        queue.submit(id_, job("b"))
+    with pytest.raises(DeviceError, match="wait already"):
+        queue.submit(new_id(), job("b"))
+    for wrong in ("", "../x", "0" * 33):
+        with pytest.raises(ConfigError, match="32 hexadecimal digits"):
+            queue.submit(wrong, job("b"))
+        assert queue.state(wrong) is None
+
+
+def test_the_oldest_results_make_way(tmp_path: Path) -> None:
+    queue, worker = JobQueue(tmp_path, replace(Limits(), kept=3)), Worker()
+    thread = work(queue, worker)
+    ids = [new_id() for _ in range(5)]
+    for id_ in ids:
+        queue.submit(id_, job("a"))
+        queue.state(id_, 10.0)
+    queue.close()
+    thread.join()
+    assert [queue.state(id_) is None for id_ in ids] == [True, True, False, False, False]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
+    (tmp_path / f"{new_id()}.json").write_text("{")
+    queue = JobQueue(tmp_path, Limits())
+    assert len(queue) == 0
+    assert [path.suffix for path in tmp_path.iterdir()] == [".damaged"]

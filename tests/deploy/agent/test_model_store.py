@@ -1,0 +1,98 @@
+import hashlib
+import io
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwnas.deploy.agent.model_store import ModelStore, looks_like_onnx
+from hwnas.deploy.agent.protocol import Limits
+from hwnas.errors import ArtifactError, ConfigError, HwnasError, StorageError
+
+
+def send(store: ModelStore, content: bytes, name: str = "", needed: tuple[str, ...] = ()) -> str:
+    name = name or hashlib.sha256(content).hexdigest()
+    store.receive(name, len(content), io.BytesIO(content).read, needed)
+    return name
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_a_model_is_kept_by_its_digest(model: Path, tmp_path: Path) -> None:
+    store = ModelStore(tmp_path, Limits())
+    name = send(store, model.read_bytes())
+    assert name in store
+    assert store.path(name).read_bytes() == model.read_bytes()
+    assert send(store, model.read_bytes()) == name, "sending it again is no harm"
+    assert len(files(tmp_path)) == 1
+
+
+@given(content=st.binary(min_size=1, max_size=200))
+def test_what_is_no_model_leaves_nothing(
+    content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    with pytest.raises(HwnasError):
+        send(ModelStore(folder, Limits()), content)
+    assert not files(folder)
+
+
+def test_an_archive_is_no_model(model: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("../../escaped.onnx", model.read_bytes())
+    with pytest.raises(ArtifactError, match="not an ONNX file"):
+        send(ModelStore(tmp_path / "store", Limits()), archive.read_bytes())
+    assert not files(tmp_path / "store")
+
+
+def test_another_file_than_promised(model: Path, tmp_path: Path) -> None:
+    store = ModelStore(tmp_path, Limits())
+    with pytest.raises(ArtifactError, match="SHA-256"):
+        send(store, model.read_bytes(), "0f" * 32)
+    content = model.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    with pytest.raises(ArtifactError, match="ended 10 bytes early"):
+        store.receive(digest, len(content) + 10, io.BytesIO(content).read, ())
+    assert not files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "0f" * 32 + "/../x", "0f" * 32 + "\0"])
+def test_names_do_not_lead_out_of_the_folder(model: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="64 hexadecimal digits"):
+        send(ModelStore(tmp_path, Limits()), model.read_bytes(), name)
+    assert not files(tmp_path)
+
+
+def test_size_and_count_are_limited(model: Path, tmp_path: Path) -> None:
+    content = model.read_bytes()
+    small = ModelStore(tmp_path / "small", replace(Limits(), model_bytes=len(content) - 1))
+    with pytest.raises(ConfigError, match=f"expected 1 to {len(content) - 1}"):
+        send(small, content)
+    two = ModelStore(tmp_path / "two", replace(Limits(), models=2))
+    documented = [content + b"\x32\x01" + bytes([letter]) for letter in b"abc"]
+    first, second = (send(two, each) for each in documented[:2])
+    third = send(two, documented[2], needed=(first,))
+    assert (first in two, second in two, third in two) == (True, False, True)
+    with pytest.raises(StorageError, match="no room"):
+        send(two, content, needed=(first, third))
+
+
+def test_unfinished_files_of_an_agent_that_died_go(tmp_path: Path) -> None:
+    (tmp_path / "x.part").write_bytes(b"half")
+    ModelStore(tmp_path, Limits())
+    assert not files(tmp_path)
+
+
+def test_the_outline_of_a_model(model: Path, tmp_path: Path) -> None:
+    assert looks_like_onnx(model)
+    path = tmp_path / "many"
+    path.write_bytes(b"\x08\x01" * 1_000_000)  # valid, tiny and endless
+    assert not looks_like_onnx(path)
+    path.write_bytes(b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f")  # longer than the file
+    assert not looks_like_onnx(path)

@@ -1,0 +1,148 @@
+"""Models that mean no good, in the process that is there for that."""
+
+import hashlib
+import shutil
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import psutil
+import pytest
+from onnx import helper
+from tests.deploy.agent.conftest import QUICK, graph_of
+
+from hwnas.deploy.agent.protocol import Limits
+from hwnas.deploy.agent.sandbox import Sandbox
+from hwnas.deploy.agent.timing_job import Asked, JobState, TimingJob
+from hwnas.deploy.agent.worker import check_model
+from hwnas.errors import ArtifactError, DeviceError
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
+
+
+class Place:
+    """A folder of models and a sandbox over it."""
+
+    def __init__(self, folder: Path, pack: Path, limits: Limits) -> None:
+        self.models = folder / "models"
+        self.models.mkdir()
+        self.sandbox = Sandbox(folder / "work", pack, limits, self._file)
+        self.stop = threading.Event()
+        self.shares: list[float] = []
+
+    def _file(self, model: str) -> Path:
+        return self.models / f"{model}.onnx"
+
+    def do(self, path: Path, target: str = TARGET) -> JobState | None:
+        model = hashlib.sha256(path.read_bytes()).hexdigest()
+        shutil.copy(path, self._file(model))
+        job = TimingJob({"it": Asked(model, target)}, QUICK)
+        return self.sandbox(job, self.shares.append, self.stop)
+
+    def refused(self, path: Path, target: str = TARGET) -> str:
+        state = self.do(path, target)
+        assert state is not None
+        assert state.state == "failed", state
+        return f"{state.failure['error']}: {state.failure['message']}"
+
+
+@pytest.fixture
+def place(pack: Path, tmp_path: Path) -> Place:
+    return Place(tmp_path, pack, replace(Limits(), network_s=20.0, memory_bytes=2**30))
+
+
+def test_a_network_is_timed_and_leaves_nothing(place: Place, model: Path) -> None:
+    state = place.do(model)
+    assert state is not None
+    assert state.state == "done", state
+    measured = state.measurements["it"]
+    assert (measured.target, measured.n) == (TARGET, 5)
+    assert measured.latency_ms > 0
+    assert place.shares[-1] == 1.0
+    assert not list(place.sandbox.folder.iterdir())
+
+
+def test_an_endless_loop_is_ended(pack: Path, tmp_path: Path, endless: Path) -> None:
+    place = Place(tmp_path, pack, replace(Limits(), network_s=2.0))
+    onnx.checker.check_model(onnx.load(endless))
+    began = time.monotonic()
+    with pytest.raises(DeviceError, match=r"not measured within 4 s .* --seconds"):
+        place.do(endless)
+    assert time.monotonic() - began < 10
+    assert not list(place.sandbox.folder.iterdir())
+
+
+def test_a_huge_allocation_is_refused(place: Place, huge: Path) -> None:
+    onnx.checker.check_model(onnx.load(huge))
+    assert "llocat" in place.refused(huge)
+
+
+def test_a_job_can_be_stopped(place: Place, endless: Path) -> None:
+    threading.Timer(1.0, place.stop.set).start()
+    began = time.monotonic()
+    assert place.do(endless) is None
+    assert time.monotonic() - began < 10
+
+
+def test_files_that_are_no_models(place: Place, model: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.onnx"
+    cut.write_bytes(model.read_bytes()[:5000])
+    assert "ArtifactError" in place.refused(cut)
+    unknown = graph_of([helper.make_node("NoSuchOperator", ["x"], ["y"])], tmp_path, "unknown")
+    assert "not a valid ONNX model" in place.refused(unknown)
+
+
+def test_a_target_that_the_machine_cannot_be(place: Place, model: Path) -> None:
+    told = place.refused(model, "cpu-onnxruntime-fp32-b1-t999999")
+    assert told.startswith("DeviceError")
+    assert "999999 threads" in told
+
+
+@pytest.mark.parametrize("where", ["initializer", "attribute", "body"])
+def test_weights_in_other_files_are_refused_wherever_they_are(where: str, tmp_path: Path) -> None:
+    tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT, dims=[1])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "../../../etc/passwd"
+    constant = helper.make_node("Constant", [], ["w"], value=tensor)
+    inner = helper.make_graph([constant], "inner", [], [])
+    nodes = {
+        "initializer": [helper.make_node("Relu", ["x"], ["y"])],
+        "attribute": [constant],
+        "body": [helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)],
+    }[where]
+    graph = helper.make_graph(nodes, "g", [], [], [tensor] if where == "initializer" else [])
+    path = tmp_path / "outside.onnx"
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+    with pytest.raises(ArtifactError, match="in other files"):
+        check_model(path)
+
+
+def test_a_process_that_dies_is_reported(place: Place, endless: Path) -> None:
+    def kill() -> None:
+        for child in psutil.Process().children():
+            child.kill()
+
+    threading.Timer(1.0, kill).start()
+    with pytest.raises(DeviceError, match=r"was killed by signal 9, perhaps for lack of memory"):
+        place.do(endless)
+
+
+def test_no_memory_at_all_is_reported(pack: Path, tmp_path: Path, model: Path) -> None:
+    place = Place(tmp_path, pack, replace(Limits(), memory_bytes=2**20))
+    try:
+        told = place.refused(model)
+    except DeviceError as error:
+        told = f"DeviceError: {error}"
+    assert told.startswith("DeviceError")
+
+
+def test_it_is_told_nothing_that_it_need_not_know(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HWNAS_TOKEN", "secret")
+    environment = place.sandbox._environment(Path("work"))
+    assert "secret" not in environment.values()
+    assert environment["HOME"] == environment["HWNAS_HOME"] == "work"

@@ -1,0 +1,91 @@
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwnas.deploy import TimingSettings
+from hwnas.deploy.agent.protocol import read_object
+from hwnas.deploy.agent.timing_job import Asked, JobState, TimingJob
+from hwnas.errors import ArtifactError, ConfigError
+
+ASKED = Asked("0f" * 32, "cpu-onnxruntime-fp32-b1-t1")
+JOB = TimingJob({"one": ASKED, "two": ASKED}, TimingSettings())
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+def test_it_survives_json() -> None:
+    assert TimingJob.from_json(json.loads(json.dumps(JOB.to_json()))) == JOB
+    assert JOB.models == [ASKED.model]
+
+
+@given(subjects=ANYTHING, settings=ANYTHING)
+def test_anything_else_is_refused(subjects: Any, settings: Any) -> None:
+    whole = JOB.to_json()
+    for damaged in (
+        {**whole, "subjects": subjects},
+        {**whole, "settings": settings},
+        {**whole, "subjects": {"one": subjects}},
+        {**whole, "settings": {**whole["settings"], "rounds": subjects}},
+    ):
+        with contextlib.suppress(ConfigError):
+            made = TimingJob.from_json(damaged)
+            assert 1 <= made.settings.rounds <= 10_000
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "told"),
+    [
+        ("rounds", 10**9, "at most 10000"),
+        ("rounds", 1.5, "expected a number"),
+        ("warmup", True, "expected a number"),
+        ("max_seconds", 1e9, "at most 600"),
+        ("max_seconds", 10**400, "float"),
+        ("round_ms", "5", "expected a number"),
+        ("retries", -1, "retries -1"),
+    ],
+)
+def test_settings_that_ask_for_too_much(setting: str, value: Any, told: str) -> None:
+    job = JOB.to_json()
+    with pytest.raises(ConfigError, match=told):
+        TimingJob.from_json({**job, "settings": {**job["settings"], setting: value}})
+
+
+def test_models_and_targets_are_names_of_their_kind() -> None:
+    for model in ("../../etc/passwd", "0f" * 31, "0F" * 32, 7):
+        with pytest.raises(ConfigError, match="64 hexadecimal digits"):
+            Asked(model, ASKED.target)  # type: ignore[arg-type]
+    for target in ("gpu", "cpu-onnxruntime-fp32-b0-t1", None):
+        with pytest.raises(ConfigError, match="target"):
+            Asked(ASKED.model, target)  # type: ignore[arg-type]
+
+
+def test_too_many_networks_and_too_long_names() -> None:
+    with pytest.raises(ConfigError, match="1 to 512"):
+        TimingJob({str(n): ASKED for n in range(513)}, TimingSettings())
+    with pytest.raises(ConfigError, match="1 to 512"):
+        TimingJob({}, TimingSettings())
+    with pytest.raises(ConfigError, match="at most 200"):
+        TimingJob({"x" * 201: ASKED}, TimingSettings())
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b'{"a": NaN}', b'{"a": 1e', b"[" * 100_000, b"\xff", b"9" * 10_000]
+)
+def test_what_is_no_object(text: bytes) -> None:
+    with pytest.raises(ConfigError, match="expected a JSON object"):
+        read_object(text)
+
+
+def test_a_damaged_state_is_refused() -> None:
+    whole = JobState("waiting", 3).to_json()
+    assert JobState.from_json(whole) == JobState("waiting", 3)
+    for damaged in ({}, {**whole, "state": "lost"}, {**whole, "measurements": {"one": {}}}):
+        with pytest.raises(ArtifactError):
+            JobState.from_json(damaged)
