@@ -179,6 +179,11 @@ def gate(
         ArtifactError: A file is damaged or does not run on the target.
         DeviceError: The target cannot be used here, or memory cannot be measured.
     """
+    if not budget.target.device.is_here:
+        raise ConfigError(
+            f"the budget's target {budget.target.name} is a device elsewhere, where memory cannot "
+            "be measured; check on the device itself, with cpu in the place of its name"
+        )
     for file in (model,) if old is None else (model, old):
         _check_format(file, budget.target)
     qualities = [] if examiner is None else [_quality(model, old, examiner, budget)]

@@ -97,4 +97,5 @@ def _make() -> str:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    return (private + made.public_bytes(serialization.Encoding.PEM)).decode()
+    pem: bytes = private + made.public_bytes(serialization.Encoding.PEM)
+    return pem.decode()
