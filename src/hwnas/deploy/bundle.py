@@ -297,9 +297,15 @@ class Bundle:
                 Path(self.folder, GOLDEN).open("rb") as file,
                 np.load(file, allow_pickle=False) as arrays,
             ):
-                return arrays["images"], arrays["outputs"]
+                images, outputs = arrays["images"], arrays["outputs"]
         except _DAMAGED_ARRAYS as error:
             raise ArtifactError(f"{GOLDEN} is damaged: {error}") from error
+        if images.ndim != 4 or outputs.ndim < 2 or outputs.dtype.kind != "f":
+            raise ArtifactError(
+                f"{GOLDEN} is damaged: images of {images.dtype} {images.shape}, outputs of "
+                f"{outputs.dtype} {outputs.shape}"
+            )
+        return images, outputs
 
 
 def _check(name: str, look: Callable[[], str]) -> Check:
