@@ -90,6 +90,27 @@ def test_other_outputs_than_the_golden_ones_are_found(folder: Path) -> None:
     assert "outputs differ by 0.0099" in check.detail
 
 
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("images", np.zeros((), np.uint8)),
+        ("images", np.zeros((5, 8, 8), np.uint8)),
+        ("outputs", np.zeros(())),
+        ("outputs", np.full((5, 10), "a")),
+        ("outputs", np.zeros((5, 10), "datetime64[s]")),
+    ],
+)
+def test_golden_arrays_of_other_kinds_are_refused(
+    folder: Path, name: str, array: NDArray[Any]
+) -> None:
+    with np.load(folder / "golden.npz") as arrays:
+        kept = {key: arrays[key] for key in arrays.files}
+    np.savez(folder / "golden.npz", **{**kept, name: array})
+    edit(folder)
+    with pytest.raises(ArtifactError, match=r"golden\.npz is damaged"):
+        Bundle.load(folder).verify()
+
+
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../outside", 3])
 def test_names_that_leave_the_folder_are_refused(folder: Path, name: object) -> None:
     edit(folder, lambda d: d["artifacts"][0].update(files=[name], sha256={name: "0"}))

@@ -355,9 +355,14 @@ def read_golden(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     try:
         # NumPy leaves a file open that it opened itself and could not read.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in names}
+            found = {name: arrays[name] for name in names}
     except _DAMAGED_ARRAYS as error:
         raise ArtifactError(f"{path.name} is damaged: {error}") from error
+    for name, array in found.items():
+        fits = array.ndim == 4 if name == "images" else array.ndim > 1 and array.dtype.kind == "f"
+        if not fits:
+            raise ArtifactError(f"{path.name} is damaged: {name} of {array.dtype} {array.shape}")
+    return found
 
 
 def checked(name: str, look: Callable[[], str]) -> Check:
