@@ -213,7 +213,7 @@ def main() -> None:
         ROOT / "README.md": headline_table(chosen, "experiments/"),
         FOLDER / "README.md": headline_table(headlines()),
     }
-    for page in sorted(FOLDER.glob("*/README.md")):
+    for page in sorted(FOLDER.glob("*/**/README.md")):
         table = TABLES.get(page.parent.name, markdown)
         pages[page] = table(latest(read_rows(page.with_name("results.jsonl"))))
     old = []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 from hwnas.atomic import replacing
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.onnx_graph import read_model
 from hwnas.errors import ArtifactError
 
 __all__ = ["number_format", "to_float16"]
@@ -27,7 +27,7 @@ def number_format(model: Path) -> str:
     """
     import onnx
 
-    graph = _read(model).graph
+    graph = read_model(model).graph
     if any(node.op_type in _QUANTISED for node in graph.node):
         return "int8"
     half = onnx.TensorProto.FLOAT16
@@ -51,7 +51,7 @@ def to_float16(source: Path, to: Path) -> Path:
     from onnxruntime.transformers.float16 import convert_float_to_float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
-    model = _read(source)
+    model = read_model(source)
     with replacing(to) as temporary:
         try:
             with warnings.catch_warnings():
@@ -64,15 +64,3 @@ def to_float16(source: Path, to: Path) -> Path:
             raise ArtifactError(f"{source} cannot be converted to fp16: {reason}") from error
         temporary.write_bytes(half.SerializeToString())
     return to
-
-
-def _read(model: Path) -> Any:
-    import onnx
-
-    if not model.is_file():
-        raise ArtifactError(f"there is no ONNX file {model}; give the path of an existing one")
-    try:
-        return onnx.load(model)
-    except Exception as error:  # protobuf's errors share no base but this
-        reason = first_line(error)
-        raise ArtifactError(f"{model} is not an ONNX file: {reason}") from error

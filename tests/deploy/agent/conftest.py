@@ -133,7 +133,7 @@ def graph_of(nodes: list[Any], folder: Path, name: str, **tensors: Any) -> Path:
 
 
 @pytest.fixture(scope="session")
-def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def looping(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Valid, and never ends when it runs."""
     value = helper.make_tensor_value_info
     body = helper.make_graph(
@@ -151,7 +151,21 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     node = helper.make_node("Loop", ["times", "yes", "x"], ["y"], body=body)
     times, yes = np.array(2**62, np.int64), np.array(True)
-    return graph_of([node], tmp_path_factory.mktemp("m"), "endless", times=times, yes=yes)
+    return graph_of([node], tmp_path_factory.mktemp("m"), "looping", times=times, yes=yes)
+
+
+@pytest.fixture(scope="session")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Valid, without a loop, and takes minutes to run once."""
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["one"]),
+        helper.make_node("Expand", ["one", "shape"], ["m0"]),
+        *(helper.make_node("MatMul", [f"m{i}", f"m{i}"], [f"m{i + 1}"]) for i in range(5000)),
+        helper.make_node("ReduceSum", ["m5000"], ["sum"]),
+        helper.make_node("Add", ["sum", "x"], ["y"]),
+    ]
+    shape = np.array([1, 1, 1024, 1024], np.int64)
+    return graph_of(nodes, tmp_path_factory.mktemp("m"), "endless", shape=shape)
 
 
 @pytest.fixture(scope="session")

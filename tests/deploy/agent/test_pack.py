@@ -43,12 +43,13 @@ from hwnas.deploy.catalogue import devices_here
 from hwnas.deploy.agent.certificate import own_certificate
 own_certificate(Path({folder!r}, "certificate.pem")).context()
 usable = {{each.target: each.usable for each in devices_here()}}
-target = Target.parse("cpu-onnxruntime-int8-b1-t1")
 model = Path({model!r})
-found = timing.measure({{"network": model}}, target, timing.TimingSettings(warmup=1, rounds=5))
-assert found["network"].latency_ms > 0
+settings = timing.TimingSettings(warmup=1, rounds=5)
+for name in ("int8", "fp16"):
+    target = Target.parse(f"cpu-onnxruntime-{{name}}-b1-t1")
+    assert timing.measure({{"network": model}}, target, settings)["network"].latency_ms > 0
 assert [kind for kind in usable if usable[kind]] == [
-    "cpu-onnxruntime-fp32-b{{B}}-t{{T}}", "cpu-onnxruntime-int8-b{{B}}-t{{T}}"
+    f"cpu-onnxruntime-{{name}}-b{{{{B}}}}-t{{{{T}}}}" for name in ("fp32", "fp16", "int8")
 ]
 print("measured")
 """

@@ -64,7 +64,12 @@ def test_a_network_is_timed_and_leaves_nothing(place: Place, model: Path) -> Non
     assert not list(place.sandbox.folder.iterdir())
 
 
-def test_an_endless_loop_is_ended(pack: Path, tmp_path: Path, endless: Path) -> None:
+def test_a_loop_is_refused(place: Place, looping: Path) -> None:
+    onnx.checker.check_model(onnx.load(looping))
+    assert "'Loop', which may never end" in place.refused(looping)
+
+
+def test_what_takes_too_long_is_ended(pack: Path, tmp_path: Path, endless: Path) -> None:
     place = Place(tmp_path, pack, replace(Limits(), network_s=2.0))
     onnx.checker.check_model(onnx.load(endless))
     began = time.monotonic()
@@ -76,7 +81,7 @@ def test_an_endless_loop_is_ended(pack: Path, tmp_path: Path, endless: Path) -> 
 
 def test_a_huge_allocation_is_refused(place: Place, huge: Path) -> None:
     onnx.checker.check_model(onnx.load(huge))
-    assert "llocat" in place.refused(huge)
+    assert "memory does not suffice" in place.refused(huge)
 
 
 def test_a_job_can_be_stopped(place: Place, endless: Path) -> None:

@@ -19,9 +19,11 @@ from hwnas.deploy.onnx_graph import check_graph
 from hwnas.deploy.operators import refused
 from hwnas.deploy.quantize import quantize_int8, random_batches
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
-from hwnas.errors import ArtifactError
+from hwnas.errors import ArtifactError, DeviceError
 
 __all__ = ["OnnxRuntime", "OnnxSession", "in_format"]
+
+_NO_MEMORY = "Failed to allocate memory"  # in what ONNX Runtime says
 
 
 @dataclass(frozen=True)
@@ -120,10 +122,13 @@ class OnnxSession:
 
         Raises:
             ArtifactError: The file cannot compute them.
+            DeviceError: There is not enough memory.
         """
         try:
             outputs: NDArray[Any] = self._session.run(None, {self._input: batch})[0]
         except Exception as error:  # ONNX Runtime's own errors share no base but this
+            if _NO_MEMORY in str(error):
+                raise DeviceError(f"memory does not suffice to run {self._path}") from error
             raise ArtifactError(f"{self._path} cannot be run: {first_line(error)}") from error
         return outputs
 
