@@ -96,6 +96,7 @@ def test_several_targets_and_their_operators(hwnas: Command, model: Path) -> Non
     assert all(each["predicted"] > 0 for each in operators)
 
 
+@pytest.mark.slow
 def test_a_device_of_ones_own(hwnas: Command, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     answer = hwnas("calibrate", "--target", "my-phone", *TINY, "--samples", 3, "--export", out)

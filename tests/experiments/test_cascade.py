@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from experiments.record import read_rows
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_cascades_and_single_networks_are_recorded(
     finished: Path, finished_recipe: Path, tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ def test_a_target_is_measured_and_kept_step_by_step(tmp_path: Path) -> None:
     assert len(readings) == 7  # enough was known
 
 
+@pytest.mark.slow
 def test_what_was_measured_before_a_device_was_lost_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +100,7 @@ def test_energy_is_measured_where_something_counts_it(
     assert found.estimate.metric == "energy_mj"
 
 
+@pytest.mark.slow
 def test_it_stops_when_it_is_sure_enough(tmp_path: Path) -> None:
     profile = calibrate(TARGET, SPACE, DeviceStore(tmp_path), 40, until_error=5.0, settings=QUICK)
     assert len(profile) == 5
@@ -147,6 +149,7 @@ def test_chosen_networks_tell_more_than_random_ones(space: MobileNetSpace) -> No
     assert unsure(pool.most_informative(untouched, 8)) < np.median(at_random)
 
 
+@pytest.mark.slow
 def test_networks_for_another_device_come_with_a_table_to_fill_in(tmp_path: Path) -> None:
     table = export_chosen("phone", SPACE, DeviceStore(tmp_path / "store"), tmp_path / "out", 3)
     header, *lines = table.read_text().splitlines()

@@ -37,10 +37,9 @@ class Artifact:
     golden: str = GOLDEN_OUTPUTS
     tolerance: float = TOLERANCE
 
-    @property
-    def target(self) -> Target:
-        """This machine with one image and one thread."""
-        return Target(Device("cpu", self.runtime), self.number_format)
+    def target(self, batch: int = 1, threads: int = 1) -> Target:
+        """This machine, with the runtime and the format that the file ships for."""
+        return Target(Device("cpu", self.runtime, batch, threads), self.number_format)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` is the inverse."""
@@ -70,5 +69,5 @@ class Artifact:
             str(golden.get("outputs", GOLDEN_OUTPUTS)),
             float(golden.get("tolerance", TOLERANCE)),
         )
-        _ = found.target
+        found.target()
         return found

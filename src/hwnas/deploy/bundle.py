@@ -178,11 +178,24 @@ class Bundle:
 
     @cached_property
     def _session(self) -> Session:
-        return self._loaded(self.artifacts[0])
+        return self.session()
 
-    def _loaded(self, artifact: Artifact) -> Session:
+    def session(self, batch: int = 1, threads: int = 1) -> Session:
+        """The first of the artifacts, loaded into its runtime.
+
+        Args:
+            batch: Images a run, at most.
+            threads: That compute.
+
+        Raises:
+            ArtifactError: The file is damaged, or does not fit the preprocessing.
+            DeviceError: The runtime is not installed, or there are fewer cores than threads.
+        """
+        return self._loaded(self.artifacts[0], batch, threads)
+
+    def _loaded(self, artifact: Artifact, batch: int = 1, threads: int = 1) -> Session:
         file = inside(self.folder, artifact.file)
-        session = RUNTIMES[artifact.runtime].load(file, artifact.target)
+        session = RUNTIMES[artifact.runtime].load(file, artifact.target(batch, threads))
         if session.input_shape != self.preprocessing.input_shape:
             raise ArtifactError(
                 f"{file} takes inputs of shape {session.input_shape} and the preprocessing gives "

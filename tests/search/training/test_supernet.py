@@ -25,7 +25,7 @@ from hwnas.search.training import (
 )
 from hwnas.search_spaces import MobileNetSpace
 
-CONFIG = TrainConfig(epochs=2, batch_size=30, learning_rate=0.01, workers=0)
+CONFIG = TrainConfig(epochs=2, batch_size=30, learning_rate=0.01, sampling="sandwich", workers=0)
 
 
 @pytest.fixture(autouse=True)

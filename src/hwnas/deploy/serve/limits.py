@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hwnas.errors import ConfigError, HwnasError
+from hwnas.errors import ConfigError
 
 __all__ = ["Limits", "Refusal"]
 
 
-class Refusal(HwnasError):
-    """A request is not answered as it was meant to be.
+class Refusal(Exception):
+    """A request is not answered as it was meant to be; none gets out of the server.
 
     Attributes:
         status: HTTP's number for the reason.

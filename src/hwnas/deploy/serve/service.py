@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hwnas.deploy.bundle import Bundle
-from hwnas.deploy.device import Device, Target
 from hwnas.deploy.mask_image import mask_png
 from hwnas.deploy.model_repository import model_name
-from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.serve.batching import Batcher
 from hwnas.deploy.serve.limits import Limits, Refusal
 from hwnas.deploy.serve.metrics import Counter, Gauge, Histogram, Metric
@@ -73,8 +71,7 @@ class Service:
         bundle.verify()
         self.name = model_name(bundle, name)
         self.bundle, self.limits = bundle, limits
-        device = Device("cpu", "onnxruntime", settings.max_batch, settings.threads)
-        self._session = RUNTIMES["onnxruntime"].load(bundle.onnx_file, Target(device))
+        self._session = bundle.session(settings.max_batch, settings.threads)
         self.requests = Counter(
             "hwnas_requests_total", "Requests that were answered.", ("path", "status")
         )
