@@ -366,7 +366,11 @@ GROWTHS = (_expand, _tile, _loop, _nested)
 
 def _golden(folder: Path, rng: random.Random) -> None:
     """Arrays of other types, shapes and names; also such that need a pickle."""
-    with np.load(folder / GOLDEN, allow_pickle=False) as found:
+    # NumPy leaves a file open that it opened itself and could not read.
+    with (
+        (folder / GOLDEN).open("rb") as file,
+        np.load(file, allow_pickle=False) as found,
+    ):
         arrays: dict[str, Any] = {name: found[name] for name in found.files}
     if not arrays:
         return

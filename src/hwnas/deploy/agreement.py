@@ -86,9 +86,9 @@ def relative_error(outputs: NDArray[Any], expected: NDArray[Any]) -> float:
     """Largest difference as a share of the largest expected value; infinite if shapes differ."""
     if outputs.shape != expected.shape:
         return float("inf")
-    with np.errstate(invalid="ignore"):  # infinity less infinity, which is no number
+    with np.errstate(invalid="ignore"):  # infinity less infinity, or over it, is no number
         difference = np.abs(outputs.astype(np.float64) - expected).max()
-    return float(difference / max(np.abs(expected).max(), 1e-12))
+        return float(difference / max(np.abs(expected).max(), 1e-12))
 
 
 def check_batches(

@@ -99,7 +99,7 @@ def test_a_machine_with_nothing_but_what_it_needs(
     there = Outside(pack, tmp_path / "outside")
     try:
         device = add_device(NAME, there.address, there.token)
-        assert device.kinds == ("onnxruntime-fp32", "onnxruntime-int8")
+        assert device.kinds == tuple(f"onnxruntime-{name}" for name in ("fp32", "fp16", "int8"))
         for number_format in ("fp32", "int8"):
             target = Target.parse(f"{NAME}-onnxruntime-{number_format}-b1-t1")
             found = measure({"network": model}, target, QUICK)["network"]
