@@ -62,5 +62,6 @@ def _examiner(network: Shipped, budget: Budget) -> SplitExaminer | None:
     images = network.images
     if images is None:
         return None
-    batch = _IMAGES_AT_ONCE if network.bundle is not None else budget.target.device.batch
-    return SplitExaminer(images.task, images.data.test, "test", images.preprocessing, batch)
+    known = network.bundle is not None
+    batch = _IMAGES_AT_ONCE if known else budget.target.device.batch
+    return SplitExaminer(images.task, images.data.test, "test", images.preprocessing, batch, known)

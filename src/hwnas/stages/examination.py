@@ -53,7 +53,9 @@ class SplitExaminer:
         split: The images and their targets.
         name: What the split is called.
         preprocessing: From images to the network's input.
-        batch: Images at a time; those that do not fill a batch are left out.
+        batch: Images at a time.
+        any_size: Whether the network takes smaller batches, too; if not, images that do not fill
+            one are left out.
     """
 
     task: Task
@@ -61,9 +63,10 @@ class SplitExaminer:
     name: str
     preprocessing: Preprocessing
     batch: int
+    any_size: bool = True
 
     def inputs(self) -> Iterator[NDArray[np.float32]]:
-        """Batches (batch, C, height, width)."""
+        """Batches (N, C, height, width)."""
         for rows in self._rows():
             images, _ = self.split.take(rows)
             yield self.preprocessing(images).contiguous().numpy()
@@ -99,8 +102,10 @@ class SplitExaminer:
         )
 
     def _rows(self) -> Iterator[NDArray[np.int64]]:
-        for start in range(0, len(self.split) - self.batch + 1, self.batch):
-            yield np.arange(start, start + self.batch)
+        count = len(self.split)
+        end = count if self.any_size else count - count % self.batch
+        for start in range(0, end, self.batch):
+            yield np.arange(start, min(start + self.batch, end))
 
 
 def calibration_batches(
@@ -108,5 +113,6 @@ def calibration_batches(
 ) -> list[NDArray[np.float32]]:
     """Prepared training images (batch, C, height, width) that ranges are taken from."""
     count = max(1, min(_CALIBRATION_IMAGES, len(split)) // batch)
-    parts = (split.take(np.arange(i * batch, (i + 1) * batch))[0] for i in range(count))
+    rows = np.arange(min(count * batch, len(split)))
+    parts = (split.take(part)[0] for part in np.array_split(rows, count))
     return [preprocessing(part).contiguous().numpy() for part in parts]

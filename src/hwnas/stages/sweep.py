@@ -141,7 +141,11 @@ def _swept(
     # A file of the user's own may take batches of one size only.
     at_once = batch if network.bundle is None else _IMAGES_AT_ONCE
     examiner = partial(
-        SplitExaminer, images.task, preprocessing=images.preprocessing, batch=at_once
+        SplitExaminer,
+        images.task,
+        preprocessing=images.preprocessing,
+        batch=at_once,
+        any_size=network.bundle is not None,
     )
     validation = examiner(images.data.validation, "validation")
     material = Material(
