@@ -325,7 +325,7 @@ def rewrite_reports(folder: str | Path) -> list[Path]:
     if not finished:
         raise _unfinished(opened)
     with imports_from(opened.recipe_folder), opened:
-        job = _job(opened)
+        job = Job.of(opened)
         for goal in finished:
             write_results(job, goal)
     return [opened.output(goal.target) / "report.html" for goal in finished]
@@ -360,7 +360,7 @@ def export(
     if out.exists():
         raise StorageError(f"{out} exists already; choose another --out")
     with imports_from(opened.recipe_folder), opened:
-        job = _job(opened)
+        job = Job.of(opened)
         source = picked(job, goal, pick, max_latency_ms)
         with replacing_folder(out) as temporary:
             if isinstance(source, Bundle):
@@ -401,7 +401,7 @@ def cascade(
     if out.exists():
         raise StorageError(f"{out} exists already; choose another --out")
     with imports_from(opened.recipe_folder), opened:
-        return make_cascade(_job(opened), goal, target_accuracy, margin, out)
+        return make_cascade(Job.of(opened), goal, target_accuracy, margin, out)
 
 
 def space_of(path: str | Path) -> SearchSpace:
@@ -422,11 +422,6 @@ def space_of(path: str | Path) -> SearchSpace:
         recipe, folder = read_recipe(found)[0], found.absolute().parent
     with imports_from(folder), tempfile.TemporaryDirectory() as cache:
         return Ingredients.prepare(recipe, folder, Path(cache)).space
-
-
-def _job(folder: RunFolder) -> Job:
-    ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, folder.path / "cache")
-    return Job(ingredients, folder, make_reporter())
 
 
 def _finished_goal(folder: RunFolder, target: str | None) -> Goal:

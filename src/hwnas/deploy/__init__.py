@@ -1,6 +1,6 @@
 """How a module becomes an artifact, runs on a target and is measured there."""
 
-from hwnas.deploy.bundle import Bundle, Check
+from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.cascade import Cascade
 from hwnas.deploy.catalogue import DeviceStatus, devices, machine, versions
 from hwnas.deploy.device import Device, Target
@@ -10,6 +10,7 @@ from hwnas.deploy.measurement import Measurement, Quantiles
 from hwnas.deploy.packing import write_bundle
 from hwnas.deploy.runtime import Runtime, Session
 from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.sealed import Check
 from hwnas.deploy.timing import Subject, TimingSettings, measure, measure_together
 
 __all__ = [

@@ -13,10 +13,9 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,12 +29,13 @@ from torch import Tensor
 
 from hwnas.deploy.agreement import relative_error
 from hwnas.deploy.artifact import Artifact
-from hwnas.deploy.checksums import inside, read_sums, sha256
+from hwnas.deploy.checksums import inside
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.sealed import Check, Seal, checked, passed
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.search_spaces import Architecture
 
@@ -45,16 +45,17 @@ __all__ = [
     "GOLDEN",
     "MODEL",
     "SCHEMA",
+    "SEAL",
     "SUMS",
     "WEIGHTS",
     "Bundle",
     "Check",
-    "checked",
     "read_golden",
 ]
 
 SCHEMA = 1
 DESCRIPTION, SUMS, MODEL = "bundle.json", "bundle.sha256", "model.onnx"
+SEAL = Seal("bundle", DESCRIPTION, SUMS, SCHEMA)
 WEIGHTS, GOLDEN, CARD = "weights.safetensors", "golden.npz", "README.md"
 _BATCH = 32
 _DAMAGED_ARRAYS = (
@@ -62,21 +63,6 @@ _DAMAGED_ARRAYS = (
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What NumPy and zipfile raise on files that are no archive of arrays."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at.
-
-    Attributes:
-        name: A file, or what was tried.
-        ok: Whether it is as it should be.
-        detail: What was found; one line.
-    """
-
-    name: str
-    ok: bool
-    detail: str
 
 
 @dataclass(frozen=True)
@@ -99,20 +85,7 @@ class Bundle:
             ArtifactError: There is no bundle, bundle.json is damaged, was written by a newer
                 version or names a file outside the folder.
         """
-        path = Path(folder, DESCRIPTION)
-        try:
-            description = json.loads(path.read_text(encoding="utf-8"))
-            json.dumps(description, ensure_ascii=False).encode()  # halves of characters: no text
-        except FileNotFoundError:
-            raise ArtifactError(f"{folder} is no bundle: it has no {DESCRIPTION}") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise ArtifactError(f"{path} is damaged: {error}") from error
-        schema = description.get("schema") if isinstance(description, dict) else None
-        if schema != SCHEMA:
-            raise ArtifactError(
-                f"{path} has schema {schema!r} and this hwnas reads {SCHEMA}; "
-                "install the version that wrote it"
-            )
+        description = SEAL.read(folder)
         bundle = cls(Path(folder), description)
         bundle._check_description()
         return bundle
@@ -277,8 +250,7 @@ class Bundle:
     def checks(self) -> list[Check]:
         """Look at every file's sum, at the ONNX file, the weights and the golden outputs."""
         return [
-            checked(SUMS, self._check_sums_file),
-            *(checked(name, partial(self._check_sum, name)) for name in self.files),
+            *SEAL.checks(self.folder, self.sums),
             *(
                 checked(self._said("ONNX model", each), partial(self._check_onnx, each))
                 for each in {each.file: each for each in self.artifacts}.values()
@@ -298,25 +270,7 @@ class Bundle:
         Raises:
             ArtifactError: One did not; the message names the first file that is wrong.
         """
-        checks = self.checks()
-        for check in checks:
-            if not check.ok:
-                raise ArtifactError(f"bundle {self.folder}: {check.name}: {check.detail}")
-        return checks
-
-    def _check_sums_file(self) -> str:
-        listed = set(read_sums(self.folder / SUMS))
-        if listed != set(self.files):
-            odd = ", ".join(sorted(listed ^ set(self.files)))
-            raise ArtifactError(f"it and {DESCRIPTION} do not list the same files: {odd}")
-        return f"lists {len(listed)} files"
-
-    def _check_sum(self, name: str) -> str:
-        found = sha256(inside(self.folder, name))
-        listed = read_sums(self.folder / SUMS).get(name)
-        if found != listed or found != self.sums.get(name, found):
-            raise ArtifactError("its SHA-256 is not the recorded one; it was changed or damaged")
-        return f"SHA-256 {found[:12]}..."
+        return passed(f"bundle {self.folder}", self.checks())
 
     def _said(self, what: str, artifact: Artifact) -> str:
         """What is checked, and of which artifact where there are several."""
@@ -376,11 +330,3 @@ def read_golden(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         if not fits:
             raise ArtifactError(f"{path.name} is damaged: {name} of {array.dtype} {array.shape}")
     return found
-
-
-def checked(name: str, look: Callable[[], str]) -> Check:
-    """The check of something, which an error of `look` fails."""
-    try:
-        return Check(name, True, look())
-    except (ArtifactError, DataError) as error:
-        return Check(name, False, str(error))

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -24,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.agreement import TOLERANCE, relative_error
-from hwnas.deploy.bundle import Bundle, Check, checked, read_golden
+from hwnas.deploy.bundle import Bundle, read_golden
 from hwnas.deploy.cascade_runner import CONFIDENCES, unsure
-from hwnas.deploy.checksums import inside, read_sums, sha256
+from hwnas.deploy.checksums import inside
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.sealed import Check, Seal, checked, passed
 from hwnas.errors import ArtifactError, DataError
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "GOLDEN",
     "RUNNER",
     "SCHEMA",
+    "SEAL",
     "SMALL",
     "SUMS",
     "Cascade",
@@ -50,6 +51,7 @@ __all__ = [
 SCHEMA = 1
 DESCRIPTION, SUMS, RUNNER = "cascade.json", "cascade.sha256", "runner.py"
 SMALL, BIG, GOLDEN, CARD = "small.onnx", "big.onnx", "golden.npz", "README.md"
+SEAL = Seal("cascade", DESCRIPTION, SUMS, SCHEMA)
 _BATCH = 32
 
 
@@ -99,19 +101,7 @@ class Cascade:
             ArtifactError: There is none, cascade.json is damaged, was written by a newer version
                 or names a file outside the folder.
         """
-        path = Path(folder, DESCRIPTION)
-        try:
-            description = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ArtifactError(f"{folder} is no cascade: it has no {DESCRIPTION}") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise ArtifactError(f"{path} is damaged: {error}") from error
-        schema = description.get("schema") if isinstance(description, dict) else None
-        if schema != SCHEMA:
-            raise ArtifactError(
-                f"{path} has schema {schema!r} and this hwnas reads {SCHEMA}; "
-                "install the version that wrote it"
-            )
+        description = SEAL.read(folder)
         cascade = cls(Path(folder), description)
         cascade._check_description()
         return cascade
@@ -227,8 +217,7 @@ class Cascade:
     def checks(self) -> list[Check]:
         """Look at every file's sum, at both ONNX files and at the golden outputs."""
         return [
-            checked(SUMS, self._check_sums_file),
-            *(checked(name, partial(self._check_sum, name)) for name in self.files),
+            *SEAL.checks(self.folder, self.description["files"]),
             *(
                 checked(f"{p.onnx_file.name} loads", partial(_load, p))
                 for p in (self.small, self.big)
@@ -242,25 +231,7 @@ class Cascade:
         Raises:
             ArtifactError: One did not; the message names the first file that is wrong.
         """
-        checks = self.checks()
-        for check in checks:
-            if not check.ok:
-                raise ArtifactError(f"cascade {self.folder}: {check.name}: {check.detail}")
-        return checks
-
-    def _check_sums_file(self) -> str:
-        listed = set(read_sums(self.folder / SUMS))
-        if listed != set(self.files):
-            odd = ", ".join(sorted(listed ^ set(self.files)))
-            raise ArtifactError(f"it and {DESCRIPTION} do not list the same files: {odd}")
-        return f"lists {len(listed)} files"
-
-    def _check_sum(self, name: str) -> str:
-        found = sha256(inside(self.folder, name))
-        listed = read_sums(self.folder / SUMS).get(name)
-        if found != listed or found != self.description["files"].get(name, found):
-            raise ArtifactError("its SHA-256 is not the recorded one; it was changed or damaged")
-        return f"SHA-256 {found[:12]}..."
+        return passed(f"cascade {self.folder}", self.checks())
 
     def _check_golden(self) -> str:
         golden = read_golden(self.folder / GOLDEN, ["images", "outputs"])

@@ -11,23 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.atomic import replacing_folder, write_json, write_text
+from hwnas.atomic import replacing_folder, write_text
 from hwnas.deploy import cascade_runner
 from hwnas.deploy.agreement import TOLERANCE
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.cascade import (
     BIG,
     CARD,
-    DESCRIPTION,
     GOLDEN,
     RUNNER,
     SCHEMA,
+    SEAL,
     SMALL,
-    SUMS,
     Cascade,
 )
 from hwnas.deploy.cascade_runner import CONFIDENCES, probabilities, unsure
-from hwnas.deploy.checksums import render_sums, sha256
+from hwnas.deploy.checksums import sha256
 from hwnas.errors import ConfigError
 
 __all__ = ["write_cascade"]
@@ -125,9 +124,7 @@ def _golden(
 def _seal(folder: Path, description: Mapping[str, Any]) -> None:
     """Write cascade.json with the sums of what is there, then the sums of all."""
     files = {name: sha256(folder / name) for name in (SMALL, BIG, GOLDEN, RUNNER, CARD)}
-    write_json(folder / DESCRIPTION, {**description, "files": files})
-    sums = {**files, DESCRIPTION: sha256(folder / DESCRIPTION)}
-    write_text(folder / SUMS, render_sums(sums))
+    SEAL.write(folder, {**description, "files": files}, files)
 
 
 def _card(about: Mapping[str, Any]) -> str:

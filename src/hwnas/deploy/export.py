@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,6 +22,7 @@ from hwnas.deploy.agreement import (
     relative_error,
 )
 from hwnas.deploy.catalogue import versions
+from hwnas.deploy.conv_norm import conv_norm_pairs
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.divergence import Divergence, first_divergence
 from hwnas.deploy.exporters import INPUT, OPSET, OUTPUT, Exporter, to_onnx
@@ -158,18 +158,8 @@ def _fold_batch_norms(network: nn.Module) -> nn.Module:
     for module in network.modules():
         if isinstance(getattr(module, "inplace", None), bool):
             module.inplace = False  # type: ignore[assignment]
-        if (
-            not isinstance(module, nn.Sequential)
-            or type(module).forward is not nn.Sequential.forward
-        ):
-            continue  # only there it is certain that the children run one after the other
-        children = list(module.named_children())
-        for (name, first), (norm_name, norm) in itertools.pairwise(children):
-            if (
-                type(first) is nn.Conv2d
-                and type(norm) is nn.BatchNorm2d
-                and norm.track_running_stats
-            ):
-                setattr(module, name, fuse_conv_bn_eval(first, norm))
-                setattr(module, norm_name, nn.Identity())
+    for pair in list(conv_norm_pairs(network)):
+        if type(pair.conv) is nn.Conv2d and type(pair.norm) is nn.BatchNorm2d:
+            setattr(pair.parent, pair.conv_name, fuse_conv_bn_eval(pair.conv, pair.norm))
+            setattr(pair.parent, pair.norm_name, nn.Identity())
     return network

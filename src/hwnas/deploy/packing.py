@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hwnas.atomic import replacing_folder, write_json, write_text
+from hwnas.atomic import replacing_folder, write_text
 from hwnas.deploy.artifact import Artifact
-from hwnas.deploy.bundle import CARD, DESCRIPTION, GOLDEN, MODEL, SCHEMA, SUMS, WEIGHTS, Bundle
+from hwnas.deploy.bundle import CARD, GOLDEN, MODEL, SCHEMA, SEAL, WEIGHTS, Bundle
 from hwnas.deploy.card import card
-from hwnas.deploy.checksums import render_sums, sha256
+from hwnas.deploy.checksums import sha256
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.export import INPUT, OUTPUT, TOLERANCE, Export
 from hwnas.deploy.io import OutputMeaning, Preprocessing
@@ -130,11 +130,10 @@ def seal(
     """
     sealed = [{**each, **_sums(folder, each["files"])} for each in artifacts]
     others = {name: sha256(folder / name) for name in (WEIGHTS, GOLDEN, CARD)}
-    write_json(folder / DESCRIPTION, {**description, "artifacts": sealed, "files": others})
-    sums = {**others, DESCRIPTION: sha256(folder / DESCRIPTION)}
+    sums = dict(others)
     for artifact in sealed:
         sums |= artifact["sha256"]
-    write_text(folder / SUMS, render_sums(sums))
+    SEAL.write(folder, {**description, "artifacts": sealed, "files": others}, sums)
 
 
 def _sums(folder: Path, files: Sequence[str]) -> dict[str, Any]:

@@ -7,12 +7,9 @@ from pathlib import Path
 from hwnas.deploy.device import Target
 from hwnas.deploy.gate import Budget, Verdict, gate
 from hwnas.errors import ConfigError
-from hwnas.stages.examination import SplitExaminer
 from hwnas.stages.shipped import Shipped, opened
 
 __all__ = ["check"]
-
-_IMAGES_AT_ONCE = 64
 
 
 def check(source: str | Path, budget: Budget, against: str | Path | None = None) -> list[Verdict]:
@@ -38,7 +35,8 @@ def check(source: str | Path, budget: Budget, against: str | Path | None = None)
         if against is not None:
             with opened(Path(against)) as older:
                 old = _file(older, budget.target)
-        return gate(model, budget, old, _examiner(network, budget))
+        # Test images: this is about what ships, and chooses nothing.
+        return gate(model, budget, old, network.examiner("test", budget.target.device.batch))
 
 
 def _file(network: Shipped, target: Target) -> Path:
@@ -55,13 +53,3 @@ def _file(network: Shipped, target: Target) -> Path:
         f"{network.bundle.folder} has nothing in {target.format} for {target.device.runtime}; "
         "`hwnas sweep` makes such variants"
     )
-
-
-def _examiner(network: Shipped, budget: Budget) -> SplitExaminer | None:
-    """Test images: this is about what ships, and chooses nothing."""
-    images = network.images
-    if images is None:
-        return None
-    known = network.bundle is not None
-    batch = _IMAGES_AT_ONCE if known else budget.target.device.batch
-    return SplitExaminer(images.task, images.data.test, "test", images.preprocessing, batch, known)

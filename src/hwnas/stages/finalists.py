@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.device import Target
-from hwnas.deploy.export import Export, export_onnx
+from hwnas.deploy.export import Export
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.packing import write_bundle
 from hwnas.deploy.timing import measure
@@ -37,12 +37,12 @@ from hwnas.search.training import (
 )
 from hwnas.search_spaces import Architecture, Candidate
 from hwnas.stages.examination import Executed
+from hwnas.stages.exporting import examples, export_network
 from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.measurements import Timed, read_measurements, write_measurements
 
 __all__ = ["choose", "finish", "latency_of", "make_bundles", "picks", "read_bundles", "score_of"]
 
-_GOLDEN_IMAGES = 16
 _RECALIBRATION_IMAGES = 2048
 
 
@@ -238,10 +238,8 @@ def _export(ingredients: Ingredients, trial: Scored, weights: Path, folder: Path
     architecture = trial.candidate.network
     network = _network(ingredients, architecture, weights)
     shape = ingredients.space.input_shape(architecture)
-    images, _ = ingredients.data.validation.take(np.arange(_examples(ingredients)))
-    preprocessing = ingredients.task.preprocessing.at(*shape[1:])
     path = folder / f"{trial.candidate.id}.onnx"
-    export = export_onnx(network, shape, path, preprocessing(images), preprocessing)
+    export = export_network(ingredients, architecture, network, path)
     executed, task, data = Executed(path), ingredients.task, ingredients.data
     validation = score(executed, task, data.validation, shape, "validation")
     return _File(weights, export, validation, score(executed, task, data.test, shape, "test"))
@@ -251,10 +249,6 @@ def _network(ingredients: Ingredients, architecture: Architecture, weights: Path
     network = ingredients.space.build(architecture)
     network.load_state_dict(load_weights(weights))
     return network.eval()
-
-
-def _examples(ingredients: Ingredients) -> int:
-    return min(_GOLDEN_IMAGES, len(ingredients.data.validation))
 
 
 def _measure(goal: Goal, models: Mapping[str, Path]) -> dict[str, list[Measurement]]:
@@ -277,7 +271,7 @@ def _pack(
     ingredients, recipe = job.ingredients, job.recipe
     network = trial.candidate.network
     shape = ingredients.space.input_shape(network)
-    images, _ = ingredients.data.validation.take(np.arange(_examples(ingredients)))
+    images, _ = ingredients.data.validation.take(np.arange(examples(ingredients)))
     units = {metric.name: metric.unit for metric in ingredients.task.metrics}
     bundle = write_bundle(
         folder / trial.candidate.id,

@@ -14,7 +14,7 @@ from typing import Any
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
 from hwnas.plugin import build, resolve
-from hwnas.progress import Advance, Reporter
+from hwnas.progress import Advance, Reporter, make_reporter
 from hwnas.recipe import Recipe
 from hwnas.run_folder import RunFolder
 from hwnas.search import EVALUATORS, TASKS
@@ -235,6 +235,13 @@ class Job:
     ingredients: Ingredients
     folder: RunFolder
     reporter: Reporter
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Job:
+        """The work on a run that was opened."""
+        cache = folder.path / "cache"
+        ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, cache)
+        return cls(ingredients, folder, make_reporter())
 
     @property
     def recipe(self) -> Recipe:

@@ -6,20 +6,18 @@ import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hwnas.deploy.export import export_onnx
 from hwnas.deploy.variants.conversion import Conversion
 from hwnas.search.evaluate import recalibrate
 from hwnas.search.training import NetworkStep, Teacher, TrainConfig, fit
 from hwnas.search_spaces import Architecture
+from hwnas.stages.exporting import export_network
 from hwnas.stages.job import Ingredients
 
 __all__ = ["retraining"]
 
-_EXAMPLES = 16
 _RECALIBRATION_IMAGES = 2048
 
 
@@ -53,8 +51,6 @@ def retraining(
         fit(network, step, data.train, config, ingredients.recipe.seed)
         recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
         conversion.end(network)
-        images, _ = data.validation.take(np.arange(min(_EXAMPLES, len(data.validation))))
-        examples = task.preprocessing.at(*shape[1:])(images)
-        return export_onnx(network, shape, to, examples).path
+        return export_network(ingredients, architecture, network, to).path
 
     return retrain

@@ -15,16 +15,18 @@ from hwnas.deploy.number_format import number_format
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.plugin import imports_from
-from hwnas.progress import make_reporter
 from hwnas.run_folder import RunFolder
 from hwnas.search import TASKS
 from hwnas.search.data import DataConfig, ImageData, load_data
+from hwnas.search.evaluate import SplitName
 from hwnas.search.task import Task, classification
+from hwnas.stages.examination import SplitExaminer
 from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.pick import picked
 
 __all__ = ["Images", "Shipped", "opened"]
 
+_IMAGES_AT_ONCE = 64
 _LEVELS = 4  # of folders between a run and its bundles, at most
 
 
@@ -58,6 +60,25 @@ class Shipped:
     bundle: Bundle | None = None
     images: Images | None = None
     ingredients: Ingredients | None = None
+
+    def at_once(self, batch: int) -> int:
+        """How many images it is given at a time, for targets with such batches."""
+        # A file of the user's own may take batches of one size only.
+        return batch if self.bundle is None else _IMAGES_AT_ONCE
+
+    def examiner(self, split: SplitName, batch: int) -> SplitExaminer | None:
+        """Judges its variants by the images of a split, if there are some.
+
+        Args:
+            split: Which of the images.
+            batch: Of the targets that the variants run on.
+        """
+        if self.images is None:
+            return None
+        task, data, preprocessing = self.images.task, self.images.data, self.images.preprocessing
+        known = self.bundle is not None
+        of_split = {"validation": data.validation, "test": data.test}[split]
+        return SplitExaminer(task, of_split, split, preprocessing, self.at_once(batch), known)
 
 
 @contextlib.contextmanager
@@ -98,9 +119,7 @@ def opened(source: Path, data: str | None = None, pick: str | None = None) -> It
 def _run(path: Path) -> Iterator[Job]:
     folder = RunFolder.open(path)
     with imports_from(folder.recipe_folder), folder:
-        cache = folder.path / "cache"
-        ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, cache)
-        yield Job(ingredients, folder, make_reporter())
+        yield Job.of(folder)
 
 
 def _run_around(folder: Path) -> Path | None:

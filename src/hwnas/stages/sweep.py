@@ -5,8 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.quantize import random_batches
@@ -19,6 +22,7 @@ from hwnas.errors import ConfigError, StorageError
 from hwnas.plugin import closest
 from hwnas.progress import Advance, Reporter, make_reporter
 from hwnas.recipe import Recipe
+from hwnas.search.evaluate import SplitName
 from hwnas.search.training import TrainConfig
 from hwnas.stages.examination import SplitExaminer, calibration_batches
 from hwnas.stages.retraining import retraining
@@ -26,7 +30,7 @@ from hwnas.stages.shipped import Shipped, opened
 
 __all__ = ["SweepOptions", "sweep_network"]
 
-_IMAGES_AT_ONCE = 64
+_SPLITS: tuple[SplitName, ...] = ("validation", "test")  # one to choose by, one to tell by
 _PARTS_OF_A_DEVICE = 4
 
 
@@ -134,23 +138,14 @@ def _swept(
     advance: Advance,
 ) -> Sweep:
     images, batch = network.images, devices[0].batch
-    if images is None:
+    validation, test = (network.examiner(split, batch) for split in _SPLITS)
+    if images is None or validation is None or test is None:
         shape = RUNTIMES["onnxruntime"].load(network.model, Target(devices[0])).input_shape
         material = Material(network.model, random_batches(shape, batch))
         return sweep(material, _variants(options, material), devices, folder, progress=advance)
-    # A file of the user's own may take batches of one size only.
-    at_once = batch if network.bundle is None else _IMAGES_AT_ONCE
-    examiner = partial(
-        SplitExaminer,
-        images.task,
-        preprocessing=images.preprocessing,
-        batch=at_once,
-        any_size=network.bundle is not None,
-    )
-    validation = examiner(images.data.validation, "validation")
     material = Material(
         network.model,
-        calibration_batches(images.data.train, images.preprocessing, at_once),
+        calibration_batches(images.data.train, images.preprocessing, network.at_once(batch)),
         _loss(network.model, validation),
         options.max_loss,
         _retrain(network, options.finetune_minutes),
@@ -164,7 +159,7 @@ def _swept(
         examiner=validation,
         progress=advance,
     )
-    return replace(found, tested=_tested(network.model, found, examiner(images.data.test, "test")))
+    return replace(found, tested=_tested(network.model, found, test))
 
 
 def _variants(options: SweepOptions, material: Material) -> list[Variant]:
@@ -175,8 +170,11 @@ def _variants(options: SweepOptions, material: Material) -> list[Variant]:
 
 
 def _loss(model: Path, examiner: SplitExaminer) -> Callable[[Path], float]:
-    expected = outputs_of(model, examiner.inputs())
-    return lambda path: examiner.judge(outputs_of(path, examiner.inputs()), expected).loss
+    @cache
+    def expected() -> NDArray[Any]:
+        return outputs_of(model, examiner.inputs())
+
+    return lambda path: examiner.judge(outputs_of(path, examiner.inputs()), expected()).loss
 
 
 def _tested(model: Path, found: Sweep, examiner: SplitExaminer) -> Quality | None:

@@ -1,0 +1,132 @@
+"""Folders that can prove that they are whole: a description with sums, and the sums of all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hwnas.atomic import write_json, write_text
+from hwnas.deploy.checksums import inside, read_sums, render_sums, sha256
+from hwnas.errors import ArtifactError, DataError
+
+__all__ = ["Check", "Seal", "checked", "passed"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: A file, or what was tried.
+        ok: Whether it is as it should be.
+        detail: What was found; one line.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def checked(name: str, look: Callable[[], str]) -> Check:
+    """The check of something, which an error of `look` fails."""
+    try:
+        return Check(name, True, look())
+    except (ArtifactError, DataError) as error:
+        return Check(name, False, str(error))
+
+
+def passed(what: str, checks: Sequence[Check]) -> list[Check]:
+    """The checks of something, if every one of them passed.
+
+    Raises:
+        ArtifactError: One did not; the message names the first file that is wrong.
+    """
+    for check in checks:
+        if not check.ok:
+            raise ArtifactError(f"{what}: {check.name}: {check.detail}")
+    return list(checks)
+
+
+@dataclass(frozen=True)
+class Seal:
+    """How a kind of folder is sealed.
+
+    Attributes:
+        kind: What it is, in a word.
+        description: Name of the JSON file that describes it.
+        sums: Name of the file with the sums of all others.
+        schema: Of the description.
+    """
+
+    kind: str
+    description: str
+    sums: str
+    schema: int
+
+    def read(self, folder: Path) -> dict[str, Any]:
+        """The description of a folder.
+
+        Raises:
+            ArtifactError: There is none, it is damaged, or was written by a newer version.
+        """
+        path = Path(folder, self.description)
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            json.dumps(found, ensure_ascii=False).encode()  # halves of characters: no text
+        except FileNotFoundError:
+            raise ArtifactError(
+                f"{folder} is no {self.kind}: it has no {self.description}"
+            ) from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ArtifactError(f"{path} is damaged: {error}") from error
+        schema = found.get("schema") if isinstance(found, dict) else None
+        if schema != self.schema:
+            raise ArtifactError(
+                f"{path} has schema {schema!r} and this hwnas reads {self.schema}; "
+                "install the version that wrote it"
+            )
+        described: dict[str, Any] = found
+        return described
+
+    def write(self, folder: Path, description: Mapping[str, Any], sums: Mapping[str, str]) -> None:
+        """Write the description, then the sums of that and of all other files.
+
+        Args:
+            folder: With all other files in it.
+            description: What is to be read again.
+            sums: SHA-256 by name of the other files.
+        """
+        write_json(folder / self.description, description)
+        all_sums = {**sums, self.description: sha256(folder / self.description)}
+        write_text(folder / self.sums, render_sums(all_sums))
+
+    def checks(self, folder: Path, sums: Mapping[str, str]) -> list[Check]:
+        """Look at the sums of all files.
+
+        Args:
+            folder: Where they are.
+            sums: SHA-256 by name of every file that the description lists.
+        """
+        files = sorted([self.description, *sums])
+        return [
+            checked(self.sums, partial(self._check_list, folder, files)),
+            *(checked(name, partial(self._check_sum, folder, name, sums)) for name in files),
+        ]
+
+    def _check_list(self, folder: Path, files: Sequence[str]) -> str:
+        listed = set(read_sums(folder / self.sums))
+        if listed != set(files):
+            odd = ", ".join(sorted(listed ^ set(files)))
+            raise ArtifactError(f"it and {self.description} do not list the same files: {odd}")
+        return f"lists {len(listed)} files"
+
+    def _check_sum(self, folder: Path, name: str, sums: Mapping[str, str]) -> str:
+        found = sha256(inside(folder, name))
+        listed = read_sums(folder / self.sums).get(name)
+        if found != listed or found != sums.get(name, found):
+            raise ArtifactError("its SHA-256 is not the recorded one; it was changed or damaged")
+        return f"SHA-256 {found[:12]}..."
