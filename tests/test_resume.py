@@ -94,7 +94,7 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
     "the first score": lambda run: bool(lines(run / "scores.jsonl")),
     "half of the search": lambda run: len(lines(run / "scores.jsonl")) >= 5,
     "finalists": lambda run: begun(run, "finalists"),
-    "a finalist was tuned": lambda run: any((run / "finalists").glob("*.json")),
+    "a finalist was tuned": lambda run: any((run / "finalists").glob("*.safetensors")),
     "report": lambda run: begun(run, "report"),
 }
 
