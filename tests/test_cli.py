@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -157,6 +158,10 @@ def test_verify(hwnas: Command, bundle: Bundle) -> None:
     checks = read(hwnas("verify", bundle.folder, "--json"))
     assert all(check["ok"] for check in checks)
     assert len(answer.out.splitlines()) == len(checks)
+    *same, timed = read(hwnas("verify", bundle.folder, "--time", "--json"))
+    assert same == checks
+    assert timed["name"].startswith("time of cpu-onnxruntime-fp32-b1-t1")
+    assert "ms now" in timed["detail"]
 
 
 def pngs(folder: Path, count: int) -> list[Path]:
@@ -198,7 +203,9 @@ def test_fingerprint(hwnas: Command) -> None:
 
 
 def test_devices(hwnas: Command) -> None:
-    assert "cpu-onnxruntime-fp32-b{B}-t{T}  usable" in hwnas("devices").out
+    told = hwnas("devices").out
+    assert re.search(r"^  cpu-onnxruntime-fp32-b{B}-t{T} +usable  onnxruntime ", told, re.MULTILINE)
+    assert "pip install 'hwnas[litert]'" in told
     targets = {each["target"]: each for each in read(hwnas("devices", "--json"))["targets"]}
     assert targets["cpu-onnxruntime-int8-b{B}-t{T}"]["usable"]
     assert targets["cpu-pytorch-fp32-b{B}-t{T}"]["details"]["processor"]

@@ -63,7 +63,7 @@ def compare(
     """How many times as long the plain convolution takes, on the CPU clock."""
     plain = copy.deepcopy(ours).eval()  # which computes the plain convolution
     watches = [
-        Stopwatch(passes(layer, images), settings, time.process_time, threads=threads)
+        Stopwatch(passes(layer, images), settings, time.process_time, one_thread=threads == 1)
         for layer in (ours, plain)
     ]
     interleave(watches[:1], watches[1:], settings.retries)

@@ -118,7 +118,9 @@ def step_ratios(
                 supernet.set_active_subnet(**settings_of(space, network))
                 alone = supernet.get_active_subnet(preserve_weight=True)
             own, shared = (
-                Stopwatch(_step(each, inputs, batch), _TIMING, time.process_time, threads=threads)
+                Stopwatch(
+                    _step(each, inputs, batch), _TIMING, time.process_time, one_thread=threads == 1
+                )
                 for each in (alone.train(), supernet)
             )
             interleave([own], [shared], _TIMING.retries)

@@ -87,9 +87,9 @@ def compare(
         _stepper(extracted, ingredients, network, batch),
         settings,
         time.process_time,
-        threads=threads,
+        one_thread=threads == 1,
     )
-    active = Stopwatch(supernet_step, settings, time.process_time, threads=threads)
+    active = Stopwatch(supernet_step, settings, time.process_time, one_thread=threads == 1)
     interleave([alone], [active], settings.retries)
     clean = min(active.clean, alone.clean)
     rows = []

@@ -8,17 +8,29 @@ def test_every_device_is_a_target_once_its_gaps_are_filled() -> None:
     found = devices()
     assert found
     for status in found:
-        assert Target.parse(status.target.format(B=1, T=1)).device.hardware == "cpu"
+        hardware = Target.parse(status.target.format(B=1, T=1)).device.hardware
         assert status.usable != bool(status.reason)
-        assert {"processor", "cores", "instructions"} <= set(status.details)
+        assert status.details["processor"]
+        assert ("instructions" in status.details) == (hardware == "cpu")
 
 
 def test_a_missing_runtime_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hwnas.deploy.runtimes.checks.find_spec", lambda name: None)
-    reasons = {status.target.split("-")[1]: status.reason for status in devices()}
-    assert "pip install onnxruntime" in reasons["onnxruntime"]
-    assert "pip install 'hwnas[openvino]'" in reasons["openvino"]
-    assert "pip install torch" in reasons["pytorch"]
+    reasons = {status.target.split("-fp")[0]: status.reason for status in devices()}
+    assert "pip install onnxruntime" in reasons["cpu-onnxruntime"]
+    assert "pip install 'hwnas[openvino]'" in reasons["cpu-openvino"]
+    assert "pip install torch" in reasons["cpu-pytorch"]
+    assert "pip install 'hwnas[mnn]'" in reasons["cpu-mnn"]
+    assert "'hwnas[executorch]' in an environment of its own" in reasons["cpu-executorch"]
+    assert "pip install onnxruntime-gpu" in reasons["cuda-tensorrt"]
+
+
+def test_what_has_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    reasons = {status.target.split("-fp")[0]: status.reason for status in devices()}
+    for runtime in ("pytorch_compile", "aotinductor"):
+        assert "no C++ compiler (no-such-compiler)" in reasons[f"cpu-{runtime}"]
+    assert not reasons["cpu-pytorch"]
 
 
 def test_the_machine_in_words() -> None:

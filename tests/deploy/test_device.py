@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.deploy import RUNTIMES, Device, Target
-from hwnas.deploy.device import FORMATS
+from hwnas.deploy.device import FORMATS, HARDWARE, RUNS_ON
 from hwnas.errors import ConfigError
 
 
@@ -31,6 +31,8 @@ def test_any_other_text_is_refused_on_one_line(text: str) -> None:
     ("text", "wrong", "closest"),
     [
         ("gpu-onnxruntime-fp32-b1-t1", "hardware 'gpu'", "cpu-onnxruntime-fp32-b1-t1"),
+        ("cuda-openvino-fp32-b1-t1", "openvino runs on cpu", "cpu-openvino-fp32-b1-t1"),
+        ("cpu-tensorrt-fp16-b1-t1", "tensorrt runs on cuda", "cuda-tensorrt-fp16-b1-t1"),
         ("cpu-onnxruntme-fp32-b4-t1", "did you mean 'onnxruntime'", "cpu-onnxruntime-fp32-b4-t1"),
         ("cpu-onnxruntime-int4-b1-t2", "format 'int4'", "cpu-onnxruntime-int8-b1-t2"),
         ("cpu-onnxruntime-fp32-b0-t1", "batch is 0", "cpu-onnxruntime-fp32-b1-t1"),
@@ -48,3 +50,5 @@ def test_a_wrong_part_is_named_with_the_closest_target(text: str, wrong: str, cl
 
 def test_formats_are_those_of_the_runtimes() -> None:
     assert {name: runtime.formats for name, runtime in RUNTIMES.items()} == FORMATS
+    assert set(RUNS_ON) == set(FORMATS)
+    assert {hardware for places in RUNS_ON.values() for hardware in places} == set(HARDWARE)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,7 +63,36 @@ def test_what_pytorch_exports_computes_the_same_again(
     images = torch.randn(3, 3, 16, 16)
     with torch.no_grad():
         torch.testing.assert_close(module(images), network(images), atol=1e-5, rtol=1e-4)
+        assert torch.equal(module.frozen(batch=3)(images), module(images))
     assert module.input_shape == (3, 16, 16)
+
+
+class Sizes(nn.Module):
+    """Reshapes by what it finds its input to be, as exporters of other frameworks write it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, c, h, w = x.shape
+        return x.reshape(n, c * h, w).transpose(1, 2).reshape(n, w * c, -1)[:, : c + 1]
+
+
+def test_a_frozen_module_can_be_traced(tmp_path: Path) -> None:
+    """No size is left to be found out: a compiler sees operations on pixels and weights alone."""
+    path = tmp_path / "sizes.onnx"
+    images = torch.randn(2, 3, 8, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the older exporter is what writes them so
+        torch.onnx.export(
+            Sizes(), (images,), path, dynamo=False, dynamic_axes={"x": {0: "n"}}, input_names=["x"]
+        )
+    assert {"Shape", "Gather"} <= {node.op_type for node in onnx.load(path).graph.node}
+    frozen = OnnxModule.load(path).frozen(batch=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(frozen, (images,))
+    kinds = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    assert torch.ops.aten._local_scalar_dense.default not in kinds
+    assert not any(buffer.dtype == torch.int64 for buffer in frozen.buffers())
+    torch.testing.assert_close(program.module()(images), Sizes()(images))
 
 
 def one_node(
@@ -124,8 +154,10 @@ def test_an_operator_does_what_onnx_runtime_does(case: str, tmp_path: Path) -> N
     images = floats(2, 4, 6, 6)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     expected = session.run(None, {"x": images})[0]
-    found = OnnxModule.load(path)(torch.from_numpy(images)).detach().numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    module = OnnxModule.load(path)
+    for found in (module, module.frozen(batch=2)):
+        outputs = found(torch.from_numpy(images)).detach().numpy()
+        np.testing.assert_allclose(outputs, expected, atol=1e-5)
 
 
 def test_an_operator_that_is_not_known_is_named(tmp_path: Path) -> None:

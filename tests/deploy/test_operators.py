@@ -9,11 +9,12 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 
 from hwnas.deploy import Target, export_onnx
+from hwnas.deploy.device import RUNS_ON
 from hwnas.deploy.operators import block_of, unsupported
-from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.errors import ArtifactError, UnsupportedOperator
 
-TARGETS = [f"cpu-{name}-fp32-b1-t1" for name in RUNTIMES]
+TARGETS = [f"{RUNS_ON[name][0]}-{name}-fp32-b1-t1" for name in RUNTIMES]
 
 
 @pytest.mark.parametrize(
@@ -66,13 +67,13 @@ def invented(path: Path) -> Path:
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_runtime_names_an_operator_that_it_does_not_know(target: str, tmp_path: Path) -> None:
     parsed = Target.parse(target)
-    runtime = RUNTIMES[parsed.device.runtime]
-    if runtime.unavailable():
-        pytest.skip(runtime.unavailable())
+    reason = RUNTIMES[parsed.device.runtime].unavailable(parsed.device.hardware)
+    if reason is not None:
+        pytest.skip(reason)
     path = invented(tmp_path / "Relu.onnx")
     assert unsupported(path, parsed) == [("Nonesuch", "blocks.1.mix")]
     with pytest.raises(UnsupportedOperator, match=r"Nonesuch \(blocks\.1\.mix\)") as raised:
-        runtime.load(path, parsed)
+        open_session(path, parsed)
     assert len(str(raised.value).splitlines()) == 1
 
 

@@ -28,7 +28,7 @@ class Machine:
             self.wall += ms / 1e3 / parallel * self._slowdown(self.runs)
             self.runs += 1
 
-        return Stopwatch(run, SETTINGS, lambda: self.cpu, lambda: self.wall, threads)
+        return Stopwatch(run, SETTINGS, lambda: self.cpu, lambda: self.wall, threads == 1)
 
 
 def test_a_quiet_machine_needs_the_wanted_rounds_only() -> None:

@@ -145,7 +145,7 @@ def test_kernels_of_one_operator_count_together(model: Path) -> None:
 def test_other_runtimes_are_not_profiled_and_say_so(model: Path) -> None:
     assert profiled(model, "cpu-pytorch-fp32-b1-t1") == (
         None,
-        "not profiled: pytorch cannot be profiled; onnxruntime can",
+        "not profiled: cpu-pytorch-fp32-b1-t1 cannot be profiled; onnxruntime on cpu can",
     )
     kernels, reason = profiled(model, "my-phone")
     assert kernels is None

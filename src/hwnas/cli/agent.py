@@ -72,13 +72,16 @@ def add(
     patience: Annotated[
         float, typer.Option(help="Seconds to wait for it when it does not answer.")
     ] = 300.0,
+    hardware: Annotated[
+        str, typer.Option(help="What of the machine: cpu, or cuda for its graphics card.")
+    ] = "cpu",
     as_json: Json = False,
 ) -> None:
     """Make a machine with an agent a device of this host."""
     from hwnas.deploy.agent.adding import add_device
 
     given = "" if agent.startswith("ssh://") else _token(token_file)
-    device = add_device(name, agent, given, command, patience)
+    device = add_device(name, agent, given, command, patience, hardware)
     if as_json:
         print_json({k: v for k, v in asdict(device).items() if k != "key"})
         return

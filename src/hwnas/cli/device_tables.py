@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -109,12 +110,19 @@ def print_operators(
 
 
 def print_targets(console: Console, targets: Sequence[DeviceStatus]) -> None:
-    """Kinds of targets, usable here or not."""
-    for target in targets:
-        state = "usable" if target.usable else f"not usable: {target.reason}"
-        console.print(f"[bold]{target.target}[/]  {state}", soft_wrap=True)
-        for key, value in target.details.items():
-            console.print(f"    {key}: {value}", soft_wrap=True, markup=False)
+    """Kinds of targets, usable or not, under the hardware that they are on."""
+    for hardware, group in groupby(targets, lambda each: each.target.split("-")[0]):
+        kinds = list(group)
+        shared = dict(set.intersection(*(set(each.details.items()) for each in kinds)))
+        console.print(hardware, style="bold")
+        for key, value in kinds[0].details.items():
+            if key in shared:
+                console.print(f"    {key}: {value}", soft_wrap=True, markup=False)
+        width = max(len(each.target) for each in kinds)
+        for each in kinds:
+            own = ", ".join(f"{k} {v}" for k, v in each.details.items() if k not in shared)
+            state = f"usable  {own}" if each.usable else f"not usable: {each.reason}"
+            console.print(f"  {each.target:<{width}}  {state}", soft_wrap=True, markup=False)
 
 
 def print_known_devices(console: Console, known: Sequence[KnownDevice]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hwnas.cli.app import BundlePath, Json, app, out, print_json
+from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
     from hwnas.deploy.bundle import Bundle
@@ -18,11 +19,24 @@ if TYPE_CHECKING:
 
 
 @app.command()
-def verify(bundle: BundlePath, as_json: Json = False) -> None:
+def verify(
+    bundle: BundlePath,
+    time: Annotated[
+        bool, typer.Option("--time", help="Measure again what was measured when it was made.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Check a bundle or a cascade: checksums, ONNX, golden outputs."""
+    from hwnas.deploy.bundle import Bundle
     from hwnas.deploy.cascade import open_packed
+    from hwnas.deploy.retiming import retime
 
-    checks = open_packed(bundle).verify()
+    opened = open_packed(bundle)
+    checks = opened.verify()
+    if time:
+        if not isinstance(opened, Bundle):
+            raise ConfigError(f"{bundle} is a cascade; give one of the bundles that it is made of")
+        checks += retime(opened)
     if as_json:
         print_json([asdict(check) for check in checks])
         return

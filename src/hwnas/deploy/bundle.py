@@ -34,7 +34,7 @@ from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.runtime import Session
-from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.sealed import Check, Seal, checked, passed
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.search_spaces import Architecture
@@ -168,7 +168,7 @@ class Bundle:
 
     def _loaded(self, artifact: Artifact, batch: int = 1, threads: int = 1) -> Session:
         file = inside(self.folder, artifact.file)
-        session = RUNTIMES[artifact.runtime].load(file, artifact.target(batch, threads))
+        session = open_session(file, artifact.target(batch, threads))
         if session.input_shape != self.preprocessing.input_shape:
             raise ArtifactError(
                 f"{file} takes inputs of shape {session.input_shape} and the preprocessing gives "
@@ -289,7 +289,8 @@ class Bundle:
     def _check_golden(self, artifact: Artifact) -> str:
         golden = self.golden()
         images, expected = golden["images"], golden[artifact.golden]
-        if (reason := RUNTIMES[artifact.runtime].unavailable()) is not None:
+        hardware = artifact.target().device.hardware
+        if (reason := RUNTIMES[artifact.runtime].unavailable(hardware)) is not None:
             return f"not run here: {reason}"
         session = self._loaded(artifact)
         error = max(

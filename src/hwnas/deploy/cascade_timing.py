@@ -14,7 +14,7 @@ from hwnas.deploy.cascade_runner import unsure
 from hwnas.deploy.device import Target
 from hwnas.deploy.measurement import Quantiles
 from hwnas.deploy.runtime import Session
-from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.timing import Stopwatch, TimingSettings, interleave
 
 __all__ = ["Pass", "cascade_pass", "decision_ms", "network_pass", "time_passes"]
@@ -71,10 +71,7 @@ def time_passes(passes: Mapping[str, Pass], images: int, target: Target) -> dict
     """
     one = target.device.threads == 1
     cpu = time.thread_time if one else time.process_time
-    watches = {
-        name: Stopwatch(work, _PASSES, cpu, threads=target.device.threads)
-        for name, work in passes.items()
-    }
+    watches = {name: Stopwatch(work, _PASSES, cpu, one_thread=one) for name, work in passes.items()}
     interleave([], list(watches.values()), _PASSES.retries)
     found = {name: watch.quantiles("cpu" if one else "wall") for name, watch in watches.items()}
     return {n: Quantiles(q.p20 / images, q.p50 / images, q.p80 / images) for n, q in found.items()}
@@ -83,5 +80,5 @@ def time_passes(passes: Mapping[str, Pass], images: int, target: Target) -> dict
 def _ready(
     bundle: Bundle, images: NDArray[np.uint8], target: Target
 ) -> tuple[Session, Sequence[NDArray[np.float32]]]:
-    session = RUNTIMES[target.device.runtime].load(bundle.onnx_file, target)
+    session = open_session(bundle.onnx_file, target)
     return session, [bundle.preprocessing(i[None]).contiguous().numpy() for i in images]

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import hwnas
 from hwnas.deploy.agent.added import read_added
-from hwnas.deploy.device import HARDWARE
+from hwnas.deploy.device import HARDWARE, RUNS_ON
 from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.runtimes.checks import graphics_card
 
 __all__ = ["DeviceStatus", "devices", "devices_here", "machine", "processor_of", "versions"]
 
@@ -58,12 +59,14 @@ def devices_here() -> list[DeviceStatus]:
     described = machine()
     found = []
     for hardware in HARDWARE:
+        about = {key: described[key] for key in ("processor", "cores", "instructions")}
+        if hardware == "cuda":
+            about = {"processor": graphics_card() or "none"}
         for runtime in RUNTIMES.values():
-            reason = runtime.unavailable() or ""
-            details = {
-                **{key: described[key] for key in ("processor", "cores", "instructions")},
-                **versions(runtime.packages),
-            }
+            if hardware not in RUNS_ON[runtime.name]:
+                continue
+            reason = runtime.unavailable(hardware) or ""
+            details = {**about, **versions(runtime.packages)}
             found += [
                 DeviceStatus(
                     _pattern(hardware, f"{runtime.name}-{number_format}"),
@@ -81,8 +84,10 @@ def _pattern(hardware: str, kind: str) -> str:
 
 
 def processor_of(hardware: str) -> str:
-    """The processor of this machine, or that of a device elsewhere when it was added."""
-    return machine()["processor"] if hardware in HARDWARE else read_added(hardware).processor
+    """What computes: of this machine, or of a device elsewhere when it was added."""
+    if hardware == "cuda":
+        return graphics_card()
+    return machine()["processor"] if hardware == "cpu" else read_added(hardware).processor
 
 
 def machine() -> dict[str, str]:

@@ -11,17 +11,30 @@ from hwnas.deploy.agent.added import added_names, is_added
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 
-__all__ = ["FORMATS", "HARDWARE", "Device", "Target", "known_hardware"]
+__all__ = ["FORMATS", "HARDWARE", "RUNS_ON", "Device", "Target", "known_hardware"]
 
-HARDWARE = ("cpu",)
-"""Of the machine that hwnas runs on; devices elsewhere have the names that they were added by."""
+HARDWARE = ("cpu", "cuda")
+"""Of the machine that hwnas runs on: its processor, and its first graphics card by NVIDIA. Devices
+elsewhere have the names that they were added by."""
 FORMATS: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("fp32", "fp16", "int8"),
+    "tensorrt": ("fp32", "fp16", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
+    "mnn": ("fp32",),
+    "executorch": ("fp32",),
+    "litert": ("fp32",),
     "pytorch": ("fp32",),
     "pytorch_nhwc": ("fp32",),
+    "pytorch_compile": ("fp32",),
+    "aotinductor": ("fp32",),
 }
 """The number formats that each runtime computes in."""
+RUNS_ON: dict[str, tuple[str, ...]] = {
+    **{runtime: ("cpu",) for runtime in FORMATS},
+    "onnxruntime": ("cpu", "cuda"),
+    "tensorrt": ("cuda",),
+}
+"""The hardware of this machine that hwnas uses each runtime on."""
 
 _SHAPE = "hardware-runtime-format-bBATCH-tTHREADS"
 
@@ -31,7 +44,8 @@ class Device:
     """Hardware and the runtime on it; a runtime changes which network is fastest.
 
     Attributes:
-        hardware: ``"cpu"`` is the machine that hwnas runs on; else a device that was added.
+        hardware: ``"cpu"`` or ``"cuda"`` of the machine that hwnas runs on; else a device that was
+            added.
         runtime: A key of `FORMATS`.
         batch: Images a run, at least 1.
         threads: Threads that compute, at least 1.
@@ -49,6 +63,9 @@ class Device:
             )
         if self.runtime not in FORMATS:
             raise ConfigError(f"unknown runtime {self.runtime!r}; {closest(self.runtime, FORMATS)}")
+        places = RUNS_ON[self.runtime]
+        if self.is_here and self.hardware not in places:
+            raise ConfigError(f"{self.runtime} runs on {' and '.join(places)}, not {self.hardware}")
         if self.batch < 1 or self.threads < 1:
             raise ConfigError(
                 f"batch is {self.batch} and threads {self.threads}; both must be at least 1"
@@ -125,7 +142,8 @@ def _nearest(text: str) -> str:
     words = text.split("-")
     runtime = _closest_word(words, tuple(FORMATS))
     number_format = _closest_word(words, FORMATS[runtime])
-    hardware = _closest_word(words, known_hardware())
+    places = [each for each in known_hardware() if each not in HARDWARE or each in RUNS_ON[runtime]]
+    hardware = _closest_word(words, places)
     return Target(Device(hardware, runtime, batch, threads), number_format).name
 
 

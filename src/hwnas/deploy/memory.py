@@ -100,15 +100,19 @@ def peak_memory(
         raise ConfigError(f"processes is {processes}; expected at least 1")
     _check_system()
     runtime = RUNTIMES[target.device.runtime]
-    check_usable(runtime.unavailable(), target)
+    check_usable(runtime, target)
+    if target.device.hardware != "cpu":
+        raise DeviceError(f"peak memory is not measured on {target.name}; choose a target of cpu")
     if not model.is_file():
         raise ArtifactError(f"there is no ONNX file {model}; give the path of an existing one")
     with tempfile.TemporaryDirectory() as name:
         anchor = Path(name, "anchor.onnx")
         with storage_errors(anchor):
             write_anchor(anchor)
-        executable = runtime.prepare(model, target, Path(name))  # here, so that it leaves no trace
-        readings = [_measure(executable, anchor, target, timeout_s) for _ in range(processes)]
+        # Here, so that it leaves no trace.
+        executable = runtime.prepare(model, target, Path(name))
+        tiny = runtime.prepare(anchor, _one_image(target), Path(name))
+        readings = [_measure(executable, tiny, target, timeout_s) for _ in range(processes)]
     peaks = [reading.peak_bytes for reading in readings]
     loaded = [reading.loaded_bytes for reading in readings]
     return PeakMemory(
@@ -158,7 +162,7 @@ def _measure(executable: Path, anchor: Path, target: Target, timeout_s: float) -
 def _main(executable: Path, anchor: Path, target: Target) -> None:
     """What the fresh process does."""
     runtime = RUNTIMES[target.device.runtime]
-    tiny = runtime.load(anchor, Target(replace(target.device, batch=1)))
+    tiny = runtime.load(anchor, _one_image(target))
     _run(tiny, 1)
     _give_back_free_memory()
     before = _anonymous_bytes()
@@ -167,6 +171,10 @@ def _main(executable: Path, anchor: Path, target: Target) -> None:
     loaded = _anonymous_bytes()
     _run(session, target.device.batch)
     print(json.dumps(vars(_Reading(_peak_anonymous_bytes() - before, loaded - before))))
+
+
+def _one_image(target: Target) -> Target:
+    return Target(replace(target.device, batch=1))
 
 
 def _run(session: Session, batch: int) -> None:

@@ -31,10 +31,16 @@ Operator = Callable[..., Any]
 class Node:
     """One step: reads and writes tensors by name."""
 
-    operator: Operator
+    kind: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Attributes
+
+    def run(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        """What it computes, by name."""
+        result = OPERATORS[self.kind](self.attributes, *arguments)
+        results = result if isinstance(result, tuple | list) else (result,)
+        return dict(zip(self.outputs, results, strict=False))
 
 
 class OnnxModule(nn.Module):
@@ -46,6 +52,7 @@ class OnnxModule(nn.Module):
         input_name: Of the only input.
         output_name: Of the only output that is returned.
         input_shape: The input's sizes without the batch.
+        numbers: Constants that are plain Python: None, numbers and lists of integers.
     """
 
     def __init__(
@@ -55,16 +62,20 @@ class OnnxModule(nn.Module):
         input_name: str,
         output_name: str,
         input_shape: tuple[int, ...],
+        numbers: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.input_shape = input_shape
         self._input, self._output = input_name, output_name
+        self._numbers = {"": None, **(numbers or {})}
         # Names in ONNX may hold dots, which names of buffers may not.
         self._names = {name: f"constant{i}" for i, name in enumerate(constants)}
         for name, tensor in constants.items():
             self.register_buffer(self._names[name], tensor)
         self._nodes = tuple(nodes)
         last = {name: i for i, node in enumerate(nodes) for name in node.inputs}
+        for name in (*self._names, *self._numbers, output_name):
+            last.pop(name, None)
         self._done = [[name for name, end in last.items() if end == i] for i in range(len(nodes))]
 
     @classmethod
@@ -108,7 +119,7 @@ class OnnxModule(nn.Module):
                 continue
             nodes.append(
                 Node(
-                    OPERATORS[node.op_type],
+                    node.op_type,
                     tuple(node.input),
                     tuple(node.output),
                     {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()},
@@ -124,20 +135,59 @@ class OnnxModule(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The output (N, ...) of inputs (N, *input_shape)."""
-        values: dict[str, Any] = {self._input: images, "": None}
+        values = {self._input: images}
         for node, done in zip(self._nodes, self._done, strict=True):
-            arguments = [
-                getattr(self, self._names[name]) if name in self._names else values[name]
-                for name in node.inputs
-            ]
-            result = node.operator(node.attributes, *arguments)
-            results = result if isinstance(result, tuple | list) else (result,)
-            values.update(zip(node.outputs, results, strict=False))
+            values.update(node.run([self._value(name, values) for name in node.inputs]))
             for name in done:
-                if name not in self._names and name not in ("", self._output):
-                    values.pop(name, None)
-        output: Tensor = values[self._output]
+                values.pop(name, None)
+        output: Tensor = self._value(self._output, values)
         return output
+
+    def _value(self, name: str, values: Mapping[str, Any]) -> Any:
+        if name in self._names:
+            return getattr(self, self._names[name])
+        return self._numbers[name] if name in self._numbers else values[name]
+
+    def frozen(self, batch: int) -> OnnxModule:
+        """The same for one batch size, as compilers can trace it.
+
+        What depends on no pixel is computed now; what of it is a number or a list of integers, such
+        as the sizes of a reshape, becomes plain Python.
+
+        Args:
+            batch: Images a run.
+        """
+        values: dict[str, Any] = {self._input: torch.zeros(batch, *self.input_shape)}
+        fixed = {name: getattr(self, own) for name, own in self._names.items()} | self._numbers
+        left = []
+        with torch.no_grad():
+            for node in self._nodes:
+                every = values | fixed
+                results = node.run([every[name] for name in node.inputs])
+                if node.kind == "Shape" or all(name in fixed for name in node.inputs):
+                    fixed |= results
+                else:
+                    values |= results
+                    left.append(node)
+        numbers = {name: _plain(value) for name, value in fixed.items() if _is_plain(value)}
+        used = {name for node in left for name in node.inputs} | {self._output}
+        tensors = {n: v for n, v in fixed.items() if n in used and n not in numbers}
+        return OnnxModule(left, tensors, self._input, self._output, self.input_shape, numbers)
+
+
+def _is_plain(value: Any) -> bool:
+    if not isinstance(value, Tensor):
+        return True
+    return value.dim() == 0 or (value.dim() == 1 and not value.is_floating_point())
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
+def _integers(value: Tensor | Sequence[int]) -> list[int]:
+    """Sizes, axes and places, which are a tensor in the file and plain where it is frozen."""
+    return value.tolist() if isinstance(value, Tensor) else list(value)
 
 
 def _constant(attributes: Attributes, to_array: Callable[[Any], Any]) -> Tensor:
@@ -207,13 +257,13 @@ def _hard_sigmoid(a: Attributes, x: Tensor) -> Tensor:
 
 
 def _reshape(a: Attributes, x: Tensor, shape: Tensor) -> Tensor:
-    sizes = [x.shape[i] if size == 0 else size for i, size in enumerate(shape.tolist())]
+    sizes = [x.shape[i] if size == 0 else size for i, size in enumerate(_integers(shape))]
     return x.reshape(sizes)
 
 
 def _reduction(run: Callable[..., Tensor]) -> Operator:
     def reduction(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
-        given = axes.tolist() if axes is not None else a.get("axes", list(range(x.dim())))
+        given = _integers(axes) if axes is not None else a.get("axes", list(range(x.dim())))
         return run(x, given, keepdim=bool(a.get("keepdims", 1)))
 
     return reduction
@@ -235,10 +285,11 @@ def _slice(
     axes: Tensor | None = None,
     steps: Tensor | None = None,
 ) -> Tensor:
-    places = axes.tolist() if axes is not None else range(len(starts))
-    strides = steps.tolist() if steps is not None else [1] * len(starts)
+    begins, limits = _integers(starts), _integers(ends)
+    places = _integers(axes) if axes is not None else range(len(begins))
+    strides = _integers(steps) if steps is not None else [1] * len(begins)
     index = [slice(None)] * x.dim()
-    for axis, start, end, step in zip(places, starts.tolist(), ends.tolist(), strides, strict=True):
+    for axis, start, end, step in zip(places, begins, limits, strides, strict=True):
         index[axis] = slice(start, min(end, x.shape[axis]), step)
     return x[tuple(index)]
 
@@ -246,24 +297,25 @@ def _slice(
 def _split(a: Attributes, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, ...]:
     axis = a.get("axis", 0)
     if sizes is not None:
-        return torch.split(x, sizes.tolist(), axis)
+        return torch.split(x, _integers(sizes), axis)
     return x.tensor_split(a["num_outputs"], axis)
 
 
 def _squeeze(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    given = axes.tolist() if axes is not None else a.get("axes")
+    given = _integers(axes) if axes is not None else a.get("axes")
     return x.squeeze(given) if given is not None else x.squeeze()
 
 
 def _unsqueeze(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    for axis in sorted(axes.tolist() if axes is not None else a["axes"]):
+    for axis in sorted(_integers(axes) if axes is not None else a["axes"]):
         x = x.unsqueeze(axis)
     return x
 
 
-def _gather(a: Attributes, x: Tensor, index: Tensor) -> Tensor:
+def _gather(a: Attributes, x: Tensor, index: Tensor | int | list[int]) -> Tensor:
     axis = a.get("axis", 0) % x.dim()
-    if index.dim() == 0:
+    index = torch.as_tensor(index) if isinstance(index, list) else index
+    if isinstance(index, int) or index.dim() == 0:
         return x.select(axis, int(index))
     shape = [*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]]
     return x.index_select(axis, index.flatten()).reshape(shape)
@@ -281,7 +333,7 @@ OPERATORS: dict[str, Operator] = {
     "Dropout": lambda a, x, *rest: x,
     "Elu": lambda a, x: F.elu(x, a.get("alpha", 1.0)),
     "Erf": lambda a, x: torch.erf(x),
-    "Expand": lambda a, x, shape: x * torch.ones(shape.tolist(), dtype=x.dtype),
+    "Expand": lambda a, x, shape: x * torch.ones(_integers(shape), dtype=x.dtype),
     "Flatten": lambda a, x: x.flatten(a.get("axis", 1)),
     "Gather": _gather,
     "Gelu": lambda a, x: F.gelu(x, approximate=a.get("approximate", "none")),

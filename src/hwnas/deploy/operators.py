@@ -18,7 +18,9 @@ __all__ = ["block_of", "foreign", "in_words", "name_nodes", "refused", "unsuppor
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 """Where PyTorch's exporter notes the modules that a node is from: the text of a list of names."""
-_UNKNOWN = "not a registered|No Op registered|not find an implementation|No conversion rule"
+_UNKNOWN = (
+    "not a registered|No Op registered|not find an implementation|No conversion rule|Op Not Support"
+)
 """By which runtimes say that they do not know an operator."""
 
 
@@ -105,10 +107,10 @@ def unsupported(model: Path, target: Target) -> list[tuple[str, str]]:
         ArtifactError: The file cannot be loaded for another reason.
         DeviceError: The target cannot be used on this machine.
     """
-    from hwnas.deploy.runtimes import RUNTIMES  # the runtimes themselves need this module
+    from hwnas.deploy.runtimes import open_session  # the runtimes themselves need this module
 
     try:
-        RUNTIMES[target.device.runtime].load(model, target)
+        open_session(model, target)
     except UnsupportedOperator as error:
         return list(error.operators)
     return []

@@ -33,10 +33,10 @@ def profile_kernels(model: Path, target: Target) -> Mapping[str, float]:
         ArtifactError: The file is damaged or not what the target can run.
         DeviceError: The target cannot be used here, or its runtime cannot be profiled.
     """
-    if target.device.runtime != "onnxruntime":
-        raise DeviceError(f"{target.device.runtime} cannot be profiled; onnxruntime can")
+    if target.device.runtime != "onnxruntime" or target.device.hardware == "cuda":
+        raise DeviceError(f"{target.name} cannot be profiled; onnxruntime on cpu can")
     runtime = RUNTIMES[target.device.runtime]
-    check_usable(runtime.unavailable(), target)
+    check_usable(runtime, target)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         executable = runtime.prepare(model, target, folder)

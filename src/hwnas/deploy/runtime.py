@@ -28,7 +28,7 @@ class Session(Protocol):
         ...
 
     def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
-        """Outputs (N, ...) of inputs (N, *input_shape)."""
+        """Outputs (N, ...) of inputs (N, *input_shape); N need not be the target's batch."""
         ...
 
     def cpu_clock(self) -> float:
@@ -54,8 +54,12 @@ class Runtime(Protocol):
         """Python packages whose versions a measurement on it should state."""
         ...
 
-    def unavailable(self) -> str | None:
-        """Why it cannot be used here and what to install, or None if it can."""
+    def unavailable(self, hardware: str = "cpu") -> str | None:
+        """Why it cannot be used here and what to install, or None if it can.
+
+        Args:
+            hardware: Of this machine, one of `hwnas.deploy.device.RUNS_ON`.
+        """
         ...
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
@@ -69,7 +73,7 @@ class Runtime(Protocol):
         ...
 
     def load(self, executable: Path, target: Target) -> Session:
-        """Load what `prepare` made.
+        """Load what `prepare` made; its folder may be deleted afterwards.
 
         Raises:
             ArtifactError: The file is damaged or not what this runtime can run.

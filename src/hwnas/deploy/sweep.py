@@ -8,7 +8,6 @@ to the speed of a network is not known beforehand: some it makes faster and some
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,11 +18,11 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.agreement import TOLERANCE, relative_error
 from hwnas.deploy.answers import Answers, compare_answers
-from hwnas.deploy.device import FORMATS, Device, Target
+from hwnas.deploy.device import FORMATS, RUNS_ON, Device, Target
 from hwnas.deploy.io import OutputMeaning
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.number_format import number_format
-from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.timing import Subject, TimingSettings, measure_together
 from hwnas.deploy.variants import Made, Material, Variant
 from hwnas.errors import ArtifactError, ConfigError, DataError
@@ -317,8 +316,7 @@ def outputs_of(
     if target is None:
         target = Target(Device("cpu", "onnxruntime", len(first)), number_format(model))
     if not target.device.is_here:
-        target = replace(target, device=replace(target.device, hardware="cpu", threads=1))
-    runtime = RUNTIMES[target.device.runtime]
-    with tempfile.TemporaryDirectory() as folder:
-        session = runtime.load(runtime.prepare(model, target, Path(folder)), target)
+        here = RUNS_ON[target.device.runtime][0]
+        target = replace(target, device=replace(target.device, hardware=here, threads=1))
+    session = open_session(model, target)
     return np.concatenate([session.run(batch) for batch in (first, *batches)])

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from hwnas.atomic import storage_errors
 from hwnas.deploy.anchor import write_anchor
-from hwnas.deploy.catalogue import machine, versions
+from hwnas.deploy.catalogue import processor_of, versions
 from hwnas.deploy.conditions import conditions
 from hwnas.deploy.device import HARDWARE, Target
 from hwnas.deploy.measurement import Measurement, Quantiles
 from hwnas.deploy.runtime import Session
-from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.errors import ArtifactError, ConfigError
 
 __all__ = [
@@ -112,7 +112,7 @@ class Stopwatch:
         settings: How much to time.
         cpu: Clock of the CPU time that the network uses.
         wall: Clock on the wall.
-        threads: Threads that compute.
+        one_thread: Whether one thread of the processor does all the work.
     """
 
     def __init__(
@@ -121,9 +121,9 @@ class Stopwatch:
         settings: TimingSettings,
         cpu: Clock,
         wall: Clock = time.perf_counter,
-        threads: int = 1,
+        one_thread: bool = True,
     ) -> None:
-        self._run, self._cpu, self._wall, self._threads = run, cpu, wall, threads
+        self._run, self._cpu, self._wall, self._one_thread = run, cpu, wall, one_thread
         self._max_ratio = settings.max_wall_cpu_ratio
         self._rounds: list[Round] = []
         for _ in range(settings.warmup):
@@ -153,8 +153,9 @@ class Stopwatch:
     def clean(self) -> int:
         """How many rounds nothing disturbed, at most as many as are wanted."""
         ratios = [timed.ratio for timed in self._rounds]
-        # Several threads add up on the CPU clock and may idle, so there the best round is the norm.
-        undisturbed = 1.0 if self._threads == 1 else min(ratios, default=1.0)
+        # Several threads add up on the CPU clock, and who waits for a graphics card idles or spins,
+        # so there the best round is the norm.
+        undisturbed = 1.0 if self._one_thread else min(ratios, default=1.0)
         return min(self.wanted, sum(ratio <= self._max_ratio * undisturbed for ratio in ratios))
 
     def may_retry(self, retries: int) -> bool:
@@ -266,19 +267,15 @@ def _measure_here(
     with tempfile.TemporaryDirectory() as folder:
         targets = [subject.target for subject in subjects.values()]
         anchors = _start_anchors(targets, settings, Path(folder))
-        started = {}
-        for index, (name, subject) in enumerate(subjects.items()):
-            own = Path(folder, str(index))  # models may have files of the same name
-            own.mkdir()
-            started[name] = _start(subject, settings, own)
+        started = {name: _start(subject, settings) for name, subject in subjects.items()}
         stopwatches = [stopwatch for _, stopwatch in started.values()]
         interleave([*anchors.values()], stopwatches, settings.retries, progress)
     now = conditions()
-    hardware, time_now = machine()["processor"], datetime.now(UTC).isoformat(timespec="seconds")
+    time_now = datetime.now(UTC).isoformat(timespec="seconds")
     found = {}
     for name, (session, stopwatch) in started.items():
         target = subjects[name].target
-        clock: Literal["cpu", "wall"] = "cpu" if target.device.threads == 1 else "wall"
+        clock = _clock(target)
         found[name] = Measurement(
             target=target.name,
             clock=clock,
@@ -287,7 +284,7 @@ def _measure_here(
             n=stopwatch.wanted,
             contended=stopwatch.clean < stopwatch.wanted,
             anchor_ms=anchors[_one_image(target)].quantiles(clock).p50,
-            hardware=hardware,
+            hardware=processor_of(target.device.hardware),
             versions=versions(RUNTIMES[target.device.runtime].packages),
             settings=session.settings,
             time=time_now,
@@ -296,15 +293,9 @@ def _measure_here(
     return found
 
 
-def prepared_run(model: Path, target: Target, folder: Path) -> Callable[[], object]:
-    """A call that runs an ONNX file once on a target of this machine, on random images.
-
-    Args:
-        model: The file.
-        target: Where to run it.
-        folder: For what is written on the way.
-    """
-    session, images = _loaded(model, target, folder)
+def prepared_run(model: Path, target: Target) -> Callable[[], object]:
+    """A call that runs an ONNX file once on a target of this machine, on random images."""
+    session, images = _loaded(model, target)
     return lambda: session.run(images)
 
 
@@ -316,25 +307,30 @@ def _start_anchors(
     with storage_errors(model):
         write_anchor(model)
     wanted = dict.fromkeys(_one_image(target) for target in targets)
-    return {target: _start(Subject(model, target), settings, folder)[1] for target in wanted}
+    return {target: _start(Subject(model, target), settings)[1] for target in wanted}
 
 
 def _one_image(target: Target) -> Target:
     return Target(replace(target.device, batch=1), target.format)
 
 
-def _start(subject: Subject, settings: TimingSettings, folder: Path) -> tuple[Session, Stopwatch]:
+def _start(subject: Subject, settings: TimingSettings) -> tuple[Session, Stopwatch]:
     """Load a network, give it random images and warm it up."""
-    session, images = _loaded(subject.model, subject.target, folder)
-    threads = subject.target.device.threads
+    session, images = _loaded(subject.model, subject.target)
+    one = _clock(subject.target) == "cpu"
     return session, Stopwatch(
-        lambda: session.run(images), settings, session.cpu_clock, threads=threads
+        lambda: session.run(images), settings, session.cpu_clock, one_thread=one
     )
 
 
-def _loaded(path: Path, target: Target, folder: Path) -> tuple[Session, NDArray[np.float32]]:
-    runtime = RUNTIMES[target.device.runtime]
-    session = runtime.load(runtime.prepare(path, target, folder), target)
+def _clock(target: Target) -> Literal["cpu", "wall"]:
+    """CPU time where one thread of the processor does all the work."""
+    device = target.device
+    return "cpu" if device.hardware == "cpu" and device.threads == 1 else "wall"
+
+
+def _loaded(path: Path, target: Target) -> tuple[Session, NDArray[np.float32]]:
+    session = open_session(path, target)
     shape = (target.device.batch, *session.input_shape)
     try:
         return session, np.random.default_rng(0).standard_normal(shape, dtype=np.float32)

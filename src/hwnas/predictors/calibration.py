@@ -269,9 +269,8 @@ def _energy(target: Target, settings: TimingSettings | None) -> _Measure:
     def work(models: Sequence[Path]) -> Measured:
         costs = []
         for path in models:
-            with tempfile.TemporaryDirectory() as folder:
-                run = prepared_run(path, target, Path(folder))
-                costs.append(energy_of(run, counter).energy_mj)
+            run = prepared_run(path, target)
+            costs.append(energy_of(run, counter).energy_mj)
         used = versions(RUNTIMES[target.device.runtime].packages)
         time = datetime.now(UTC).isoformat(timespec="seconds")
         return Measured(tuple(costs), counter.name, used, time)

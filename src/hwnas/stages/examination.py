@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.number_format import number_format
-from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.sweep import Quality
 from hwnas.search.data import Split
 from hwnas.search.delta_method import with_standard_errors
@@ -37,7 +37,7 @@ class Executed(nn.Module):
     def __init__(self, model: Path, target: Target | None = None) -> None:
         super().__init__()
         target = target or Target(Device("cpu", "onnxruntime"), number_format(model))
-        self._session = RUNTIMES[target.device.runtime].load(model, target)
+        self._session = open_session(model, target)
 
     def forward(self, images: Tensor) -> Tensor:
         """The output (N, ...) of inputs (N, C, H, W)."""

@@ -13,7 +13,7 @@ import pytest
 from tests.deploy.agent.conftest import NAME, QUICK, Outside, Running
 
 from hwnas.deploy import Target, devices, measure, measure_together
-from hwnas.deploy.agent.added import AddedDevice, added_names, read_added, write_added
+from hwnas.deploy.agent.added import AddedDevice, added_names, is_added, read_added, write_added
 from hwnas.deploy.agent.adding import add_device
 from hwnas.deploy.agent.client import ask
 from hwnas.deploy.agent.serve import AgentOptions, opened_door
@@ -21,6 +21,7 @@ from hwnas.deploy.agent.timing_job import JobState
 from hwnas.deploy.catalogue import machine
 from hwnas.deploy.memory import peak_memory
 from hwnas.deploy.profiling import profile_kernels
+from hwnas.deploy.runtimes.checks import graphics_card
 from hwnas.deploy.timing import Subject
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, EnergyUnavailable, StorageError
 
@@ -111,9 +112,20 @@ def test_what_needs_this_machine_is_refused(device: AddedDevice, model: Path) ->
         energy_counter(NAME)
 
 
+def test_a_graphics_card_that_is_not_there_is_no_device(agent: Running) -> None:
+    if graphics_card():
+        pytest.skip("there is one")
+    with pytest.raises(DeviceError, match="has no runtime for cuda: this onnxruntime has no"):
+        add_device("jetson", agent.address, agent.token, hardware="cuda")
+    with pytest.raises(ConfigError, match=r"unknown hardware 'tpu'; .*known: cpu, cuda"):
+        add_device("jetson", agent.address, agent.token, hardware="tpu")
+    assert not is_added("jetson")
+
+
 def test_names_of_targets(device: AddedDevice) -> None:
     assert Target.parse(THERE).name == THERE
-    with pytest.raises(ConfigError, match=rf"known: cpu, {NAME}; the closest target is '{NAME}-"):
+    known = rf"known: cpu, cuda, {NAME}; the closest target is '{NAME}-"
+    with pytest.raises(ConfigError, match=known):
         Target.parse("pi4-onnxruntime-fp32-b1-t1")
 
 

@@ -3,32 +3,54 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hwnas.deploy import RUNTIMES, Device, Export, Target, TimingSettings, measure
-from hwnas.deploy.device import FORMATS
+from hwnas.deploy.device import FORMATS, RUNS_ON
 from hwnas.deploy.export import relative_error
+from hwnas.deploy.runtime import Session
+from hwnas.deploy.runtimes import open_session
 from hwnas.errors import ArtifactError, DeviceError
 
 TARGETS = [
-    Target(Device("cpu", runtime), number_format)
+    Target(Device(hardware, runtime), number_format)
     for runtime, formats in FORMATS.items()
+    for hardware in RUNS_ON[runtime]
     for number_format in formats
 ]
+COMPILED = ("pytorch_compile", "aotinductor", "executorch", "litert")
+
+
+def marks(target: Target) -> list[pytest.MarkDecorator]:
+    """Compilers take ten seconds and more a network, and minutes on a busy machine."""
+    slow = [pytest.mark.slow] if target.device.runtime in COMPILED else []
+    return slow if target.device.hardware == "cpu" else [pytest.mark.gpu]
+
+
 # Largest difference from ONNX Runtime's fp32, as a share of the largest output.
 TOLERANCE = {"fp32": 1e-4, "fp16": 0.01, "bf16": 0.05, "int8": 0.25}
 
 
-@pytest.fixture(params=TARGETS, ids=lambda target: target.name)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(target, marks=marks(target)) for target in TARGETS],
+    ids=lambda target: target.name,
+)
 def target(request: pytest.FixtureRequest) -> Target:
     found: Target = request.param
-    reason = RUNTIMES[found.device.runtime].unavailable()
+    reason = RUNTIMES[found.device.runtime].unavailable(found.device.hardware)
     if reason is not None:
         pytest.skip(reason)
     return found
+
+
+@pytest.fixture(scope="module")
+def session(target: Target, exported: Export) -> Session:
+    return open_session(exported.path, target)
 
 
 def images(count: int) -> np.ndarray:
@@ -36,11 +58,9 @@ def images(count: int) -> np.ndarray:
 
 
 def test_it_computes_what_the_network_says(
-    target: Target, exported: Export, tmp_path: Path
+    target: Target, session: Session, exported: Export
 ) -> None:
-    runtime, plain = RUNTIMES[target.device.runtime], RUNTIMES["onnxruntime"]
-    before = exported.path.read_bytes()
-    session = runtime.load(runtime.prepare(exported.path, target, tmp_path), target)
+    plain = RUNTIMES["onnxruntime"]
     assert session.input_shape == (1, 8, 8)
     expected = plain.load(exported.path, Target(Device("cpu", "onnxruntime"))).run(images(4))
     found = session.run(images(4))
@@ -48,25 +68,16 @@ def test_it_computes_what_the_network_says(
     assert relative_error(found, expected) < TOLERANCE[target.format]
     if target.format == "int8":
         assert relative_error(found, expected) > 1e-4  # it is not the fp32 network after all
-    assert exported.path.read_bytes() == before
 
 
-def test_a_result_is_not_overwritten_by_the_next(
-    target: Target, exported: Export, tmp_path: Path
-) -> None:
-    runtime = RUNTIMES[target.device.runtime]
-    session = runtime.load(runtime.prepare(exported.path, target, tmp_path), target)
+def test_a_result_is_not_overwritten_by_the_next(session: Session) -> None:
     first = session.run(images(1))
     kept = first.copy()
     session.run(images(1) + 1)
     np.testing.assert_array_equal(first, kept)
 
 
-def test_its_cpu_clock_counts_work_and_its_settings_are_told(
-    target: Target, exported: Export, tmp_path: Path
-) -> None:
-    runtime = RUNTIMES[target.device.runtime]
-    session = runtime.load(runtime.prepare(exported.path, target, tmp_path), target)
+def test_its_cpu_clock_counts_work_and_its_settings_are_told(session: Session) -> None:
     before = session.cpu_clock()
     for _ in range(200):
         session.run(images(8))
@@ -76,11 +87,13 @@ def test_its_cpu_clock_counts_work_and_its_settings_are_told(
 
 def test_it_can_be_measured(target: Target, exported: Export) -> None:
     settings = TimingSettings(warmup=2, rounds=5, round_ms=1.0)
+    before = exported.path.read_bytes()
     found = measure({"a": exported.path, "b": exported.path}, target, settings)
+    assert exported.path.read_bytes() == before
     for measurement in found.values():
         assert measurement.target == target.name
         assert 0 < measurement.latency_ms < 100
-        assert set(RUNTIMES[target.device.runtime].packages) <= set(measurement.versions)
+        assert set(RUNTIMES[target.device.runtime].packages) & set(measurement.versions)
 
 
 def test_damaged_and_missing_files_are_refused_in_one_line(
@@ -97,6 +110,6 @@ def test_damaged_and_missing_files_are_refused_in_one_line(
 
 def test_more_threads_than_cores_are_refused(target: Target, exported: Export) -> None:
     cores = os.cpu_count() or 1
-    many = Target(Device("cpu", target.device.runtime, 1, cores + 1), target.format)
+    many = replace(target, device=replace(target.device, threads=cores + 1))
     with pytest.raises(DeviceError, match=f"-t{cores} or less"):
-        RUNTIMES[target.device.runtime].load(exported.path, many)
+        open_session(exported.path, many)

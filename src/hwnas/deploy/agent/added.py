@@ -40,7 +40,8 @@ class AddedDevice:
         certificate: SHA-256 of the agent's certificate, in hexadecimal; empty with ssh.
         key: What requests are signed with, in hexadecimal; empty with ssh.
         command: What starts the agent there, with ssh; in the words of a command line.
-        processor: Of the device, as measurements on it have it.
+        hardware: What of the machine it is, e.g. ``"cpu"``.
+        processor: What computes, as measurements on it have it.
         kinds: Runtimes and formats that it had when it was added, e.g. ``"onnxruntime-fp32"``.
         patience_s: Seconds that a device which does not answer is waited for.
     """
@@ -50,6 +51,7 @@ class AddedDevice:
     certificate: str = ""
     key: str = field(default="", repr=False)
     command: str = ""
+    hardware: str = "cpu"
     processor: str = ""
     kinds: tuple[str, ...] = ()
     patience_s: float = 300.0

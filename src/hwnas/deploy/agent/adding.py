@@ -16,6 +16,7 @@ from hwnas.deploy.agent.signing import key_of
 from hwnas.deploy.agent.transport import certificate_at
 from hwnas.deploy.device import FORMATS, HARDWARE
 from hwnas.errors import ConfigError, DeviceError
+from hwnas.plugin import closest
 
 __all__ = ["add_device"]
 
@@ -23,7 +24,12 @@ _ANSWER_S = 10.0
 
 
 def add_device(
-    name: str, address: str, token: str, command: str = "", patience_s: float = 300.0
+    name: str,
+    address: str,
+    token: str,
+    command: str = "",
+    patience_s: float = 300.0,
+    hardware: str = "cpu",
 ) -> AddedDevice:
     """Ask an agent what it is, and keep how to know it again.
 
@@ -36,6 +42,7 @@ def add_device(
         token: That the agent has shown; not used with ssh.
         command: What starts the agent there, with ssh.
         patience_s: Seconds that it shall be waited for later.
+        hardware: What of the machine shall have this name; one of `HARDWARE`.
 
     Raises:
         ConfigError: The name is taken or cannot be one, or the address is none.
@@ -43,7 +50,9 @@ def add_device(
         StorageError: The device cannot be kept.
     """
     _check_free(name, address)
-    device = AddedDevice(name, address, command=command, patience_s=patience_s)
+    if hardware not in HARDWARE:
+        raise ConfigError(f"unknown hardware {hardware!r}; {closest(hardware, HARDWARE)}")
+    device = AddedDevice(name, address, command=command, patience_s=patience_s, hardware=hardware)
     if not address.startswith("ssh://"):
         try:
             certificate = certificate_at(address, _ANSWER_S)
@@ -53,10 +62,12 @@ def add_device(
             ) from error
         device = replace(device, certificate=certificate, key=key_of(token), command="")
     about = ask(device)
-    kinds = tuple(kind for kind, reason in about.kinds.items() if not reason)
+    reasons = about.kinds_of(hardware)
+    kinds = tuple(kind for kind, reason in reasons.items() if not reason)
     if not kinds:
-        raise DeviceError(f"{address} has no runtime; install there: pip install onnxruntime")
-    device = replace(device, processor=about.machine["processor"], kinds=kinds)
+        why = next(iter(reasons.values()), "it is unknown there")
+        raise DeviceError(f"{address} has no runtime for {hardware}: {why}")
+    device = replace(device, processor=about.processors.get(hardware, ""), kinds=kinds)
     write_added(device)
     return device
 

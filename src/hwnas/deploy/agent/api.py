@@ -24,8 +24,9 @@ from hwnas.deploy.agent.protocol import (
 )
 from hwnas.deploy.agent.sandbox import Sandbox
 from hwnas.deploy.agent.timing_job import TimingJob
-from hwnas.deploy.catalogue import devices_here, machine
+from hwnas.deploy.catalogue import devices_here, machine, processor_of
 from hwnas.deploy.conditions import conditions
+from hwnas.deploy.device import HARDWARE
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 
 __all__ = ["Api"]
@@ -101,12 +102,13 @@ class Api:
 
     def _about(self) -> Reply:
         here = devices_here()
-        kinds = {"-".join(each.target.split("-")[1:3]): each.reason for each in here}
+        kinds = {"-".join(each.target.split("-")[:3]): each.reason for each in here}
+        processors = {each: processor_of(each) for each in HARDWARE}
         found = {name: value for each in here for name, value in each.details.items()}
         of_machine = machine()
         others = {name: value for name, value in found.items() if name not in of_machine}
-        jobs = len(self.queue)
-        return Reply(200, About(of_machine, conditions(), kinds, others, jobs).to_json())
+        about = About(of_machine, conditions(), processors, kinds, others, len(self.queue))
+        return Reply(200, about.to_json())
 
     def _take_in(self, name: str, request: Request) -> Reply:
         self.models.receive(name, request.length, request.read, self.queue.needed())

@@ -97,13 +97,14 @@ def devices_elsewhere() -> Iterator[tuple[AddedDevice, str, str, Mapping[str, st
                 details = {"agent": device.address, "processor": device.processor}
                 yield from ((device, kind, str(answer), details) for kind in device.kinds)
                 continue
+            kinds = answer.kinds_of(device.hardware)
             details = {
                 "agent": f"{device.address}, {answer.jobs} jobs wait or run",
                 **answer.machine,
                 **answer.versions,
                 **answer.conditions,
             }
-            yield from ((device, kind, why, details) for kind, why in answer.kinds.items())
+            yield from ((device, kind, why, details) for kind, why in kinds.items())
 
 
 def _asked(device: AddedDevice) -> About | HwnasError:
@@ -137,7 +138,7 @@ class AgentClient:
         """Measurements of networks, as one job."""
         paths = {subject.model: _digest_of_model(subject.model) for subject in subjects.values()}
         asked = {
-            name: Asked(paths[subject.model], _there(subject.target))
+            name: Asked(paths[subject.model], self._there(subject.target))
             for name, subject in subjects.items()
         }
         files = {digest: path for path, digest in paths.items()}
@@ -242,13 +243,12 @@ class AgentClient:
         for digest, path in files.items():
             message = message.replace(f"{digest}.onnx", str(path)).replace(digest, str(path))
         for subject in subjects.values():
-            message = message.replace(_there(subject.target), subject.target.name)
+            message = message.replace(self._there(subject.target), subject.target.name)
         return self._named(type(error)(message))
 
-
-def _there(target: Target) -> str:
-    """What a target is called on its own machine."""
-    return f"cpu{target.name.removeprefix(target.device.hardware)}"
+    def _there(self, target: Target) -> str:
+        """What a target is called on its own machine."""
+        return f"{self._device.hardware}{target.name.removeprefix(target.device.hardware)}"
 
 
 def _digest_of_model(path: Path) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hwnas.deploy.device import FORMATS
+from hwnas.deploy.device import FORMATS, RUNS_ON
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 
 __all__ = [
@@ -145,16 +145,24 @@ class About:
     Attributes:
         machine: In words, by name.
         conditions: Temperature, frequency and load, where the system shows them.
-        kinds: Why not, by runtime and format such as ``"onnxruntime-fp32"``; empty where usable.
+        processors: What computes, by hardware such as ``"cpu"``.
+        kinds: Why not, by hardware, runtime and format such as ``"cpu-onnxruntime-fp32"``; empty
+            where usable.
         versions: Of hwnas and the runtimes.
         jobs: How many wait or run.
     """
 
     machine: Mapping[str, str]
     conditions: Mapping[str, str]
+    processors: Mapping[str, str]
     kinds: Mapping[str, str]
     versions: Mapping[str, str]
     jobs: int
+
+    def kinds_of(self, hardware: str) -> dict[str, str]:
+        """Why not, by runtime and format on one of its kinds of hardware."""
+        start = f"{hardware}-"
+        return {k.removeprefix(start): r for k, r in self.kinds.items() if k.startswith(start)}
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -169,14 +177,16 @@ class About:
         """
         try:
             known = [
-                f"{runtime}-{each}" for runtime, formats in FORMATS.items() for each in formats
+                f"{hardware}-{runtime}-{each}"
+                for runtime, formats in FORMATS.items()
+                for hardware in RUNS_ON[runtime]
+                for each in formats
             ]
             kinds = {kind: str(data["kinds"][kind]) for kind in known if kind in data["kinds"]}
-            machine, conditions, versions = (
+            machine, conditions, processors, versions = (
                 {str(name): str(value) for name, value in data[part].items()}
-                for part in ("machine", "conditions", "versions")
+                for part in ("machine", "conditions", "processors", "versions")
             )
-            _ = machine["processor"]
-            return cls(machine, conditions, kinds, versions, int(data["jobs"]))
+            return cls(machine, conditions, processors, kinds, versions, int(data["jobs"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(f"what the agent says of itself is damaged: {error}") from error

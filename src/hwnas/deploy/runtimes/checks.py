@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from importlib.util import find_spec
 
 from hwnas.deploy.device import HARDWARE, Target
+from hwnas.deploy.runtime import Runtime
 from hwnas.errors import DeviceError
 
-__all__ = ["check_usable", "missing_package"]
+__all__ = ["check_usable", "graphics_card", "missing_compiler", "missing_package"]
 
 
 def missing_package(package: str, install: str) -> str | None:
@@ -18,24 +20,46 @@ def missing_package(package: str, install: str) -> str | None:
     return None
 
 
-def check_usable(reason: str | None, target: Target) -> None:
+def missing_compiler() -> str | None:
+    """Why nothing can be compiled here, or None if there is a C++ compiler."""
+    named = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++"]
+    if not any(map(shutil.which, named)):
+        return f"there is no C++ compiler ({' or '.join(named)}); run: apt-get install g++"
+    return None
+
+
+def graphics_card() -> str:
+    """What the first graphics card of this machine calls itself; empty if there is none."""
+    if find_spec("pynvml") is None:
+        return ""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+    except pynvml.NVMLError:  # no driver, or no card
+        return ""
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def check_usable(runtime: Runtime, target: Target) -> None:
     """Refuse a target that this machine cannot be.
 
     Args:
-        reason: Why the runtime cannot be used, or None.
+        runtime: That of the target.
         target: What is wanted.
 
     Raises:
-        DeviceError: There is a reason, the target is another machine, or it has more threads than
-            this one has cores.
+        DeviceError: The runtime cannot be used, the target is another machine, or it has more
+            threads than this one has cores.
     """
     if not target.device.is_here:
         raise DeviceError(
             f"target {target.name} is not this machine; only latency is measured on devices "
             f"elsewhere, so give a target of {', '.join(HARDWARE)}"
         )
-    if reason is not None:
-        raise DeviceError(reason)
+    if (reason := runtime.unavailable(target.device.hardware)) is not None:
+        raise DeviceError(f"{runtime.name} cannot be used: {reason}")
     cores = os.cpu_count() or 1
     if target.device.threads > cores:
         raise DeviceError(

@@ -1,11 +1,12 @@
-"""ONNX Runtime on the processor of this machine."""
+"""ONNX Runtime on the processor of this machine, or on its graphics card."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +19,46 @@ from hwnas.deploy.number_format import number_format, to_float16
 from hwnas.deploy.onnx_graph import check_graph
 from hwnas.deploy.operators import refused
 from hwnas.deploy.quantize import quantize_int8, random_batches
-from hwnas.deploy.runtimes.checks import check_usable, missing_package
+from hwnas.deploy.runtimes.checks import check_usable, graphics_card, missing_package
 from hwnas.errors import ArtifactError, DeviceError
 
 __all__ = ["OnnxRuntime", "OnnxSession", "in_format"]
 
+_ON_CPU = "CPUExecutionProvider"
 _NO_MEMORY = "Failed to allocate memory"  # in what ONNX Runtime says
+
+
+_INSTALL_GPU = "pip uninstall onnxruntime; pip install onnxruntime-gpu"
 
 
 @dataclass(frozen=True)
 class OnnxRuntime:
-    """ONNX Runtime's CPU provider with every graph optimisation."""
+    """ONNX Runtime with every graph optimisation.
+
+    Attributes:
+        name: As it appears in the names of targets.
+        formats: The number formats that it computes in.
+        providers: What executes the graph, by hardware.
+    """
 
     name: str = "onnxruntime"
     formats: tuple[str, ...] = FORMATS["onnxruntime"]
-    packages: tuple[str, ...] = ("onnxruntime",)
+    packages: tuple[str, ...] = ("onnxruntime", "onnxruntime-gpu")
+    providers: Mapping[str, str] = field(
+        default_factory=lambda: {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+    )
 
-    def unavailable(self) -> str | None:
+    def unavailable(self, hardware: str = "cpu") -> str | None:
         """Why it cannot be used here and what to install, or None if it can."""
-        return missing_package("onnxruntime", "onnxruntime")
+        if hardware == "cpu":
+            return missing_package("onnxruntime", "onnxruntime")
+        if find_spec("onnxruntime") is None:
+            return f"onnxruntime is not installed; run: {_INSTALL_GPU}"
+        import onnxruntime
+
+        if self.providers[hardware] not in onnxruntime.get_available_providers():
+            return f"this onnxruntime has no {self.providers[hardware]}; run: {_INSTALL_GPU}"
+        return None if graphics_card() else "the system shows no NVIDIA graphics card and driver"
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
         """The ONNX file itself if it is in the target's format, or one in ``folder`` that is.
@@ -54,8 +76,10 @@ class OnnxRuntime:
             DeviceError: ONNX Runtime is not installed, or the target has more threads than this
                 machine has cores.
         """
-        check_usable(self.unavailable(), target)
-        return OnnxSession(executable, target.device.batch, target.device.threads)
+        check_usable(self, target)
+        device = target.device
+        provider = self.providers[device.hardware]
+        return OnnxSession(executable, device.batch, device.threads, provider=provider)
 
 
 def in_format(artifact: Path, wanted: str, batch: int, folder: Path) -> Path:
@@ -94,12 +118,20 @@ class OnnxSession:
         batch: Images a run that the file must allow.
         threads: Of one operator; operators run one after the other.
         profile: Beginning of the path of a file that kernels are timed into; nothing is if None.
+        provider: What executes the graph; the processor does what it cannot.
     """
 
-    def __init__(self, path: Path, batch: int, threads: int, profile: Path | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        batch: int,
+        threads: int,
+        profile: Path | None = None,
+        provider: str = _ON_CPU,
+    ) -> None:
         check_graph(path)
-        self._session = _open(path, threads, profile)
-        self._path, self._threads = path, threads
+        self._session = _open(path, threads, profile, provider)
+        self._path, self._threads, self._provider = path, threads, provider
         self._input, self._input_shape = _image_input(self._session, path, batch)
 
     @property
@@ -111,6 +143,7 @@ class OnnxSession:
     def settings(self) -> Mapping[str, str]:
         """Those settings that change latency."""
         return {
+            "provider": self._provider,
             "graph_optimization_level": "ORT_ENABLE_ALL",
             "execution_mode": "sequential",
             "intra_op_threads": str(self._threads),
@@ -141,7 +174,7 @@ class OnnxSession:
         return time.thread_time() if self._threads == 1 else time.process_time()
 
 
-def _open(path: Path, threads: int, profile: Path | None) -> Any:
+def _open(path: Path, threads: int, profile: Path | None, provider: str) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -155,12 +188,17 @@ def _open(path: Path, threads: int, profile: Path | None) -> Any:
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = os.fspath(profile)
+    providers = list(dict.fromkeys([provider, _ON_CPU]))
     try:
-        return onnxruntime.InferenceSession(
-            os.fspath(path), options, providers=["CPUExecutionProvider"]
-        )
+        session = onnxruntime.InferenceSession(os.fspath(path), options, providers=providers)
     except Exception as error:  # ONNX Runtime's own errors share no base but this
         raise refused(path, "ONNX Runtime", first_line(error)) from error
+    if session.get_providers()[0] != provider:  # it has gone on without, and only logged that
+        raise DeviceError(
+            f"{provider} could not be loaded; install the CUDA, cuDNN and TensorRT versions that "
+            f"onnxruntime {onnxruntime.__version__} was built for"
+        )
+    return session
 
 
 def _image_input(session: Any, path: Path, batch: int) -> tuple[str, tuple[int, ...]]:

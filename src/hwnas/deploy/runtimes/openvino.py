@@ -33,7 +33,7 @@ class OpenVINO:
     formats: tuple[str, ...] = FORMATS["openvino"]
     packages: tuple[str, ...] = ("openvino",)
 
-    def unavailable(self) -> str | None:
+    def unavailable(self, hardware: str = "cpu") -> str | None:
         """Why it cannot be used here and what to install, or None if it can."""
         return missing_package("openvino", "'hwnas[openvino]'")
 
@@ -54,7 +54,7 @@ class OpenVINO:
             ArtifactError: The file is missing, damaged or has other inputs.
             DeviceError: OpenVINO is not installed, or the target has too many threads.
         """
-        check_usable(self.unavailable(), target)
+        check_usable(self, target)
         return OpenVINOSession(executable, target)
 
 

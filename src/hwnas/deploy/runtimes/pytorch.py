@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,13 @@ from numpy.typing import NDArray
 from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
+from hwnas.deploy.runtimes.tracing import in_batches
 from hwnas.errors import ArtifactError
 
-__all__ = ["PyTorch", "PyTorchSession"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["PyTorch", "PyTorchSession", "with_threads"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class PyTorch:
     packages: tuple[str, ...] = ("torch",)
     channels_last: bool = False
 
-    def unavailable(self) -> str | None:
+    def unavailable(self, hardware: str = "cpu") -> str | None:
         """Why it cannot be used here and what to install, or None if it can."""
         return missing_package("torch", "torch")
 
@@ -49,40 +54,47 @@ class PyTorch:
             DeviceError: PyTorch is not installed, or the target has more threads than this machine
                 has cores.
         """
-        check_usable(self.unavailable(), target)
-        return PyTorchSession(executable, target.device.threads, self.channels_last)
-
-
-class PyTorchSession:
-    """An ONNX file as a PyTorch module.
-
-    Args:
-        path: The file.
-        threads: Of one operator; set anew at every run, since PyTorch has one number for all.
-        channels_last: Whether images are held as NHWC.
-    """
-
-    def __init__(self, path: Path, threads: int, channels_last: bool) -> None:
+        check_usable(self, target)
         import torch
 
         from hwnas.deploy.onnx_module import OnnxModule
 
-        self._module = OnnxModule.load(path).eval()
-        self._path, self._threads = path, threads
+        module = OnnxModule.load(executable).eval()
+        if self.channels_last:
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        threads, shape = target.device.threads, module.input_shape
+        return PyTorchSession(executable, module, shape, threads, "eager", self.channels_last)
+
+
+class PyTorchSession:
+    """A network that takes and gives PyTorch's tensors.
+
+    Args:
+        path: The file that it was made of.
+        network: The network; its batch is that of its inputs.
+        input_shape: Of the input, without the batch.
+        threads: Of one operator; set anew at every run, since PyTorch has one number for all.
+        mode: How PyTorch runs it.
+        channels_last: Whether images are held as NHWC.
+        batch: The only number of images that it takes, if there is one.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        network: Callable[[Tensor], Tensor],
+        input_shape: tuple[int, ...],
+        threads: int,
+        mode: str,
+        channels_last: bool = False,
+        batch: int | None = None,
+    ) -> None:
+        self._path, self._network, self._threads = path, network, threads
+        self._batch = batch
+        self.input_shape = input_shape
+        layout = "NHWC" if channels_last else "NCHW"
+        self.settings = {"mode": mode, "layout": layout, "intra_op_threads": str(threads)}
         self._channels_last = channels_last
-        if channels_last:
-            self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The input's sizes without the batch."""
-        return self._module.input_shape
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """Those settings that change latency."""
-        layout = "NHWC" if self._channels_last else "NCHW"
-        return {"mode": "eager", "layout": layout, "intra_op_threads": str(self._threads)}
 
     def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
         """The output (N, ...) of float32 inputs (N, *input_shape).
@@ -90,25 +102,38 @@ class PyTorchSession:
         Raises:
             ArtifactError: The file cannot compute them.
         """
+        return in_batches(self._run, batch, self._batch or len(batch))
+
+    def _run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
         import torch
 
-        before = torch.get_num_threads()
-        if before != self._threads:
-            torch.set_num_threads(self._threads)
         layout = torch.channels_last if self._channels_last else torch.contiguous_format
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), with_threads(self._threads):
                 images = torch.from_numpy(batch)
                 if images.dim() == 4:
                     images = images.contiguous(memory_format=layout)
-                outputs: NDArray[Any] = self._module(images).numpy()
+                outputs: NDArray[Any] = self._network(images).numpy()
         except Exception as error:  # each operator has its own ways to fail on what it is given
             raise ArtifactError(f"{self._path} cannot be run: {first_line(error)}") from error
-        finally:
-            if before != self._threads:
-                torch.set_num_threads(before)
         return outputs
 
     def cpu_clock(self) -> float:
         """Seconds; one thread is the caller's own, several are counted with the whole process."""
         return time.thread_time() if self._threads == 1 else time.process_time()
+
+
+@contextmanager
+def with_threads(count: int) -> Iterator[None]:
+    """PyTorch with so many threads for one operator."""
+    import torch
+
+    before = torch.get_num_threads()
+    if before == count:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

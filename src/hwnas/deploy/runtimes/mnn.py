@@ -1,0 +1,150 @@
+"""MNN, an engine for phones and small computers, on the processor of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.deploy.device import FORMATS, Target
+from hwnas.deploy.operators import refused
+from hwnas.deploy.runtimes.checks import check_usable, missing_package
+from hwnas.deploy.runtimes.onnx import in_format
+from hwnas.errors import ArtifactError
+
+__all__ = ["MNN", "MNNSession"]
+
+# Not by the command mnnconvert, which reports to its makers what it has converted.
+_CONVERT = "import sys, _tools; _tools.mnnconvert(sys.argv)"
+_CONVERT_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class MNN:
+    """MNN's CPU backend in single precision."""
+
+    name: str = "mnn"
+    formats: tuple[str, ...] = FORMATS["mnn"]
+    packages: tuple[str, ...] = ("mnn",)
+
+    def unavailable(self, hardware: str = "cpu") -> str | None:
+        """Why it cannot be used here and what to install, or None if it can."""
+        return missing_package("MNN", "'hwnas[mnn]'")
+
+    def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
+        """A file of MNN's own in ``folder``.
+
+        Raises:
+            ArtifactError: The file is missing, damaged or has operators that MNN does not know.
+        """
+        artifact = in_format(artifact, target.format, target.device.batch, folder)
+        converted = folder / f"{artifact.stem}.mnn"
+        command = [sys.executable, "-c", _CONVERT, "-f", "ONNX", "--bizCode", "hwnas"]
+        command += ["--modelFile", os.fspath(artifact), "--MNNModel", os.fspath(converted)]
+        try:  # in its own process, since the converter aborts on what it does not take
+            told = subprocess.run(
+                command, capture_output=True, text=True, timeout=_CONVERT_SECONDS, errors="replace"
+            ).stdout
+        except subprocess.TimeoutExpired:
+            told = f"nothing within {_CONVERT_SECONDS} s"
+        if not converted.is_file():
+            raise refused(artifact, "MNN", _complaint(told))
+        return converted
+
+    def load(self, executable: Path, target: Target) -> MNNSession:
+        """Load a file that `prepare` made.
+
+        Raises:
+            ArtifactError: The file is missing or damaged.
+            DeviceError: MNN is not installed, or the target has too many threads.
+        """
+        check_usable(self, target)
+        return MNNSession(executable, target.device.threads)
+
+
+def _complaint(told: str) -> str:
+    """The line in which the converter says what is wrong, less times and numbers of its lines."""
+    lines = [re.sub(r"^(\[.*?\]|[\s:=>\d])*", "", line) for line in told.splitlines()]
+    wrong = [each for each in lines if re.search("not support|fail|error", each, re.IGNORECASE)]
+    return [*wrong, *filter(None, reversed(lines)), "it says nothing"][0]
+
+
+class MNNSession:
+    """A file of MNN's, loaded.
+
+    Args:
+        path: The file.
+        threads: Of one operator.
+    """
+
+    def __init__(self, path: Path, threads: int) -> None:
+        self._path, self._threads = path, threads
+        # "high" is single precision; else MNN may compute in less where the processor can.
+        self._settings = {"backend": "CPU", "precision": "high", "numThread": threads}
+        try:
+            with _silence():
+                import MNN.expr
+                import MNN.nn
+
+                manager = MNN.nn.create_runtime_manager((self._settings,))
+                self._module = MNN.nn.load_module_from_file(
+                    os.fspath(path), [], [], runtime_manager=manager
+                )
+            [images] = self._module.get_info()["inputs"]
+        except (SystemError, RuntimeError, ValueError, KeyError) as error:
+            raise ArtifactError(f"{path} is not a whole file of MNN's") from error
+        self.input_shape = tuple(int(size) for size in images.shape[1:])
+        self._tensors = MNN.expr
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Those settings that change latency."""
+        return {name: str(value) for name, value in self._settings.items()}
+
+    def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
+        """The first output (N, ...) of float32 inputs (N, *input_shape).
+
+        Raises:
+            ArtifactError: The file cannot compute them.
+        """
+        tensors = self._tensors
+        layout, kind = tensors.data_format.NCHW, tensors.dtype.float
+        try:
+            images = tensors.const(np.ascontiguousarray(batch), list(batch.shape), layout, kind)
+            outputs = self._module.forward(images)
+            if outputs.data_format == tensors.data_format.NC4HW4:
+                outputs = tensors.convert(outputs, layout)
+            return np.array(outputs.read())
+        except (SystemError, RuntimeError, ValueError, TypeError) as error:
+            raise ArtifactError(
+                f"{self._path} cannot be run on inputs of shape {batch.shape}"
+            ) from error
+
+    def cpu_clock(self) -> float:
+        """Seconds; one thread is the caller's own, several are counted with the whole process."""
+        return time.thread_time() if self._threads == 1 else time.process_time()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Without what MNN writes to the process's standard output, where JSON may be expected."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        with tempfile.TemporaryFile() as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
