@@ -18,13 +18,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from experiments.command import run_command
 from experiments.deploy.load import Load
+from experiments.deploy.networks import packed, random_images
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
-from hwnas.deploy import Bundle, OutputMeaning, Preprocessing, export_onnx, write_bundle
+from hwnas.deploy import Bundle
 from hwnas.errors import RunError
 from hwnas.search_spaces import mobilenet
 
@@ -78,7 +78,7 @@ def work(arguments: argparse.Namespace) -> None:
 def time_rounds(arguments: argparse.Namespace, results: Results, rounds: Sequence[int]) -> None:
     bundle = heavy_bundle(arguments.work / f"heavy-{arguments.size}", arguments.size)
     images = arguments.work / "images.npy"
-    np.save(images, random_images(16, arguments.size))
+    np.save(images, random_images(16, (arguments.size, arguments.size, 3)))
     with served(bundle, arguments) as url:
         for number in rounds:
             bare = bare_loop(bundle, arguments)
@@ -118,35 +118,8 @@ def heavy_bundle(folder: Path, size: int) -> Bundle:
     """The largest network of the MobileNet space, untrained: what it says does not matter."""
     if folder.exists():
         return Bundle.load(folder)
-    torch.manual_seed(0)
     space = mobilenet((size, size, 3), CLASSES)
-    network = space.build(space.largest()).eval()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    preprocessing = Preprocessing(size, size, 3, (0.5,) * 3, (0.25,) * 3)
-    images = random_images(2, size)
-    exported = export_onnx(
-        network, preprocessing.input_shape, folder.parent / "heavy.onnx", preprocessing(images)
-    )
-    return write_bundle(
-        folder,
-        onnx=exported.path,
-        weights=network.state_dict(),
-        preprocessing=preprocessing,
-        outputs=OutputMeaning("class_scores", tuple(f"class {i}" for i in range(CLASSES))),
-        architecture=space.largest(),
-        space="mobilenet",
-        task="none: untrained",
-        metrics=[],
-        measurements=[],
-        predictions=[],
-        export=exported,
-        golden_images=images,
-        provenance={"seed": 0},
-    )
-
-
-def random_images(count: int, size: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (count, size, size, 3), np.uint8)
+    return packed(space, space.largest(), CLASSES, folder.parent, folder.name)[1]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,100 @@
+"""Untrained networks of all spaces, at the sizes at which they were published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from experiments.own_models.models import MODELS
+from hwnas.deploy import Bundle, Export, OutputMeaning, Preprocessing, export_onnx, write_bundle
+from hwnas.search_spaces import (
+    Architecture,
+    SearchSpace,
+    channels,
+    elastic,
+    hybrid,
+    mobilenet,
+    nasbench201,
+    resnet,
+    simplenet,
+    vit,
+)
+
+__all__ = ["SPACES", "packed", "random_images", "untrained"]
+
+_IMAGENET = (224, 224, 3), 1000
+_CIFAR = (32, 32, 3), 10
+SPACES: dict[str, Callable[[], SearchSpace]] = {
+    "channels": partial(channels, *_CIFAR, model="resnet20", ratios=(0.5, 0.75, 1)),
+    "elastic": lambda: elastic(MODELS["convnext"](*_CIFAR), torch.zeros(2, 3, 32, 32)),
+    "hybrid": partial(hybrid, *_IMAGENET),
+    "mobilenet": partial(mobilenet, *_IMAGENET),
+    "nasbench201": partial(nasbench201, *_CIFAR),
+    "resnet": partial(resnet, *_IMAGENET),
+    "simplenet": partial(simplenet, *_CIFAR),
+    "vit": partial(vit, *_IMAGENET),
+}
+
+
+def untrained(space: SearchSpace, architecture: Architecture, seed: int = 0) -> nn.Module:
+    """A network with random weights, whose normalisations do something, unlike new ones."""
+    torch.manual_seed(seed)
+    network = space.build(architecture)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean, std=0.2)
+            nn.init.uniform_(module.running_var, 0.5, 2.0)
+    return network.eval()
+
+
+def random_images(count: int, shape: tuple[int, int, int]) -> np.ndarray:
+    """uint8 (count, height, width, channels)."""
+    return np.random.default_rng(0).integers(0, 256, (count, *shape), np.uint8)
+
+
+def packed(
+    space: SearchSpace, architecture: Architecture, outputs: int, folder: Path, name: str
+) -> tuple[Export, Bundle]:
+    """An untrained network, exported and packed.
+
+    Args:
+        space: Where it is from.
+        architecture: Which one.
+        outputs: How many classes it tells apart.
+        folder: For the ONNX file and, in a folder of its own, the bundle.
+        name: Of both.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    network = untrained(space, architecture)
+    depth, *sides = space.input_shape(architecture)
+    preprocessing = Preprocessing(*sides, depth, (0.5,) * depth, (0.25,) * depth)
+    images = random_images(2, (*sides, depth))
+    made = export_onnx(
+        network,
+        preprocessing.input_shape,
+        folder / f"{name}.onnx",
+        preprocessing(images),
+        preprocessing,
+    )
+    bundle = write_bundle(
+        folder / name,
+        onnx=made.path,
+        weights=network.state_dict(),
+        preprocessing=preprocessing,
+        outputs=OutputMeaning("class_scores", tuple(f"class {i}" for i in range(outputs))),
+        architecture=architecture,
+        space=name,
+        task="none: untrained",
+        metrics=[],
+        measurements=[],
+        predictions=[],
+        export=made,
+        golden_images=images,
+        provenance={"seed": 0},
+    )
+    return made, bundle

@@ -1,0 +1,146 @@
+"""Does `hwnas measure` say the same again while other work keeps one of the cores busy?
+
+A few networks are measured again and again, each time by the command in a process of its own, and
+more networks several times in one session each. Beside them another process multiplies matrices on
+one core, for all of the time. What is recorded is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from scipy.stats import spearmanr
+
+from experiments.command import run_command
+from experiments.readme_table import across
+from experiments.record import Results, Row
+from experiments.timed_networks import exported
+from hwnas.deploy import Target, measure
+from hwnas.errors import RunError
+from hwnas.search.ranking import spread_over_macs
+from hwnas.search_spaces import mobilenet
+
+FOLDER = Path(__file__).parent
+COMPETITOR = """
+import os, sys
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.sched_setaffinity(0, {int(sys.argv[1])})
+import numpy as np
+a = np.random.default_rng(0).standard_normal((768, 768), dtype=np.float32)
+print("ready", flush=True)
+while True:
+    a @ a
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.deploy.repeatability", description=__doc__
+    )
+    parser.add_argument("--target", default="cpu-onnxruntime-fp32-b1-t1")
+    parser.add_argument("--size", type=int, default=128, help="height and width of the images")
+    parser.add_argument("--runs", type=int, default=20, help="of the command, for each network")
+    parser.add_argument("--repeated", type=int, default=3, help="networks that have these runs")
+    parser.add_argument("--ranked", type=int, default=16, help="networks that are ranked")
+    parser.add_argument("--rankings", type=int, default=5)
+    parser.add_argument("--core", type=int, default=0, help="that other work keeps busy")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for what is recorded")
+    parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "deploy"))
+    run_command(parser, work)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    config = {"experiment": "repeatability", "target": arguments.target, "size": arguments.size}
+    results = Results(arguments.out / "repeatability.jsonl", config)
+    space = mobilenet((arguments.size, arguments.size, 3), 100)
+    networks = spread_over_macs(space, arguments.ranked, 100)
+    models = list(exported(space, networks, arguments.work / "repeatability").values())
+    spread = range(0, len(models), max(1, len(models) // arguments.repeated))
+    repeated = [models[place] for place in spread][: arguments.repeated]
+    with competitor(arguments.core):
+        for number in range(arguments.runs):
+            for place, model in enumerate(repeated):
+                if results.find("latency", f"network {place}", number) is None:
+                    results.put([by_command(model, arguments.target, place, number)])
+            print(f"run {number}", flush=True)
+        for number in range(arguments.rankings):
+            if results.find("latency", "ranked 0", number) is None:
+                results.put(ranking(models, arguments.target, number))
+                print(f"ranking {number}", flush=True)
+    results.put(summary(results.rows))
+    print(across([row for row in results.rows if row.metric != "latency"]))
+
+
+@contextmanager
+def competitor(core: int) -> Iterator[None]:
+    """Other work, on one core for as long as this is open."""
+    command = [sys.executable, "-c", COMPETITOR, str(core)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            if process.stdout is None or process.stdout.readline() != "ready\n":
+                raise RunError("the work that shall compete did not start; see above")
+            yield
+            if process.poll() is not None:
+                raise RunError("the work that shall compete has ended before the measurements")
+        finally:
+            process.kill()
+
+
+def by_command(model: Path, target: str, place: int, number: int) -> Row:
+    """One run of `hwnas measure`."""
+    command = [sys.executable, "-m", "hwnas.cli", "measure", str(model), "--target", target]
+    done = subprocess.run([*command, "--json"], check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    return Row(
+        "latency", f"network {place}", number, found["cpu_ms"]["p50"], "ms", found["n"],
+        {"p20": found["cpu_ms"]["p20"], "p80": found["cpu_ms"]["p80"]},
+        {name: found[name] for name in ("contended", "anchor_ms")}
+        | {"wall_ms": found["wall_ms"]["p50"]},
+    )  # fmt: skip
+
+
+def ranking(models: Sequence[Path], target: str, number: int) -> list[Row]:
+    """All networks in one session."""
+    found = measure({str(model): model for model in models}, Target.parse(target))
+    return [
+        Row("latency", f"ranked {place}", number, each.cpu_ms.p50, "ms", each.n)
+        for place, each in enumerate(found.values())
+    ]
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """How far runs are from their median, and how alike the rankings are."""
+    runs: dict[str, list[float]] = {}
+    sessions: dict[int, list[float]] = {}
+    for row in rows:
+        if row.metric != "latency" or row.value is None:
+            continue
+        if row.subject.startswith("network "):
+            runs.setdefault(row.subject, []).append(row.value)
+        else:
+            sessions.setdefault(row.seed, []).append(row.value)
+    found = []
+    for subject, values in runs.items():
+        middle = median(values)
+        off = [abs(value / middle - 1) for value in values]
+        share = {"p50": median(off), "max": max(off)}
+        found.append(Row("largest_deviation", subject, 0, max(off), "fraction", len(off), share))
+    alike = [
+        float(spearmanr(*pair).statistic) for pair in itertools.combinations(sessions.values(), 2)
+    ]
+    if alike:
+        spread = {"min": min(alike), "max": max(alike)}
+        found.append(Row("spearman", "rankings", 0, median(alike), "rank", len(alike), spread))
+    return found
+
+
+if __name__ == "__main__":
+    main()

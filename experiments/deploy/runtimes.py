@@ -1,0 +1,102 @@
+"""Which runtime is the fastest on this processor, for networks of all spaces in single precision?
+
+Random networks, untrained, at the published sizes. All runtimes take turns on a network; those that
+compile need a minute or more for each. A network that is recorded is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from experiments.command import run_command
+from experiments.deploy.networks import SPACES, untrained
+from experiments.readme_table import across
+from experiments.record import Results, Row
+from hwnas.deploy import RUNTIMES, Device, Target, export_onnx, measure_together
+from hwnas.deploy.device import RUNS_ON
+from hwnas.deploy.timing import Subject
+
+FOLDER = Path(__file__).parent
+DEFAULT = "onnxruntime"
+"""What recipes name where nobody says otherwise, and so what all are compared with."""
+
+
+def usable() -> list[str]:
+    """Names of the runtimes that this machine has for its processor."""
+    here = [name for name in RUNTIMES if "cpu" in RUNS_ON[name]]
+    return [name for name in here if RUNTIMES[name].unavailable() is None]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.deploy.runtimes", description=__doc__
+    )
+    parser.add_argument("--spaces", nargs="+", choices=SPACES, default=list(SPACES))
+    parser.add_argument("--networks", type=int, default=2, help="random ones of each space")
+    parser.add_argument("--runtimes", nargs="+", help="all that can be used here if not given")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for what is recorded")
+    parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "deploy"))
+    run_command(parser, work)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    runtimes = arguments.runtimes or usable()
+    config = {"experiment": "runtimes", "runtimes": runtimes, "threads": arguments.threads}
+    results = Results(arguments.out / "runtimes.jsonl", config)
+    for name in arguments.spaces:
+        space, rng = SPACES[name](), random.Random(0)
+        for index in range(arguments.networks):
+            architecture = space.sample(rng)
+            subject = f"{name} {index}"
+            if any(row.subject.startswith(f"{subject} ") for row in results.rows):
+                continue
+            print(subject, flush=True)
+            with tempfile.TemporaryDirectory() as folder:
+                model = Path(folder, "network.onnx")
+                export_onnx(untrained(space, architecture), space.input_shape(architecture), model)
+                results.put(timed(subject, model, runtimes, arguments.threads))
+    results.put(summary(results.rows, runtimes))
+    print(across([row for row in results.rows if row.metric != "latency"]))
+
+
+def timed(subject: str, model: Path, runtimes: Sequence[str], threads: int) -> list[Row]:
+    """A network on all runtimes, which take turns."""
+    subjects = {
+        name: Subject(model, Target(Device("cpu", name, threads=threads))) for name in runtimes
+    }
+    return [
+        Row("latency", f"{subject} {name}", 0, found.latency_ms, "ms", found.n,
+            {"p20": found.headline.p20, "p80": found.headline.p80},
+            {"clock": found.clock, "contended": found.contended, "versions": dict(found.versions)})
+        for name, found in measure_together(subjects).items()
+    ]  # fmt: skip
+
+
+def summary(rows: Sequence[Row], runtimes: Sequence[str]) -> list[Row]:
+    """Of each runtime: its time over the default's in the geometric mean, and how often it wins."""
+    times: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row.metric == "latency" and row.value is not None:
+            network, _, runtime = row.subject.rpartition(" ")
+            times.setdefault(network, {})[runtime] = row.value
+    found = []
+    for name in runtimes:
+        ratios = [own[name] / own[DEFAULT] for own in times.values() if {name, DEFAULT} <= {*own}]
+        wins = [min(own, key=own.__getitem__) == name for own in times.values()]
+        if ratios:
+            mean, spread = math.exp(fmean(map(math.log, ratios))), (min(ratios), max(ratios))
+            ends = dict(zip(("min", "max"), spread, strict=True))
+            found.append(Row("ratio", f"{name} / {DEFAULT}", 0, mean, "ratio", len(ratios), ends))
+            found.append(Row("fastest", name, 0, fmean(wins), "fraction", len(wins)))
+    return found
+
+
+if __name__ == "__main__":
+    main()
