@@ -17,8 +17,10 @@ import pytest
 import torch
 from torch import nn
 
-from hwnas.deploy import export_onnx
+from hwnas.deploy import RUNTIMES, Target, export_onnx
+from hwnas.deploy.export import relative_error
 from hwnas.deploy.onnx_workload import read_workload
+from hwnas.deploy.runtimes import open_session
 from hwnas.search_spaces import SPACES as SHIPPED
 from hwnas.search_spaces import (
     Architecture,
@@ -119,6 +121,23 @@ def test_random_networks_of_every_space(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_many_random_networks_of_every_space(name: str, tmp_path: Path) -> None:
     _export_random(name, MANY, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_mnn_runs_networks_of_every_space(name: str, tmp_path: Path) -> None:
+    if reason := RUNTIMES["mnn"].unavailable():
+        pytest.skip(reason)
+    space = SPACES[name]()
+    architecture = space.sample(random.Random(1))
+    torch.manual_seed(0)
+    network = _unlike_new(space.build(architecture))
+    shape = space.input_shape(architecture)
+    path = export_onnx(network, shape, tmp_path / "network.onnx").path
+    images = torch.randn(3, *shape)
+    found = open_session(path, Target.parse("cpu-mnn-fp32-b1-t1")).run(images.numpy())
+    with torch.no_grad():
+        assert relative_error(found, network(images).numpy()) < 1e-3  # it sums in its own order
 
 
 def _chosen(*operators: str) -> Architecture:
