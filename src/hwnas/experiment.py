@@ -30,6 +30,7 @@ from hwnas.search.training import (
 from hwnas.search_spaces import SearchSpace
 from hwnas.stages.calibrate import calibrate, check_limits, fitted_predictor
 from hwnas.stages.cascade import Cascading, make_cascade
+from hwnas.stages.cascade_costs import Saved
 from hwnas.stages.finalists import finish
 from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.measurements import read_measurements
@@ -377,10 +378,11 @@ def cascade(
     out: str | Path,
     margin: float = 1.0,
     target: str | None = None,
+    saved: Saved = "latency",
 ) -> Cascading:
-    """Pack the two finalists of a run that together reach an accuracy at the lowest latency.
+    """Pack the two finalists of a run that together reach an accuracy at the lowest cost.
 
-    Nothing is written where a single finalist that reaches it is as fast.
+    Nothing is written where a single finalist that reaches it costs as little.
 
     Args:
         folder: A finished run.
@@ -388,6 +390,7 @@ def cascade(
         out: Folder to make.
         margin: By so many standard errors the accuracy has to be above the target.
         target: A target that the run was specialised for; the run's own if None.
+        saved: Expected latency or expected energy.
 
     Raises:
         ConfigError: The networks do not classify, or the target is not one image at a time on ONNX
@@ -401,7 +404,7 @@ def cascade(
     if out.exists():
         raise StorageError(f"{out} exists already; choose another --out")
     with imports_from(opened.recipe_folder), opened:
-        return make_cascade(Job.of(opened), goal, target_accuracy, margin, out)
+        return make_cascade(Job.of(opened), goal, target_accuracy, margin, out, saved)
 
 
 def space_of(path: str | Path) -> SearchSpace:

@@ -11,12 +11,14 @@ import pytest
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.cascade import Cascade
 from hwnas.deploy.checksums import render_sums, sha256
+from hwnas.deploy.energy import RaplCounter
 from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.stages import Goal, Job
 from hwnas.stages.cascade import make_cascade
 from hwnas.stages.finalists import read_bundles, score_of
 
 Command = Callable[..., Any]
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
 
 
 def by_accuracy(run: Path) -> list[Bundle]:
@@ -96,6 +98,36 @@ def test_where_it_saves_nothing_none_is_written(
     found = json.loads(hwnas("cascade", finished, *asked, "--json").out)
     assert (found["gains"], found["folder"], found["single"]["name"]) == (False, None, best)
     assert not (tmp_path / "two").exists()
+
+
+def test_energy_is_saved_where_somebody_knows_it(
+    hwnas: Command,
+    worthwhile: Path,
+    target_accuracy: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HWNAS_HOME", str(tmp_path / "home"))
+    asked = ("--target-accuracy", str(target_accuracy), "--margin", "0", "--save", "energy")
+    out = tmp_path / "two"
+    if not RaplCounter.find():
+        hwnas("cascade", worthwhile, *asked, "--out", out).refused(
+            "energy cannot be measured here", f"calibrate --target {TARGET} --from TABLE.csv"
+        )
+        table = tmp_path / "energies.csv"
+        bundles = by_accuracy(worthwhile)
+        lines = [f"{b.onnx_file},{b.measurements[0].latency_ms * 5}" for b in bundles]
+        table.write_text("\n".join(["network,energy_mj", *lines]))
+        assert hwnas("calibrate", "--target", TARGET, "--from", table).status == 0
+    found = json.loads(hwnas("cascade", worthwhile, *asked, "--out", out, "--json").out)
+    costs = found["costs"]
+    assert (costs["name"], costs["unit"]) == ("energy", "mJ")
+    assert set(costs["networks"]) == {each.description["id"] for each in by_accuracy(worthwhile)}
+    assert costs["decision"] > 0
+    if found["gains"]:
+        numbers = Cascade.load(out).description["numbers"]
+        [energy] = [n for n in numbers if (n["name"], n["of"]) == ("energy", "cascade")]
+        assert (energy["kind"], energy["unit"]) == ("modelled", "mJ")
 
 
 def test_an_accuracy_out_of_reach_names_the_best(job: Job, goal: Goal, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def rows_of(found: Cascading, case: str, seed: int) -> Iterator[Row]:
 
 
 def _rows_of(way: Way, subject: str, seed: int, timed: int) -> Iterator[Row]:
-    test, details = way.test, {"network": way.name, "modelled_ms": way.modelled_ms}
+    test, details = way.test, {"network": way.name, "modelled_ms": way.expected}
     spread = {"standard_error": test.standard_error}
     yield Row("test_accuracy", subject, seed, test.accuracy, "fraction", test.n, spread, details)
     yield Row("share_of_big", subject, seed, test.share, "fraction", test.n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,6 +11,12 @@ from hwnas.cli.app import Json, RunPath, app, out, print_json
 
 if TYPE_CHECKING:
     from hwnas.stages.cascade import Cascading, Way
+
+_SOURCES = {
+    ("latency", "measured"): "measured when the networks were made",
+    ("energy", "measured"): "measured now, by the hardware's own counter",
+    ("energy", "predicted"): "predicted from the profile of the target",
+}
 
 
 @app.command()
@@ -26,12 +32,16 @@ def cascade(
     target: Annotated[
         str | None, typer.Option(help="A target that the run was specialised for.")
     ] = None,
+    save: Annotated[
+        Literal["latency", "energy"],
+        typer.Option(help="What it shall take less of; energy where it is counted or known."),
+    ] = "latency",
     as_json: Json = False,
 ) -> None:
     """Pack a small and a big finalist: the big one answers where the small one is unsure."""
     from hwnas.experiment import cascade
 
-    found = cascade(run, target_accuracy, to, margin, target)
+    found = cascade(run, target_accuracy, to, margin, target, save)
     if as_json:
         print_json(found.to_json())
         return
@@ -41,12 +51,13 @@ def cascade(
 def _show(run: Path, found: Cascading) -> None:
     from hwnas.terminal import table_of
 
+    costs = found.costs
     columns = [
         "",
         "to the big one",
         "validation accuracy",
         "test accuracy",
-        "latency ms",
+        f"{costs.name} {costs.unit}",
         "mean ms",
     ]
     ways = {"cascade": found.cascade, "best single": found.single}
@@ -55,7 +66,7 @@ def _show(run: Path, found: Cascading) -> None:
     title = f"Accuracy {found.target_accuracy:g} on {found.target}"
     out.print(table_of(columns, rows, title))
     out.print(
-        "accuracies: evaluated, ± 95%; latency: measured when the networks were made, of the "
+        f"accuracies: evaluated, ± 95%; {costs.name}: {_SOURCES[costs.name, costs.kind]}, of the "
         "cascade modelled from these",
         style="dim",
         soft_wrap=True,
@@ -72,8 +83,8 @@ def _show(run: Path, found: Cascading) -> None:
         out.print(f"next: hwnas run {found.folder} image.png", soft_wrap=True, markup=False)
         return
     out.print(
-        "no cascade was written: at this accuracy none is expected to be faster than the best "
-        "single network",
+        "no cascade was written: at this accuracy none is expected to take less "
+        f"{costs.name} than the best single network",
         soft_wrap=True,
     )
     if found.single is not None:
@@ -88,4 +99,4 @@ def _row(name: str, way: Way) -> list[str]:
     tallies = (way.validation, way.test)
     accuracies = [metric_text(tally.accuracy, tally.standard_error) for tally in tallies]
     mean = "-" if way.measured_ms is None else f"{way.measured_ms.p50:.3g}"
-    return [f"{name}: {way.name}", share, *accuracies, f"{way.modelled_ms:.3g}", mean]
+    return [f"{name}: {way.name}", share, *accuracies, f"{way.expected:.3g}", mean]

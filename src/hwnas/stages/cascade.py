@@ -17,8 +17,9 @@ from hwnas.deploy.cascade_timing import Pass, cascade_pass, decision_ms, network
 from hwnas.deploy.catalogue import machine
 from hwnas.deploy.device import Target
 from hwnas.deploy.measurement import Quantiles
-from hwnas.errors import ConfigError, RunError
+from hwnas.errors import ConfigError
 from hwnas.search import Split
+from hwnas.stages.cascade_costs import Costs, Saved, costs_of, latencies_ms
 from hwnas.stages.finalists import read_bundles
 from hwnas.stages.job import Goal, Job
 
@@ -39,15 +40,15 @@ class Way:
         name: An id, or both.
         validation: How often it is right on the images that chose it.
         test: The same on images that chose nothing.
-        modelled_ms: Expected latency of an image: measured medians of the networks, each as often
-            as it is asked on validation images; of one network that was measured by itself.
+        expected: Cost of an image: those of the networks, each as often as it is asked on
+            validation images; of one network its own.
         measured_ms: Mean latency of an image, over passes through test images; None if not timed.
     """
 
     name: str
     validation: Tally
     test: Tally
-    modelled_ms: float
+    expected: float
     measured_ms: Quantiles | None = None
 
 
@@ -59,6 +60,7 @@ class Cascading:
         target: Where latencies hold.
         target_accuracy: What had to be reached on validation images.
         margin: By so many standard errors.
+        costs: Of all finalists, in what is to be saved.
         choice: The cheapest network and the cheapest pair that reach it.
         cascade: The pair; None if none reaches it.
         single: The best single network; None if none reaches it.
@@ -70,6 +72,7 @@ class Cascading:
     target: str
     target_accuracy: float
     margin: float
+    costs: Costs
     choice: Choice
     cascade: Way | None
     single: Way | None
@@ -84,9 +87,14 @@ class Cascading:
 
 
 def make_cascade(
-    job: Job, goal: Goal, target_accuracy: float, margin: float, out: Path
+    job: Job,
+    goal: Goal,
+    target_accuracy: float,
+    margin: float,
+    out: Path,
+    saved: Saved = "latency",
 ) -> Cascading:
-    """Choose two finalists, and pack them if that is faster than every single one.
+    """Choose two finalists, and pack them if that is cheaper than every single one.
 
     Args:
         job: Whose finalists they are.
@@ -94,33 +102,35 @@ def make_cascade(
         target_accuracy: To be reached on validation images.
         margin: By so many standard errors; see `choose`.
         out: Folder of the cascade.
+        saved: What is to be saved.
 
     Raises:
         ConfigError: The task is not to tell classes apart, or the target is not one image at a time
             on ONNX Runtime.
         InfeasibleError: Neither a network nor a pair reaches the accuracy.
         ArtifactError: A bundle is damaged.
+        EnergyUnavailable: Nobody knows the energy that is to be saved.
         RunError: A finalist was not measured.
     """
     target = _target(job, goal)
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
-    latencies = {name: _latency_ms(bundle, target) for name, bundle in bundles.items()}
     data = job.ingredients.data
     scores, labels = _scores(bundles, data.validation)
-    known = {name: Known(scores[name], latencies[name]) for name in bundles}
     one_row = next(iter(scores.values()))[:1]
-    overhead = decision_ms(one_row, "margin", target)
-    choice = choose(known, labels, target_accuracy, margin, overhead)
+    costs = costs_of(saved, bundles, target, decision_ms(one_row, "margin", target))
+    known = {name: Known(scores[name], costs.networks[name]) for name in bundles}
+    choice = choose(known, labels, target_accuracy, margin, costs.decision)
     tested, test_labels = _scores(bundles, data.test)
 
     def alone(name: str) -> Way:
         tallies = single_tally(scores[name], labels), single_tally(tested[name], test_labels)
-        return Way(name, *tallies, latencies[name])
+        return Way(name, *tallies, costs.networks[name])
 
     found = Cascading(
         target.name,
         target_accuracy,
         margin,
+        costs,
         choice,
         cascade=_cascade_way(choice.pair, tested, test_labels),
         single=None if choice.single is None else alone(choice.single.name),
@@ -156,16 +166,6 @@ def _target(job: Job, goal: Goal) -> Target:
     return target
 
 
-def _latency_ms(bundle: Bundle, target: Target) -> float:
-    for measurement in bundle.measurements:
-        if measurement.target == target.name:
-            return measurement.latency_ms
-    raise RunError(
-        f"{bundle.folder} was not measured on {target.name}; remove the folder and "
-        "`hwnas resume` the run"
-    )
-
-
 def _scores(
     bundles: Mapping[str, Bundle], split: Split
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.integer]]:
@@ -182,8 +182,9 @@ def _timed(
     job: Job, found: Cascading, pair: Pair, bundles: Mapping[str, Bundle], target: Target
 ) -> Cascading:
     """Time the cascade, its parts and the single network, taking turns on the same images."""
-    cost = max(pair.cost, found.single.modelled_ms if found.single else 0.0)
-    count = min(len(job.ingredients.data.test), max(_FEWEST, min(_MOST, int(_PASS_MS / cost))))
+    longest_ms = max(latencies_ms(bundles, target).values())
+    count = max(_FEWEST, min(_MOST, int(_PASS_MS / longest_ms)))
+    count = min(len(job.ingredients.data.test), count)
     images, _ = job.ingredients.data.test.take(np.arange(count))
     ways = {way.name: way for way in (found.single, *found.parts) if way is not None}
     passes: dict[str, Pass] = {n: network_pass(bundles[n], images, target) for n in ways}
@@ -250,13 +251,15 @@ def _numbers(found: Cascading) -> list[dict[str, Any]]:
                 error = (tally.share * (1 - tally.share) / tally.n) ** 0.5
                 share = _evaluated("share_of_big", tally.share, error, tally.n)
                 rows.append({**share, "of": of, "split": split})
-        where = {"name": "latency", "unit": "ms", "of": of, "target": found.target}
-        kind = "modelled" if of == "cascade" else "measured"
-        rows.append({**where, "value": way.modelled_ms, "kind": kind})
+        where, costs = {"of": of, "target": found.target}, found.costs
+        kind = "modelled" if of == "cascade" else costs.kind
+        about = {"name": costs.name, "unit": costs.unit, "kind": kind}
+        rows.append({**where, **about, "value": way.expected})
         if way.measured_ms is not None:
+            about = {"name": "mean_latency", "unit": "ms", "kind": "measured"}
             timed = {"p20": way.measured_ms.p20, "p80": way.measured_ms.p80}
-            mean = {"name": "mean_latency", "kind": "measured", "n": found.timed_images, **timed}
-            rows.append({**where, **mean, "value": way.measured_ms.p50, "split": "test"})
+            mean = {"n": found.timed_images, "value": way.measured_ms.p50, "split": "test"}
+            rows.append({**where, **about, **timed, **mean})
     return rows
 
 
