@@ -1,0 +1,54 @@
+"""All runtimes, and the way to have a network run in one of them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hwnas.deploy.device import FORMATS, Target
+from hwnas.deploy.runtime import Runtime, Session
+from hwnas.deploy.runtimes.checks import check_usable
+from hwnas.deploy.runtimes.compiled import AOTInductor, TorchCompile
+from hwnas.deploy.runtimes.executorch import ExecuTorch
+from hwnas.deploy.runtimes.litert import LiteRT
+from hwnas.deploy.runtimes.mnn import MNN
+from hwnas.deploy.runtimes.onnx import OnnxRuntime
+from hwnas.deploy.runtimes.openvino import OpenVINO
+from hwnas.deploy.runtimes.pytorch import PyTorch
+
+__all__ = ["RUNTIMES", "open_session"]
+
+_TENSORRT = {"cuda": "TensorrtExecutionProvider"}
+
+RUNTIMES: dict[str, Runtime] = {
+    runtime.name: runtime
+    for runtime in (
+        OnnxRuntime(),
+        OnnxRuntime("tensorrt", FORMATS["tensorrt"], providers=_TENSORRT),
+        OpenVINO(),
+        MNN(),
+        ExecuTorch(),
+        LiteRT(),
+        PyTorch(),
+        PyTorch("pytorch_nhwc", channels_last=True),
+        TorchCompile(),
+        AOTInductor(),
+    )
+}
+
+
+def open_session(model: Path, target: Target) -> Session:
+    """An ONNX file ready to run on a target of this machine.
+
+    Args:
+        model: The file.
+        target: Where to run it.
+
+    Raises:
+        ArtifactError: The file is damaged or not what the target can run.
+        DeviceError: The target cannot be used.
+    """
+    runtime = RUNTIMES[target.device.runtime]
+    check_usable(runtime, target)  # first, since to prepare a file can take minutes
+    with tempfile.TemporaryDirectory() as folder:
+        return runtime.load(runtime.prepare(model, target, Path(folder)), target)
