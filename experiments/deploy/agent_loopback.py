@@ -1,16 +1,19 @@
 """Does an agent on the same machine measure what the machine itself does, and does it lose a job?
 
-Networks of the MobileNet space are timed by this process and, in turn with it, through an agent on
-the same machine. Then many brief jobs are sent, while the agent is killed again and again at random
-moments. What is recorded is not done again.
+Networks of the MobileNet space are timed here and through an agent on the same machine in turn; an
+agent times in a new process, so this is done here, too. Then many brief jobs are sent, while the
+agent is killed again and again at random moments. What is recorded is not done again.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,10 +26,10 @@ from experiments.deploy.outside_agent import OutsideAgent
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from experiments.timed_networks import exported
-from hwnas.deploy import Measurement, Target, measure
+from hwnas.deploy import Measurement, Target
 from hwnas.deploy.agent.adding import add_device
 from hwnas.deploy.anchor import write_anchor
-from hwnas.errors import ConfigError
+from hwnas.errors import ConfigError, RunError
 from hwnas.search_spaces import mobilenet
 
 FOLDER = Path(__file__).parent
@@ -37,6 +40,14 @@ P50, RATIO, WORST = "p50_ms", "agent / here", "largest_difference"
 JOBS = "jobs while the agent is killed"
 CLASSES = 100
 PATIENCE_S = 120.0
+MEASURE = """
+import json, sys
+from pathlib import Path
+from hwnas.deploy import Target, measure
+models = {name: Path(path) for name, path in json.loads(sys.argv[1]).items()}
+found = measure(models, Target.parse(sys.argv[2]))
+print(json.dumps({name: each.to_json() for name, each in found.items()}))
+"""
 
 
 def main() -> None:
@@ -87,9 +98,20 @@ def time_rounds(arguments: argparse.Namespace, results: Results, rounds: Sequenc
     with added_agent():
         for number in rounds:
             sides = [HERE, THERE] if number % 2 == 0 else [THERE, HERE]
-            found = {side: measure(models, Target.parse(TARGETS[side])) for side in sides}
+            found = {side: measured(models, TARGETS[side]) for side in sides}
             results.put(rows_of_round(number, found))
             print(f"round {number}: {len(models)} networks here and through the agent", flush=True)
+
+
+def measured(models: Mapping[str, Path], target: str) -> dict[str, Measurement]:
+    """What networks take, asked for in a new process."""
+    paths = json.dumps({name: str(path) for name, path in models.items()})
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, paths, target], stdout=subprocess.PIPE, text=True
+    )
+    if done.returncode:
+        raise RunError(f"measuring on {target} ended with status {done.returncode}; see above")
+    return {name: Measurement.from_json(each) for name, each in json.loads(done.stdout).items()}
 
 
 def rows_of_round(number: int, found: Mapping[str, Mapping[str, Measurement]]) -> list[Row]:

@@ -22,6 +22,8 @@ __all__ = ["BRIEF", "Tally", "Watch", "jobs_under_kills"]
 
 BRIEF = TimingSettings(warmup=1, rounds=3, round_ms=0.5, max_seconds=0.05, retries=0)
 _GLANCE_S, _LATEST_S = 0.02, 1.0
+_LAST = 5
+"""Jobs at the end without a kill, which would come when all is done."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def _kill_in_between(
     rng: random.Random,
 ) -> int:
     """Kill an agent when so many jobs have ended, each time a random moment later; how often."""
-    moments = sorted(rng.sample(range(len(ended)), kills))
+    moments = sorted(rng.sample(range(max(kills, len(ended) - _LAST)), kills))
     for number, moment in enumerate(moments):
         while sum(future.done() for future in ended) < moment:
             time.sleep(_GLANCE_S)
