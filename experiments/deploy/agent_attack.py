@@ -1,9 +1,9 @@
 """What does an agent answer to those who mean harm, without the token and with it?
 
-An agent with small limits runs on this machine. It is sent requests without a signature, with one of
-another token, sent again or changed, malformed and oversized ones, files that are no models, models
-that never end or need all memory, and jobs that ask for too much. Each has to be refused in time,
-and in the end the agent must still do what it is there for.
+An agent with small limits runs on this machine. It is sent requests without a signature, with that
+of another token, sent again or changed, malformed and oversized ones, files that are no models,
+models that never end or need all memory, and jobs that ask for too much. Each has to be refused in
+time, and in the end the agent must still do what it is there for.
 """
 
 from __future__ import annotations

@@ -39,12 +39,14 @@ _MODEL, _JOB = f"/v1/models/{'0f' * 32}", f"/v1/jobs/{'0f' * 16}"
 PATHS = ("/", "/v1", "/v1/", "/v1/about", _MODEL, _JOB, f"{_JOB}?wait=20", "/health/", "//", "*")
 _TRICKS = (
     "/v1/../v1/about", "/v1/about/../../key", "/v1/./about", "//v1//about", "/v1/about%00",
-    "/v1%2fabout", "/v1/models/../../key", "/v1/models/..%2f..%2fkey", "/v1/models/%2e%2e/%2e%2e/key",
+    "/v1%2fabout", "/v1/models/../../key", "/v1/models/..%2f..%2fkey",
+    "/v1/models/%2e%2e/%2e%2e/key",
     "/v1/jobs/../../../etc/passwd", "/v1/jobs/%2e%2e%2f%2e%2e%2fkey", "/v1/jobs/..\\..\\key",
     "/v1/jobs/\x00", f"{_JOB}\x00.json", f"{_MODEL}/../key", "/v1/jobs/", "/v1/jobs/~root",
     "file:///etc/passwd", "https://[/v1/about", "https://[::1/v1/about", "https://x/v1/about",
     "/\xff\xfe", "/v1/jobs/$(id)", "/v1/jobs/-rf", f"{_JOB}?wait=nan", f"{_JOB}?wait=-1",
-    f"{_JOB}?wait=1e999", f"{_JOB}?" + "&=" * 1500, "/health/../v1/about", "/v1/about#/health", "/health?/v1/about",
+    f"{_JOB}?wait=1e999", f"{_JOB}?" + "&=" * 1500, "/health/../v1/about",
+    "/v1/about#/health", "/health?/v1/about",
 )  # fmt: skip
 _LENGTHS = ("-1", "0x10", "1e9", "9" * 30, "1, 2", "", " ", "+5", "²", "999999999999", "4294967296")
 _NUMBERS = (-1, 0, 2**63, 10**400, 1e308, -0.5, True, None, "5", [], {}, float("nan"), float("inf"))
