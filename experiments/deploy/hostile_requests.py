@@ -313,7 +313,7 @@ def _changed_job(rng: random.Random) -> bytes:
     elif rng.random() < 0.2:
         place[f"{name}x"] = 1
     else:
-        place[name] = rng.choice([*_NUMBERS, *words, [job["subjects"]] * 3])
+        place[name] = rng.choice([*_NUMBERS, *words, [[{"model": []}]]])
     return json.dumps(job).encode()
 
 

@@ -40,19 +40,19 @@ def test_the_load_test_records_its_answers_and_does_nothing_twice(tmp_path: Path
 
 @pytest.mark.slow
 def test_an_agent_on_loopback_is_compared_and_killed_once(tmp_path: Path) -> None:
-    options = ["--rounds", "2", "--networks", "1", "--size", "32", "--jobs", "4", "--kills", "1"]
+    options = ["--rounds", "1", "--networks", "1", "--size", "32", "--jobs", "4", "--kills", "1"]
     command = [sys.executable, "-m", "experiments.deploy.agent_loopback", *options]
     command += ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
     first, second = (
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2)
     )
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
-    for told in ("round 1: 1 networks here and through the agent", "killed 1 times"):
+    for told in ("round 0: 1 networks here and through the agent", "killed 1 times"):
         assert told in first.stdout
         assert told not in second.stdout
     rows = read_rows(tmp_path / "out" / "agent_loopback.jsonl")
     times = {(row.seed, row.subject.partition(" ")[2]) for row in rows if row.metric == "p50_ms"}
-    assert times == {(n, side) for n in (0, 1) for side in ("here", "through the agent")}
+    assert times == {(0, "here"), (0, "through the agent")}
     [ratio] = [row for row in rows if row.metric == "ratio"]
     [worst] = [row for row in rows if row.metric == "largest_difference"]
     assert worst.value == pytest.approx(abs(ratio.value - 1))
@@ -135,7 +135,7 @@ def test_a_hostile_request_is_a_function_of_its_number() -> None:
     from experiments.deploy.hostile_requests import Signer, signed, tampered, unsigned
 
     signer = Signer("0f" * 32, "0e" * 32, "challenge")
-    for seed in range(300):
+    for seed in range(1000):
         assert unsigned(seed) == unsigned(seed)
         for made in (signed, tampered):
             assert made(seed, signer) == made(seed, signer)
