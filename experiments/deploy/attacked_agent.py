@@ -22,6 +22,7 @@ from hwnas.deploy.agent.transport import HttpsTransport
 __all__ = ["CLOSED", "NO_AGENT", "NO_ANSWER", "Door", "Memory", "outcome_of_job", "watched"]
 
 CLOSED, NO_ANSWER, NO_AGENT = "closed", "no answer", "no agent"
+_ENDLESS = b" ..."
 _STATUS = re.compile(rb"HTTP/1\.1 ([0-9]{3}) ")
 _CHALLENGE = re.compile(rb"\r\n%s: ([^\r]*)\r\n" % CHALLENGE.encode())
 
@@ -56,6 +57,8 @@ class Door:
                 return CLOSED
         if found := _CHALLENGE.search(reply):
             self.challenge = found[1].decode()
+        if reply.endswith(_ENDLESS):
+            return f"{NO_ANSWER} to its end: {reply[:20]!r}"
         status = _STATUS.match(reply)
         if status is None and reply and encrypted:
             return f"{reply[:40]!r}"
@@ -75,7 +78,9 @@ class Door:
                 try:
                     more = connection.recv(2**16)
                 except TimeoutError:
-                    raise
+                    if not reply:
+                        raise
+                    return reply + _ENDLESS
                 except OSError:  # what came before may be an answer
                     return reply
                 if not more:
