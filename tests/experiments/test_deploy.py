@@ -41,7 +41,7 @@ def test_the_load_test_records_its_answers_and_does_nothing_twice(tmp_path: Path
 @pytest.mark.slow
 def test_an_agent_on_loopback_is_compared_and_killed_once(tmp_path: Path) -> None:
     options = ["--rounds", "1", "--networks", "1", "--size", "32", "--jobs", "4", "--kills", "1"]
-    command = [sys.executable, "-m", "experiments.deploy.agent_loopback", *options]
+    command = [sys.executable, "-m", "experiments.deploy.agent.loopback", *options]
     command += ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
     first, second = (
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2)
@@ -62,7 +62,7 @@ def test_an_agent_on_loopback_is_compared_and_killed_once(tmp_path: Path) -> Non
 
 
 def test_jobs_that_are_done_again_are_seen(tmp_path: Path) -> None:
-    from experiments.deploy.killed_agent import Watch
+    from experiments.deploy.agent.killed import Watch
 
     watch, folders = Watch(tmp_path), iter(range(100))
 
@@ -99,7 +99,7 @@ def test_jobs_that_are_done_again_are_seen(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_agent_that_is_attacked_refuses_all_of_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "experiments.deploy.agent_attack", "--count", "100"]
+    command = [sys.executable, "-m", "experiments.deploy.agent.attack", "--count", "100"]
     command += ["--seconds", "2", "--out", str(tmp_path / "report.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -113,8 +113,8 @@ def test_an_agent_that_is_attacked_refuses_all_of_it(tmp_path: Path) -> None:
 
 
 def test_the_attack_sees_what_is_no_refusal() -> None:
-    from experiments.deploy.agent_attack import judged
-    from experiments.deploy.hostile_requests import Attempt
+    from experiments.deploy.agent.attack import judged
+    from experiments.deploy.agent.hostile_requests import Attempt
 
     due, other = Attempt("a", b"x"), Attempt("b", b"x", due=False)
     for attempt, answer, has_token, wrong in (
@@ -132,7 +132,7 @@ def test_the_attack_sees_what_is_no_refusal() -> None:
 
 
 def test_a_hostile_request_is_a_function_of_its_number() -> None:
-    from experiments.deploy.hostile_requests import Signer, signed, tampered, unsigned
+    from experiments.deploy.agent.hostile_requests import Signer, signed, tampered, unsigned
 
     signer = Signer("0f" * 32, "0e" * 32, "challenge")
     for seed in range(1000):

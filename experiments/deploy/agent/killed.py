@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.deploy.outside_agent import OutsideAgent
+from experiments.deploy.agent.outside import OutsideAgent
 from hwnas.deploy import Measurement, Target, TimingSettings, measure
 from hwnas.errors import HwnasError
 

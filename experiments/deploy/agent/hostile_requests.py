@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.deploy.hostile_jobs import plain_job
+from experiments.deploy.agent.hostile_jobs import plain_job
 from hwnas.deploy.agent.signing import (
     CHALLENGE,
     DIGEST,

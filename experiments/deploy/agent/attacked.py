@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.deploy.outside_agent import OutsideAgent
+from experiments.deploy.agent.outside import OutsideAgent
 from hwnas.deploy.agent.signing import CHALLENGE, digest_of
 from hwnas.deploy.agent.transport import HttpsTransport
 

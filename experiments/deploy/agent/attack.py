@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from experiments.command import run_command
-from experiments.deploy.attacked_agent import (
+from experiments.deploy.agent.attacked import (
     CLOSED,
     Door,
     Memory,
     outcome_of_job,
     watched,
 )
-from experiments.deploy.hostile_jobs import hostile_jobs, plain_job
-from experiments.deploy.hostile_models import hostile_graphs, hostile_uploads
-from experiments.deploy.hostile_requests import (
+from experiments.deploy.agent.hostile_jobs import hostile_jobs, plain_job
+from experiments.deploy.agent.hostile_models import hostile_graphs, hostile_uploads
+from experiments.deploy.agent.hostile_requests import (
     Attempt,
     Signer,
     everywhere,
@@ -40,7 +40,7 @@ from experiments.deploy.hostile_requests import (
     tampered,
     unsigned,
 )
-from experiments.deploy.outside_agent import OutsideAgent
+from experiments.deploy.agent.outside import OutsideAgent
 from hwnas.atomic import write_text
 from hwnas.deploy import Target, TimingSettings, measure
 from hwnas.deploy.agent.added import AddedDevice
@@ -249,7 +249,7 @@ def _rounded(memory: Memory) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.deploy.agent_attack", description=__doc__
+        prog="python -m experiments.deploy.agent.attack", description=__doc__
     )
     parser.add_argument("--count", type=int, default=10_000, help="seeded requests at most")
     parser.add_argument("--minutes", type=float, default=20, help="time at most, but for jobs")

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from experiments.command import run_command
-from experiments.deploy.killed_agent import Tally, jobs_under_kills
-from experiments.deploy.outside_agent import OutsideAgent
+from experiments.deploy.agent.killed import Tally, jobs_under_kills
+from experiments.deploy.agent.outside import OutsideAgent
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from experiments.timed_networks import exported
@@ -52,7 +52,7 @@ print(json.dumps({name: each.to_json() for name, each in found.items()}))
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.deploy.agent_loopback", description=__doc__
+        prog="python -m experiments.deploy.agent.loopback", description=__doc__
     )
     parser.add_argument("--rounds", type=int, default=10, help="each here and through the agent")
     parser.add_argument("--networks", type=int, default=4)
