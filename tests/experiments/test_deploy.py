@@ -50,7 +50,7 @@ def test_an_agent_on_loopback_is_compared_and_killed_once(tmp_path: Path) -> Non
     for told in ("round 0: 1 networks here and through the agent", "killed 1 times"):
         assert told in first.stdout
         assert told not in second.stdout
-    rows = read_rows(tmp_path / "out" / "agent_loopback.jsonl")
+    rows = read_rows(tmp_path / "out" / "loopback.jsonl")
     times = {(row.seed, row.subject.partition(" ")[2]) for row in rows if row.metric == "p50_ms"}
     assert times == {(0, "here"), (0, "through the agent")}
     [ratio] = [row for row in rows if row.metric == "ratio"]

@@ -70,7 +70,7 @@ def work(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--kills is {arguments.kills}; expected 0 to --jobs {arguments.jobs}")
     names = ("networks", "size", "jobs", "kills", "clients")
     config = {"experiment": "agent_loopback", **{name: vars(arguments)[name] for name in names}}
-    results = Results(arguments.out / "agent_loopback.jsonl", config)
+    results = Results(arguments.out / "loopback.jsonl", config)
     recorded = {row.seed for row in results.rows if row.metric == P50}
     missing = [number for number in range(arguments.rounds) if number not in recorded]
     if missing:
