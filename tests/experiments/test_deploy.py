@@ -1,5 +1,6 @@
-"""The load test of `hwnas serve` at toy size, with its client and its server."""
+"""Experiments of what is done with networks, at toy size: serving them, and agents elsewhere."""
 
+import json
 import os
 import subprocess
 import sys
@@ -35,3 +36,107 @@ def test_the_load_test_records_its_answers_and_does_nothing_twice(tmp_path: Path
     second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert second.returncode == 0, second.stderr
     assert "round 0" not in second.stdout
+
+
+@pytest.mark.slow
+def test_an_agent_on_loopback_is_compared_and_killed_once(tmp_path: Path) -> None:
+    options = ["--rounds", "1", "--networks", "1", "--size", "32", "--jobs", "4", "--kills", "1"]
+    command = [sys.executable, "-m", "experiments.deploy.agent.loopback", *options]
+    command += ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+    first, second = (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2)
+    )
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    for told in ("round 0: 1 networks here and through the agent", "killed 1 times"):
+        assert told in first.stdout
+        assert told not in second.stdout
+    rows = read_rows(tmp_path / "out" / "loopback.jsonl")
+    times = {(row.seed, row.subject.partition(" ")[2]) for row in rows if row.metric == "p50_ms"}
+    assert times == {(0, "here"), (0, "through the agent")}
+    [ratio] = [row for row in rows if row.metric == "ratio"]
+    [worst] = [row for row in rows if row.metric == "largest_difference"]
+    assert worst.value == pytest.approx(abs(ratio.value - 1))
+    counts = {row.metric: row.value for row in rows if "killed" in row.subject}
+    assert (counts["answered"], counts["lost"], counts["doubled"]) == (4, 0, 0)
+    assert counts["begun"] <= 4 + counts["kills"] == 5
+
+
+def test_jobs_that_are_done_again_are_seen(tmp_path: Path) -> None:
+    from experiments.deploy.agent.killed import Watch
+
+    watch, folders = Watch(tmp_path), iter(range(100))
+
+    def write(place: str, job: str, **more: object) -> None:
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"job": {"subjects": {job: {}}}, **more}))
+        watch.glance()
+
+    def begin(job: str) -> None:
+        write(f"work/{next(folders)}/job.json", job)
+
+    for job in ("interrupted", "over", "answered", "twice"):
+        write(f"jobs/{job}.json", job, state=None)
+        begin(job)
+    watch.answered("answered")
+    write("jobs/over.json", "over", state={"state": "done"})
+    begin("twice")
+    assert watch.doubled() == ["twice was begun 2 times in one life of the agent"]
+    watch.life_ended()
+    begin("interrupted")
+    assert len(watch.doubled()) == 1, "what was interrupted is begun again"
+    begin("over")
+    begin("answered")
+    write("jobs/another.json", "over", state=None)
+    assert sorted(watch.doubled()) == [
+        "answered was begun again after its end",
+        "over was begun again after its end",
+        "over was queued as 2 jobs",
+        "twice was begun 2 times in one life of the agent",
+    ]
+    assert (watch.begun, watch.interrupted) == (8, 1)
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_attacked_refuses_all_of_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "experiments.deploy.agent.attack", "--count", "100"]
+    command += ["--seconds", "2", "--out", str(tmp_path / "report.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert found["wrong"] == []
+    assert found["answers"]["no token"] == {"401": found["answers"]["no token"]["401"]}
+    assert found["answers"]["endless loop"] == {"failed": 1}
+    assert set(found["in_the_end"].values()) == {"fine"}
+    memory = found["resident_mb"]
+    assert 0 < memory["before"] <= memory["most"]
+
+
+def test_the_attack_sees_what_is_no_refusal() -> None:
+    from experiments.deploy.agent.attack import judged
+    from experiments.deploy.agent.hostile_requests import Attempt
+
+    due, other = Attempt("a", b"x"), Attempt("b", b"x", due=False)
+    for attempt, answer, has_token, wrong in (
+        (due, "401", False, False),
+        (due, "404", False, True),  # it says what is there
+        (due, "404", True, False),
+        (due, "200", True, True),
+        (due, "500", True, True),
+        (due, "closed", True, True),
+        (other, "closed", False, False),
+        (other, "no answer", False, True),
+        (other, "no agent", True, True),
+    ):
+        assert judged(attempt, answer, has_token).wrong == wrong, (attempt, answer)
+
+
+def test_a_hostile_request_is_a_function_of_its_number() -> None:
+    from experiments.deploy.agent.hostile_requests import Signer, signed, tampered, unsigned
+
+    signer = Signer("0f" * 32, "0e" * 32, "challenge")
+    for seed in range(1000):
+        assert unsigned(seed) == unsigned(seed)
+        for made in (signed, tampered):
+            assert made(seed, signer) == made(seed, signer)
+    assert len({unsigned(seed).content for seed in range(300)}) > 100

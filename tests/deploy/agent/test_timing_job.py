@@ -75,6 +75,13 @@ def test_too_many_networks_and_too_long_names() -> None:
         TimingJob({"x" * 201: ASKED}, TimingSettings())
 
 
+def test_a_name_that_cannot_be_written_down() -> None:
+    with pytest.raises(ConfigError, match=r"a name is .*UTF-8"):
+        TimingJob.from_json(json.loads(json.dumps(JOB.to_json()).replace("one", r"\ud800")))
+    whole = json.loads(json.dumps(JOB.to_json()).replace("one", r"\ud83d\ude00"))
+    assert "😀" in TimingJob.from_json(whole).subjects
+
+
 @pytest.mark.parametrize(
     "text", [b"", b"[]", b'{"a": NaN}', b'{"a": 1e', b"[" * 100_000, b"\xff", b"9" * 10_000]
 )

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from hwnas.deploy.agent.job_queue import JobQueue
 from hwnas.deploy.agent.model_store import ModelStore
@@ -83,17 +83,17 @@ class Api:
 
     def answer(self, request: Request) -> Reply:
         """Answer a request; what is wrong with it is a reply, too."""
-        url = urlsplit(request.path)
+        path, _, query = request.path.partition("?")
         known: dict[tuple[str, str], Callable[[str], Reply]] = {
-            ("GET", "about"): lambda _: self._about(),
+            ("GET", "about"): lambda name: _NOTHING if name else self._about(),
             ("PUT", "models"): lambda name: self._take_in(name, request),
             ("PUT", "jobs"): lambda name: self._submit(name, request),
-            ("GET", "jobs"): lambda name: self._state(name, url.query),
+            ("GET", "jobs"): lambda name: self._state(name, query),
             ("DELETE", "jobs"): self._drop,
         }
-        kind, _, name = url.path.removeprefix(f"{PREFIX}/").partition("/")
+        kind, _, name = path.removeprefix(f"{PREFIX}/").partition("/")
         answer = known.get((request.method, kind))
-        if answer is None or not url.path.startswith(f"{PREFIX}/"):
+        if answer is None or not path.startswith(f"{PREFIX}/"):
             return _NOTHING
         try:
             return answer(name)

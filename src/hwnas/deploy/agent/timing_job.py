@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
@@ -16,6 +17,7 @@ from hwnas.errors import ArtifactError, ConfigError
 __all__ = ["Asked", "JobState", "TimingJob"]
 
 _MOST_SUBJECTS, _LONGEST_NAME = 512, 200
+_HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 _MOST = TimingSettings(
     warmup=1000, rounds=10_000, round_ms=1e4, max_seconds=600, max_wall_cpu_ratio=100, retries=10
 )
@@ -58,6 +60,8 @@ class TimingJob:
             raise ConfigError(
                 f"a job with {len(self.subjects)} networks; expected 1 to {_MOST_SUBJECTS}"
             )
+        if broken := next(filter(_HALF_A_CHARACTER.search, self.subjects), None):
+            raise ConfigError(f"a name is {broken[:80]!r}; expected text that UTF-8 can write")
         longest = max(map(len, self.subjects))
         if longest > _LONGEST_NAME:
             raise ConfigError(f"a name of {longest} letters; expected at most {_LONGEST_NAME}")

@@ -1,0 +1,206 @@
+"""Jobs of an agent that is killed again and again, and what its folder shows of them meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.deploy.agent.outside import OutsideAgent
+from hwnas.deploy import Measurement, Target, TimingSettings, measure
+from hwnas.errors import HwnasError
+
+__all__ = ["BRIEF", "Tally", "Watch", "jobs_under_kills"]
+
+BRIEF = TimingSettings(warmup=1, rounds=3, round_ms=0.5, max_seconds=0.05, retries=0)
+_GLANCE_S, _LATEST_S = 0.02, 1.0
+_LAST = 5
+"""Jobs at the end without a kill, which would come when all is done."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of the jobs.
+
+    Attributes:
+        answered: Jobs whose caller got a whole measurement.
+        lost: Of each other job, what its caller was told.
+        doubled: Of each job that was done, queued or delivered once more than it should be, how.
+        begun: How often a process began a job; those that the agent's end interrupted, too.
+        kills: How often the agent was killed.
+        interrupted: How many of the kills met a job under way.
+        seconds: From the first job to the last answer.
+    """
+
+    answered: int
+    lost: list[str]
+    doubled: list[str]
+    begun: int
+    kills: int
+    interrupted: int
+    seconds: float
+
+
+class Watch:
+    """Looks at an agent's folder all the time, from outside.
+
+    A job under way is a folder of ``work``, and lasts much longer than the time between two looks.
+    One that is to be done, or whose results are kept, is a file of ``jobs``.
+
+    Args:
+        folder: Of the agent.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock, self._closed = folder, threading.Lock(), threading.Event()
+        self._seen: set[Path] = set()
+        self._begun: list[tuple[str, int]] = []
+        self._ids: Counter[str] = Counter()
+        self._over: dict[str, int] = {}
+        self._life = self.interrupted = 0
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[Watch]:
+        """Look until the context ends."""
+        thread = threading.Thread(target=self._look)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._closed.set()
+            thread.join()
+
+    def answered(self, job: str) -> None:
+        """Note that a caller has the results of a job, so that it must not be begun any more."""
+        with self._lock:
+            self._over.setdefault(job, self._life)
+
+    def life_ended(self) -> None:
+        """Note what is on disk, while the agent is dead and nothing changes there."""
+        self.glance()
+        with self._lock:
+            for path in self._folder.glob("jobs/*.json"):
+                found = _read(path)
+                if found and found["state"] is not None:
+                    self._over.setdefault(_name(found), self._life)
+            self.interrupted += any(self._folder.glob("work/*/job.json"))
+            self._life += 1
+
+    def glance(self) -> None:
+        """Note the jobs that are new, and those that were begun."""
+        with self._lock:
+            for path in [*self._folder.glob("work/*/job.json"), *self._folder.glob("jobs/*.json")]:
+                if path in self._seen or not (found := _read(path)):
+                    continue
+                self._seen.add(path)
+                if path.parent.name == "jobs":
+                    self._ids[_name(found)] += 1
+                else:
+                    self._begun.append((_name(found), self._life))
+
+    @property
+    def begun(self) -> int:
+        """How often jobs were begun."""
+        return len(self._begun)
+
+    def doubled(self) -> list[str]:
+        """Jobs that were queued twice, or begun again though the agent had not died or had them."""
+        found = [f"{job} was queued as {n} jobs" for job, n in self._ids.items() if n > 1]
+        for (job, life), times in Counter(self._begun).items():
+            if times > 1:
+                found.append(f"{job} was begun {times} times in one life of the agent")
+            if life > self._over.get(job, life):
+                found.append(f"{job} was begun again after its end")
+        return found
+
+    def _look(self) -> None:
+        while not self._closed.wait(_GLANCE_S):
+            self.glance()
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A file with a job, unless it has just gone."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return found
+
+
+def _name(found: dict[str, Any]) -> str:
+    return str(next(iter(found["job"]["subjects"])))
+
+
+def jobs_under_kills(
+    agent: OutsideAgent, model: Path, target: Target, counts: tuple[int, int, int], seed: int = 0
+) -> Tally:
+    """Have brief jobs done by an agent that is killed at random moments in between.
+
+    Args:
+        agent: That runs, and is the device of the target.
+        model: ONNX file to be timed.
+        target: Of the agent.
+        counts: Jobs, kills, and clients that send a job at a time.
+        seed: Of the moments.
+    """
+    jobs, kills, clients = counts
+    began = time.monotonic()
+    with Watch(agent.folder).looking() as watch, ThreadPoolExecutor(clients) as pool:
+        ended = [pool.submit(_one_job, f"job {i}", model, target, watch) for i in range(jobs)]
+        killed = _kill_in_between(agent, watch, ended, kills, random.Random(seed))
+        wait(ended)
+        seconds = time.monotonic() - began
+    answers = [future.result() for future in ended]
+    whole = [each for each in answers if isinstance(each, Measurement)]
+    left = [f"{path.name} was left behind" for path in agent.folder.glob("jobs/*")]
+    twice = Counter((each.cpu_ms, each.wall_ms) for each in whole)  # no two are equal by chance
+    delivered = [f"a measurement was delivered {n} times" for n in twice.values() if n > 1]
+    return Tally(
+        len(whole),
+        [str(each) for each in answers if not isinstance(each, Measurement)],
+        [*watch.doubled(), *delivered, *left],
+        watch.begun,
+        killed,
+        watch.interrupted,
+        seconds,
+    )
+
+
+def _one_job(job: str, model: Path, target: Target, watch: Watch) -> Measurement | HwnasError:
+    try:
+        found = measure({job: model}, target, BRIEF)[job]
+    except HwnasError as error:
+        return error
+    finally:
+        watch.answered(job)
+    return found
+
+
+def _kill_in_between(
+    agent: OutsideAgent,
+    watch: Watch,
+    ended: list[Future[Measurement | HwnasError]],
+    kills: int,
+    rng: random.Random,
+) -> int:
+    """Kill an agent when so many jobs have ended, each time a random moment later; how often."""
+    moments = sorted(rng.sample(range(max(kills, len(ended) - _LAST)), kills))
+    for number, moment in enumerate(moments):
+        while sum(future.done() for future in ended) < moment:
+            time.sleep(_GLANCE_S)
+        time.sleep(rng.uniform(0, _LATEST_S))
+        if all(future.done() for future in ended):
+            return number
+        agent.kill()
+        watch.life_ended()
+        agent.start()
+        print(f"killed {number + 1} times, after {moment} of {len(ended)} jobs", flush=True)
+    return kills
