@@ -98,7 +98,7 @@ class HttpsTransport:
             connection.connect()
             self._check_certificate(_certificate_of(connection))
             # It may have answered before it read all.
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
                 connection.request(method, path, body, headers)
             reply = connection.getresponse()
             content = reply.read()
