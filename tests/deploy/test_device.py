@@ -52,3 +52,10 @@ def test_formats_are_those_of_the_runtimes() -> None:
     assert {name: runtime.formats for name, runtime in RUNTIMES.items()} == FORMATS
     assert set(RUNS_ON) == set(FORMATS)
     assert {hardware for places in RUNS_ON.values() for hardware in places} == set(HARDWARE)
+
+
+def test_a_runtime_on_this_machine() -> None:
+    assert Device.here("onnxruntime", 8, 2).name == "cpu-onnxruntime-b8-t2"
+    assert Device.here("tensorrt").hardware == "cuda"
+    with pytest.raises(ConfigError, match="unknown runtime 'nonesuch'; known: "):
+        Device.here("nonesuch")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hwnas.deploy.agreement import TOLERANCE
-from hwnas.deploy.device import RUNS_ON, Device, Target
+from hwnas.deploy.device import Device, Target
 
 __all__ = ["GOLDEN_OUTPUTS", "ROUNDED_TOLERANCE", "Artifact"]
 
@@ -39,8 +39,7 @@ class Artifact:
 
     def target(self, batch: int = 1, threads: int = 1) -> Target:
         """This machine, with the runtime and the format that the file ships for."""
-        hardware = RUNS_ON[self.runtime][0]
-        return Target(Device(hardware, self.runtime, batch, threads), self.number_format)
+        return Target(Device.here(self.runtime, batch, threads), self.number_format)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` is the inverse."""

@@ -71,6 +71,15 @@ class Device:
                 f"batch is {self.batch} and threads {self.threads}; both must be at least 1"
             )
 
+    @classmethod
+    def here(cls, runtime: str, batch: int = 1, threads: int = 1) -> Device:
+        """A runtime on the hardware of this machine that it is for first of all.
+
+        Raises:
+            ConfigError: The runtime is unknown, or a number is less than 1.
+        """
+        return cls(RUNS_ON.get(runtime, HARDWARE)[0], runtime, batch, threads)
+
     @property
     def is_here(self) -> bool:
         """Whether it is the machine that hwnas runs on."""

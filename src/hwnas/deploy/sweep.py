@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.agreement import TOLERANCE, relative_error
 from hwnas.deploy.answers import Answers, compare_answers
-from hwnas.deploy.device import FORMATS, RUNS_ON, Device, Target
+from hwnas.deploy.device import FORMATS, Device, Target
 from hwnas.deploy.io import OutputMeaning
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.number_format import number_format
@@ -316,7 +316,7 @@ def outputs_of(
     if target is None:
         target = Target(Device("cpu", "onnxruntime", len(first)), number_format(model))
     if not target.device.is_here:
-        here = RUNS_ON[target.device.runtime][0]
-        target = replace(target, device=replace(target.device, hardware=here, threads=1))
+        device = target.device
+        target = replace(target, device=Device.here(device.runtime, device.batch))
     session = open_session(model, target)
     return np.concatenate([session.run(batch) for batch in (first, *batches)])

@@ -271,6 +271,7 @@ def _measure_here(
         stopwatches = [stopwatch for _, stopwatch in started.values()]
         interleave([*anchors.values()], stopwatches, settings.retries, progress)
     now = conditions()
+    processors = {place: processor_of(place) for place in {t.device.hardware for t in targets}}
     time_now = datetime.now(UTC).isoformat(timespec="seconds")
     found = {}
     for name, (session, stopwatch) in started.items():
@@ -284,7 +285,7 @@ def _measure_here(
             n=stopwatch.wanted,
             contended=stopwatch.clean < stopwatch.wanted,
             anchor_ms=anchors[_one_image(target)].quantiles(clock).p50,
-            hardware=processor_of(target.device.hardware),
+            hardware=processors[target.device.hardware],
             versions=versions(RUNTIMES[target.device.runtime].packages),
             settings=session.settings,
             time=time_now,
