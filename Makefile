@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-slow check layout clean
+.PHONY: help venv quickstart test .test-of-parts .test-of-the-rest test-slow check layout clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -27,11 +27,19 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP) ## Search networks for this machine's CPU, on handwritten digits (4 minutes)
 	$(BIN)/hwnas search experiments/quickstart/recipe.toml
 
+# Two processes that share nothing, one for each core that the least of machines has.
 test: $(STAMP) ## Run the tests
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going .test-of-parts .test-of-the-rest
+
+PARTS := deploy experiments kernels predictors search_spaces
+QUICK := $(BIN)/python -m pytest -m "not slow and not gpu"
+.test-of-parts:
+	$(QUICK) $(PARTS:%=tests/%)
+.test-of-the-rest:
+	$(QUICK) $(PARTS:%=--ignore=tests/%)
 
 # Pytest's status 5 says that no test carries the marker, which is fine.
-test-slow: $(STAMP) ## Run the tests that take over ten seconds each
+test-slow: $(STAMP) ## Run the tests that take over five seconds each
 	$(BIN)/python -m pytest -m "slow and not gpu" || test $$? -eq 5
 
 check: $(STAMP) layout ## Check style, types and the direction of imports

@@ -14,13 +14,14 @@ from torch import nn
 
 from experiments.sides import Network
 from hwnas.atomic import write_json
+from hwnas.content import content_hash
 from hwnas.deploy import export_onnx
 from hwnas.search.cluster import map_tasks
 from hwnas.search.evaluate import Evaluation, recalibrate, score
 from hwnas.search.task import smoothed
 from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
 from hwnas.search_spaces.workload import trace
-from hwnas.stages.job import Ingredients, content_hash
+from hwnas.stages.job import Ingredients
 
 __all__ = ["Alone", "seconds_each", "train_alone", "weights_of"]
 

@@ -33,6 +33,7 @@ class Headline:
         experiment: Folder under ``experiments``.
         metric: Of the recorded row.
         subject: Of the recorded row.
+        file: What it is recorded in, in that folder.
         chosen: Whether it is one of the few in the main README; it is understood by itself then.
     """
 
@@ -41,6 +42,7 @@ class Headline:
     experiment: str
     metric: str
     subject: str
+    file: str = "results.jsonl"
     chosen: bool = False
 
 
@@ -50,11 +52,27 @@ def headlines() -> list[Headline]:
     return [Headline(**table) for table in tables["headline"]]
 
 
-def latest(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the configuration that was recorded last."""
-    dated = [(row.provenance.date, row.provenance.config) for row in rows if row.provenance]
-    config = max(dated)[1] if dated else None
-    return [row for row in rows if row.provenance and row.provenance.config == config]
+def latest(rows: Sequence[Row], by_case: bool = False) -> list[Row]:
+    """The rows of the configuration that was recorded last.
+
+    Args:
+        rows: Of an experiment.
+        by_case: Whether each case, the first word of a subject, has a configuration of its own.
+    """
+    cases: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.provenance:
+            cases.setdefault(row.subject.split()[0] if by_case else "", []).append(row)
+    found = []
+    for own in cases.values():
+        _, last = max((r.provenance.date, r.provenance.config) for r in own if r.provenance)
+        found += [row for row in own if row.provenance and row.provenance.config == last]
+    return found
+
+
+def recorded(folder: Path, file: str = "results.jsonl") -> list[Row]:
+    """What tables show of an experiment."""
+    return latest(read_rows(folder / file), folder.name in BY_CASE)
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -121,6 +139,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "evolution": crosstab,
     "gemm": crosstab,
     "hybrid_latency": crosstab,
+    "kernels": across,
     "latency_zoo": crosstab,
     "peak_memory": crosstab,
     "precropping": crosstab,
@@ -130,6 +149,8 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "spec_sheets": crosstab,
 }
 """Experiments whose table is not `markdown`."""
+BY_CASE = ("int8",)
+"""Experiments whose command is given for one case at a time."""
 
 
 def headline_table(lines_of: Sequence[Headline], above: str = "", folder: Path = FOLDER) -> str:
@@ -142,7 +163,7 @@ def headline_table(lines_of: Sequence[Headline], above: str = "", folder: Path =
     """
     lines = ["| question | wanted | found | recorded in |", "|---|---|---|---|"]
     for headline in lines_of:
-        rows = latest(read_rows(folder / headline.experiment / "results.jsonl"))
+        rows = recorded(folder / headline.experiment, headline.file)
         group = [r for r in rows if (r.metric, r.subject) == (headline.metric, headline.subject)]
         if not group:
             continue
@@ -215,7 +236,7 @@ def main() -> None:
     }
     for page in sorted(FOLDER.glob("*/**/README.md")):
         table = TABLES.get(page.parent.name, markdown)
-        pages[page] = table(latest(read_rows(page.with_name("results.jsonl"))))
+        pages[page] = table(recorded(page.parent))
     old = []
     for page, table in pages.items():
         text = page.read_text(encoding="utf-8") if page.exists() else ""

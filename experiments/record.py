@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hwnas.atomic import storage_errors, write_text
-from hwnas.deploy.catalogue import machine, versions
+from hwnas.atomic import locked, write_text
+from hwnas.content import content_hash
+from hwnas.deploy.catalogue import machine, processor_of, versions
 from hwnas.errors import RunError
-from hwnas.stages.job import content_hash
 
 __all__ = ["Provenance", "Results", "Row", "read_rows"]
 
 ROOT = Path(__file__).parents[1]
-_PACKAGES = ("numpy", "onnxruntime", "optuna", "ray", "scikit-learn", "torch")
+_PACKAGES = ("numpy", "onnxruntime", "optuna", "ray", "scikit-learn", "torch", "triton")
 
 
 @dataclass(frozen=True)
@@ -31,9 +29,10 @@ class Provenance:
 
     Attributes:
         config: Hash of everything that was set, beside the seed.
-        device: Processor and cores.
+        device: Processor and cores, and the graphics card if there is one.
         versions: Of hwnas and the libraries that matter, by name.
-        commit: Of the repository; ends in ``-dirty`` if the package was changed since.
+        commit: Of the repository; ends in ``-dirty`` if the package was changed since. Of a copy of
+            the tree it is what ``HWNAS_COMMIT`` says.
         date: When the row was recorded, ISO 8601.
     """
 
@@ -47,9 +46,10 @@ class Provenance:
     def now(cls, config: str) -> Provenance:
         """That of a row which is recorded here and now."""
         here = machine()
+        parts = (here["processor"], here["cores"], processor_of("cuda"))
         return cls(
             config,
-            f"{here['processor']}, {here['cores']}",
+            ", ".join(filter(None, parts)),
             versions(_PACKAGES),
             _commit(),
             datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -122,7 +122,7 @@ class Results:
         """
         provenance = Provenance.now(self.config)
         new = [Row(**{**vars(row), "provenance": provenance}) for row in rows]
-        with _locked(self.path.parent):
+        with locked(self.path.parent):
             kept = {(_config(row), row.key): row for row in (*read_rows(self.path), *new)}
             lines = [json.dumps(asdict(row), ensure_ascii=False) for row in kept.values()]
             write_text(self.path, "".join(f"{line}\n" for line in lines))
@@ -151,18 +151,6 @@ def _config(row: Row) -> str | None:
     return row.provenance.config if row.provenance else None
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
 @cache
 def _commit() -> str:
     def git(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -172,8 +160,8 @@ def _commit() -> str:
     try:
         found = git("rev-parse", "--short=12", "HEAD")
         if found.returncode:
-            return "unknown"
+            return os.environ.get("HWNAS_COMMIT", "unknown")
         changed = git("diff", "--quiet", "HEAD", "--", "src").returncode
     except OSError:  # git is not installed
-        return "unknown"
+        return os.environ.get("HWNAS_COMMIT", "unknown")
     return found.stdout.strip() + ("-dirty" if changed else "")

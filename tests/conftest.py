@@ -20,6 +20,24 @@ settings.register_profile(
 settings.load_profile("hwnas")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What hwnas keeps for a user is neither read nor written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HWNAS_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _as_many_threads() -> Iterator[None]:
+    """A test that gives PyTorch more threads would slow all that come after it."""
+    import torch
+
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def hwnas_data() -> Path:
     """The folder of real data sets that ``HWNAS_DATA`` names."""

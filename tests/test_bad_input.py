@@ -286,6 +286,7 @@ def test_an_export_to_where_nothing_can_be(hwnas: Command, finished: Path, tmp_p
     hwnas("export", finished, "--out", tmp_path / "file" / "a").refused("cannot write")
 
 
+@pytest.mark.slow
 def test_a_finished_run_whose_log_cannot_grow(
     hwnas_on_a_full_disk: Command, finished: Path
 ) -> None:

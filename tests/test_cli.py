@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from hwnas.cli import runs
+from hwnas.cli import app, runs
 from hwnas.deploy import Bundle
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
@@ -326,11 +327,17 @@ def test_a_wrong_command_is_one_line_with_its_help(
 @pytest.mark.parametrize("arguments", [[], ["bench"]])
 def test_without_a_command_there_is_help(hwnas: Command, arguments: list[str]) -> None:
     answer = hwnas(*arguments)
-    assert "Commands" in answer.out
+    assert "COMMAND [ARGS]" in answer.out
     assert answer.status == 2
     assert answer.err.splitlines() == [
         f"error: a command is missing; try `{' '.join(['hwnas', *arguments])} --help`"
     ]
+
+
+def test_the_help_begins_with_a_search_and_tells_of_every_command(hwnas: Command) -> None:
+    shown = re.findall(r"^│ ([a-z]+) ", hwnas("--help").out, re.MULTILINE)
+    assert shown[0] == "search"
+    assert sorted(shown) == sorted(typer.main.get_command(app).commands)
 
 
 def test_help_is_no_error(hwnas: Command) -> None:

@@ -39,6 +39,7 @@ def test_sweep_shows_all_variants_and_writes_the_chosen_one(
     assert {each["variant"] for each in found["contenders"]} == {"fp32", "fp16", "int8"}
 
 
+@pytest.mark.slow
 def test_check_ends_with_1_where_a_limit_is_passed(
     hwnas: Command, bundle: Bundle, tmp_path: Path
 ) -> None:

@@ -218,7 +218,7 @@ def test_commands_have_the_options_that_are_shown(page: Path) -> None:
 
 def test_readme_lists_every_command() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    leaves = {name for name in OPTIONS if name not in ("", "agent", "bench")}
+    leaves = {name for name in OPTIONS if name not in ("", "agent", "bench", "kernels")}
     missing = {name for name in leaves if f"| `hwnas {name}" not in text}
     assert not missing
 
@@ -226,7 +226,7 @@ def test_readme_lists_every_command() -> None:
 def test_readme_options_of_its_table_exist() -> None:
     """Options that stand alone, in the row of their command."""
     rows = re.findall(
-        r"^\| `hwnas ((?:agent|bench) [a-z]+|devices (?:add|remove)|[a-z]+)[^|]*\|(.*)\|$",
+        r"^\| `hwnas ((?:agent|bench|kernels) [a-z]+|devices (?:add|remove)|[a-z]+)[^|]*\|(.*)\|$",
         (ROOT / "README.md").read_text(encoding="utf-8"),
         re.MULTILINE,
     )

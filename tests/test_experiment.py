@@ -15,10 +15,11 @@ from safetensors.torch import load_file
 from hwnas import experiment
 from hwnas.deploy import Bundle
 from hwnas.errors import ConfigError, InfeasibleError, RunError, StorageError
-from hwnas.experiment import Experiment, Summary
+from hwnas.experiment import Experiment
 from hwnas.plugin import resolve
 from hwnas.progress import make_reporter
 from hwnas.stages.measurements import read_measurements
+from hwnas.stages.summary import Summary
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 OTHER_TARGET = "cpu-onnxruntime-fp32-b8-t1"
@@ -447,6 +448,7 @@ def test_training_each_network_alone_needs_no_supernet(quick_recipe: Path, tmp_p
         experiment.specialise(tmp_path / "run", [TARGET], QUIET)
 
 
+@pytest.mark.slow
 def test_networks_grow_and_finalists_go_on_from_there(quick_recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     growing = ['search.sampler="growth"', 'search.evaluator="grow"', "deploy.finetune_epochs=0"]

@@ -86,6 +86,7 @@ def test_rungs_are_shown(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> 
     assert 1 <= rung["promoted"] < 12
 
 
+@pytest.mark.slow
 def test_two_runs_share_a_study(hwnas: Command, quick_recipe: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     given = sets(f"search.storage={url}", "search.evaluator=train", "train.epochs=0.1")

@@ -99,6 +99,7 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 }
 
 
+@pytest.mark.slow
 def test_killed_in_the_search(quick_recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     child = start(quick_recipe, run)

@@ -11,10 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.command import run_command
-from experiments.deploy.networks import SPACES, untrained
+from experiments.deploy.networks import SPACES, exported_anew
 from experiments.readme_table import across
 from experiments.record import Results, Row
-from hwnas.deploy import Device, Target, export_onnx, measure_together
+from hwnas.deploy import Device, Target, measure_together
 from hwnas.deploy.quantize import random_batches
 from hwnas.deploy.sweep import Quality, Sweep, sweep
 from hwnas.deploy.timing import Subject
@@ -60,19 +58,8 @@ def work(arguments: argparse.Namespace) -> None:
         return
     config = {"experiment": "choices", "runtimes": arguments.runtimes}
     results = Results(arguments.out / "choices.jsonl", config)
-    for name in arguments.spaces:
-        space, rng = SPACES[name](), random.Random(0)
-        for index in range(arguments.networks):
-            architecture = space.sample(rng)
-            subject = f"{name} {index}"
-            if any(row.subject.startswith(f"{subject} ") for row in results.rows):
-                continue
-            print(subject, flush=True)
-            with tempfile.TemporaryDirectory() as folder:
-                model = Path(folder, "network.onnx")
-                shape = space.input_shape(architecture)
-                export_onnx(untrained(space, architecture), shape, model)
-                results.put(observed(subject, model, shape, arguments.runtimes, Path(folder)))
+    for subject, model, shape in exported_anew(arguments.spaces, arguments.networks, results):
+        results.put(observed(subject, model, shape, arguments.runtimes, model.parent))
     results.put(summary(results.rows, arguments.runtimes))
     print(across([row for row in results.rows if row.subject.startswith("chosen ")]))
 
@@ -153,7 +140,7 @@ def summary(rows: Sequence[Row], runtimes: Sequence[str]) -> list[Row]:
             ]
             if ratios:
                 mean = math.exp(fmean(map(math.log, ratios)))
-                spread = {"min": min(ratios), "max": max(ratios)}
+                spread = {"least": min(ratios), "most": max(ratios)}
                 found.append(Row("ratio", f"chosen{end}", 0, mean, "ratio", len(ratios), spread))
     return found
 

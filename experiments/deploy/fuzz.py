@@ -13,7 +13,6 @@ import os
 import resource
 import shutil
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -30,7 +29,7 @@ from torch import nn
 
 from experiments.command import run_command
 from experiments.deploy.mutations import mutate
-from hwnas.atomic import write_text
+from experiments.deploy.verdict import end_with
 from hwnas.deploy import (
     Bundle,
     OutputMeaning,
@@ -313,11 +312,8 @@ def work(arguments: argparse.Namespace) -> None:
                     f"{outcome.seed} {outcome.mutation}: {command} {ended} {outcome.told[command]}",
                     flush=True,
                 )
-    found = report(outcomes, time.monotonic() - began)
-    print(json.dumps(found, indent=2))
-    if arguments.out is not None:
-        write_text(arguments.out, json.dumps(found, indent=2) + "\n")
-    sys.exit(1 if found["wrong"] else 0)
+    asked = f"{arguments.count} cases from number {arguments.first} on"
+    end_with(report(outcomes, time.monotonic() - began), asked, arguments.out)
 
 
 if __name__ == "__main__":

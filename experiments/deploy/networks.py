@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 from experiments.own_models.models import MODELS
+from experiments.record import Results
 from hwnas.deploy import Bundle, Export, OutputMeaning, Preprocessing, export_onnx, write_bundle
 from hwnas.search_spaces import (
     Architecture,
@@ -25,7 +28,7 @@ from hwnas.search_spaces import (
     vit,
 )
 
-__all__ = ["SPACES", "packed", "random_images", "untrained"]
+__all__ = ["SPACES", "exported_anew", "packed", "random_images", "untrained"]
 
 _IMAGENET = (224, 224, 3), 1000
 _CIFAR = (32, 32, 3), 10
@@ -50,6 +53,29 @@ def untrained(space: SearchSpace, architecture: Architecture, seed: int = 0) -> 
             nn.init.normal_(module.running_mean, std=0.2)
             nn.init.uniform_(module.running_var, 0.5, 2.0)
     return network.eval()
+
+
+def exported_anew(
+    names: Sequence[str], count: int, results: Results
+) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
+    """Random networks of which nothing is recorded: their names, files and shapes of inputs.
+
+    Args:
+        names: Of spaces.
+        count: Networks of each.
+        results: Where subjects begin with what a network is called.
+    """
+    for name in names:
+        space, rng = SPACES[name](), random.Random(0)
+        for index, architecture in enumerate([space.sample(rng) for _ in range(count)]):
+            called = f"{name} {index}"
+            if any(row.subject.startswith(f"{called} ") for row in results.rows):
+                continue
+            print(called, flush=True)
+            with tempfile.TemporaryDirectory() as folder:
+                model, shape = Path(folder, "network.onnx"), space.input_shape(architecture)
+                export_onnx(untrained(space, architecture), shape, model)
+                yield called, model, shape
 
 
 def random_images(count: int, shape: tuple[int, int, int]) -> np.ndarray:

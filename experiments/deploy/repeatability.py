@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +25,7 @@ from experiments.command import run_command
 from experiments.readme_table import across
 from experiments.record import Results, Row
 from experiments.timed_networks import exported
-from hwnas.deploy import Target, measure
+from hwnas.deploy import Target, TimingSettings, measure
 from hwnas.errors import RunError
 from hwnas.search.ranking import spread_over_macs
 from hwnas.search_spaces import mobilenet
@@ -36,7 +38,7 @@ os.sched_setaffinity(0, {int(sys.argv[1])})
 import numpy as np
 a = np.random.default_rng(0).standard_normal((768, 768), dtype=np.float32)
 print("ready", flush=True)
-while True:
+while os.getppid() == int(sys.argv[2]):
     a @ a
 """
 
@@ -51,6 +53,12 @@ def main() -> None:
     parser.add_argument("--repeated", type=int, default=3, help="networks that have these runs")
     parser.add_argument("--ranked", type=int, default=16, help="networks that are ranked")
     parser.add_argument("--rankings", type=int, default=5)
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=60.0,
+        help="seconds in which a network may become as quick as it was",
+    )
     parser.add_argument("--core", type=int, default=0, help="that other work keeps busy")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for what is recorded")
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "deploy"))
@@ -58,7 +66,9 @@ def main() -> None:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    config = {"experiment": "repeatability", "target": arguments.target, "size": arguments.size}
+    names = ("target", "size", "patience")
+    config = {"experiment": "repeatability", **{name: vars(arguments)[name] for name in names}}
+    os.environ["HWNAS_HOME"] = str((arguments.work / "repeatability" / "home").absolute())
     results = Results(arguments.out / "repeatability.jsonl", config)
     space = mobilenet((arguments.size, arguments.size, 3), 100)
     networks = spread_over_macs(space, arguments.ranked, 100)
@@ -69,11 +79,11 @@ def work(arguments: argparse.Namespace) -> None:
         for number in range(arguments.runs):
             for place, model in enumerate(repeated):
                 if results.find("latency", f"network {place}", number) is None:
-                    results.put([by_command(model, arguments.target, place, number)])
+                    results.put([by_command(model, arguments, place, number)])
             print(f"run {number}", flush=True)
         for number in range(arguments.rankings):
             if results.find("latency", "ranked 0", number) is None:
-                results.put(ranking(models, arguments.target, number))
+                results.put(ranking(models, arguments, number))
                 print(f"ranking {number}", flush=True)
     results.put(summary(results.rows))
     print(across([row for row in results.rows if row.metric != "latency"]))
@@ -82,7 +92,7 @@ def work(arguments: argparse.Namespace) -> None:
 @contextmanager
 def competitor(core: int) -> Iterator[None]:
     """Other work, on one core for as long as this is open."""
-    command = [sys.executable, "-c", COMPETITOR, str(core)]
+    command = [sys.executable, "-c", COMPETITOR, str(core), str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             if process.stdout is None or process.stdout.readline() != "ready\n":
@@ -94,22 +104,27 @@ def competitor(core: int) -> Iterator[None]:
             process.kill()
 
 
-def by_command(model: Path, target: str, place: int, number: int) -> Row:
+def by_command(model: Path, arguments: argparse.Namespace, place: int, number: int) -> Row:
     """One run of `hwnas measure`."""
-    command = [sys.executable, "-m", "hwnas.cli", "measure", str(model), "--target", target]
-    done = subprocess.run([*command, "--json"], check=True, capture_output=True, text=True)
+    options = ["--target", arguments.target, "--patience", str(arguments.patience), "--json"]
+    command = [sys.executable, "-m", "hwnas.cli", "measure", str(model), *options]
+    began = time.perf_counter()
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    seconds = time.perf_counter() - began
     found = json.loads(done.stdout)
     return Row(
         "latency", f"network {place}", number, found["cpu_ms"]["p50"], "ms", found["n"],
         {"p20": found["cpu_ms"]["p20"], "p80": found["cpu_ms"]["p80"]},
         {name: found[name] for name in ("contended", "anchor_ms")}
-        | {"wall_ms": found["wall_ms"]["p50"]},
+        | {"wall_ms": found["wall_ms"]["p50"], "seconds": seconds},
     )  # fmt: skip
 
 
-def ranking(models: Sequence[Path], target: str, number: int) -> list[Row]:
+def ranking(models: Sequence[Path], arguments: argparse.Namespace, number: int) -> list[Row]:
     """All networks in one session."""
-    found = measure({str(model): model for model in models}, Target.parse(target))
+    settings = TimingSettings(patience_s=arguments.patience)
+    named, target = {str(model): model for model in models}, Target.parse(arguments.target)
+    found = measure(named, target, settings)
     return [
         Row("latency", f"ranked {place}", number, each.cpu_ms.p50, "ms", each.n)
         for place, each in enumerate(found.values())
@@ -124,21 +139,23 @@ def summary(rows: Sequence[Row]) -> list[Row]:
         if row.metric != "latency" or row.value is None:
             continue
         if row.subject.startswith("network "):
-            runs.setdefault(row.subject, []).append(row.value)
+            calm = [] if row.details["contended"] else [f"{row.subject}, calm by their own account"]
+            for subject in (row.subject, *calm):
+                runs.setdefault(subject, []).append(row.value)
         else:
             sessions.setdefault(row.seed, []).append(row.value)
     found = []
     for subject, values in runs.items():
         middle = median(values)
         off = [abs(value / middle - 1) for value in values]
-        share = {"p50": median(off), "max": max(off)}
+        share = {"p50": median(off), "most": max(off)}
         found.append(Row("largest_deviation", subject, 0, max(off), "fraction", len(off), share))
     alike = [
         float(spearmanr(*pair).statistic) for pair in itertools.combinations(sessions.values(), 2)
     ]
     if alike:
-        spread = {"min": min(alike), "max": max(alike)}
-        found.append(Row("spearman", "rankings", 0, median(alike), "rank", len(alike), spread))
+        spread = {"least": min(alike), "most": max(alike)}
+        found.append(Row("spearman", "rankings", 0, median(alike), "rho", len(alike), spread))
     return found
 
 

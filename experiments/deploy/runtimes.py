@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import random
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 from experiments.command import run_command
-from experiments.deploy.networks import SPACES, untrained
+from experiments.deploy.networks import SPACES, exported_anew
 from experiments.readme_table import across
 from experiments.record import Results, Row
-from hwnas.deploy import RUNTIMES, Device, Target, export_onnx, measure_together
+from hwnas.deploy import RUNTIMES, Device, Target, measure_together
 from hwnas.deploy.device import RUNS_ON
 from hwnas.deploy.timing import Subject
 
@@ -50,18 +48,8 @@ def work(arguments: argparse.Namespace) -> None:
     runtimes = arguments.runtimes or usable()
     config = {"experiment": "runtimes", "runtimes": runtimes, "threads": arguments.threads}
     results = Results(arguments.out / "runtimes.jsonl", config)
-    for name in arguments.spaces:
-        space, rng = SPACES[name](), random.Random(0)
-        for index in range(arguments.networks):
-            architecture = space.sample(rng)
-            subject = f"{name} {index}"
-            if any(row.subject.startswith(f"{subject} ") for row in results.rows):
-                continue
-            print(subject, flush=True)
-            with tempfile.TemporaryDirectory() as folder:
-                model = Path(folder, "network.onnx")
-                export_onnx(untrained(space, architecture), space.input_shape(architecture), model)
-                results.put(timed(subject, model, runtimes, arguments.threads))
+    for subject, model, _ in exported_anew(arguments.spaces, arguments.networks, results):
+        results.put(timed(subject, model, runtimes, arguments.threads))
     results.put(summary(results.rows, runtimes))
     print(across([row for row in results.rows if row.metric != "latency"]))
 
@@ -91,8 +79,8 @@ def summary(rows: Sequence[Row], runtimes: Sequence[str]) -> list[Row]:
         ratios = [own[name] / own[DEFAULT] for own in times.values() if {name, DEFAULT} <= {*own}]
         wins = [min(own, key=own.__getitem__) == name for own in times.values()]
         if ratios:
-            mean, spread = math.exp(fmean(map(math.log, ratios))), (min(ratios), max(ratios))
-            ends = dict(zip(("min", "max"), spread, strict=True))
+            mean = math.exp(fmean(map(math.log, ratios)))
+            ends = {"least": min(ratios), "most": max(ratios)}
             found.append(Row("ratio", f"{name} / {DEFAULT}", 0, mean, "ratio", len(ratios), ends))
             found.append(Row("fastest", name, 0, fmean(wins), "fraction", len(wins)))
     return found

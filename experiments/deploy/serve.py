@@ -108,7 +108,7 @@ def summary(recorded: Sequence[Row]) -> list[Row]:
     return [
         Row(
             metric, f"{subject}, median", 0, float(np.median(values)), unit, len(values),
-            {"min": min(values), "max": max(values)},
+            {"least": min(values), "most": max(values)},
         )
         for (metric, subject, unit), values in groups.items()
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -14,14 +15,16 @@ from torch import Tensor, nn
 from experiments.once_for_all.rival import settings_of
 from experiments.once_for_all.steps import Batch, make_all_blocks, optimiser
 from experiments.record import Results, Row
-from hwnas.deploy.timing import Stopwatch, TimingSettings, interleave
+from hwnas.deploy.stopwatch import Stopwatch, TimingSettings, interleave
 from hwnas.search_spaces import Architecture, MobileNetSpace
 
 __all__ = ["activations", "step_ratios"]
 
 _NETWORKS, _REPEATS = 500, 10
 _CLOCKS: tuple[Literal["cpu"], Literal["wall"]] = ("cpu", "wall")
-_TIMING = TimingSettings(warmup=2, rounds=10, round_ms=100.0, max_seconds=20.0)
+_TIMING = TimingSettings(
+    warmup=2, rounds=10, round_ms=100.0, max_seconds=20.0, max_slowdown=math.inf
+)
 
 
 def activations(space: MobileNetSpace, theirs: Any, seed: int) -> list[Row]:

@@ -23,6 +23,7 @@ from experiments.precropping.sparse import densities, density, make_sparse
 from experiments.readme_table import crosstab
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
+from hwnas.content import content_hash
 from hwnas.deploy import Target, TimingSettings, export_onnx, measure
 from hwnas.errors import ConfigError
 from hwnas.search.cluster import map_tasks
@@ -30,7 +31,7 @@ from hwnas.search.evaluate import Evaluation, score
 from hwnas.search.ranking import spread_over_macs
 from hwnas.search.training import NetworkStep, fit
 from hwnas.search_spaces import Architecture
-from hwnas.stages.job import Ingredients, content_hash
+from hwnas.stages.job import Ingredients
 
 ACCURACY, LATENCY = "test_accuracy", "latency"
 CROPPED, SPARSE, DENSE = "cropped", "sparse", "dense"

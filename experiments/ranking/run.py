@@ -22,6 +22,7 @@ from experiments.ranking.methods import METHODS, RIVAL
 from experiments.readme_table import across
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
+from hwnas.content import content_hash
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.search import Fidelity, SupernetEvaluator, SupernetTraining, train_supernet
@@ -30,7 +31,7 @@ from hwnas.search.evaluate import Evaluation, recalibrate, score
 from hwnas.search.ranking import spread_over_macs
 from hwnas.search.training import NetworkStep, fit, load_weights
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
-from hwnas.stages.job import Ingredients, content_hash
+from hwnas.stages.job import Ingredients
 
 ALONE = "alone"
 _DIVISION_SEED = 0  # all trainings see the same images, whatever their seed

@@ -7,6 +7,7 @@ slices of its shared weights, the extracted network on weights of its own.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from torch import nn
 
 from experiments.record import Row
 from experiments.setting import Setting, main
-from hwnas.deploy.timing import Stopwatch, TimingSettings, interleave
+from hwnas.deploy.stopwatch import Stopwatch, TimingSettings, interleave
 from hwnas.search.training import Moment, NetworkStep, TrainConfig
 from hwnas.search_spaces import Architecture, SearchSpace, Supernet
 from hwnas.stages.job import Ingredients
@@ -37,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def work(arguments: argparse.Namespace) -> None:
     config = {"rounds": arguments.rounds, "batch": arguments.batch, "networks": arguments.networks}
     setting = Setting(arguments, config)
-    settings = TimingSettings(3, arguments.rounds, _ROUND_MS, 30.0)
+    settings = TimingSettings(3, arguments.rounds, _ROUND_MS, 30.0, max_slowdown=math.inf)
     for seed in setting.seeds:
         ingredients = setting.ingredients(seed)
         for threads in arguments.threads:

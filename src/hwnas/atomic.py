@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 
 from hwnas.errors import StorageError
 
-__all__ = ["replacing", "replacing_folder", "storage_errors", "write_json", "write_text"]
+__all__ = ["locked", "replacing", "replacing_folder", "storage_errors", "write_json", "write_text"]
 
 
 @contextlib.contextmanager
@@ -34,6 +35,23 @@ def _reason(error: OSError) -> str:
         _, _, why = error.args[0][0]
         return str(why).split(": ")[0]
     return error.strerror or str(error)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes that ask for the same folder waiting; it is made if it is not there.
+
+    Raises:
+        StorageError: The folder cannot be made or opened.
+    """
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@
     ├── ConfigError      (ValueError)    a recipe, an option or a name is wrong
     ├── DataError        (ValueError)    images or labels are missing, damaged or of the wrong shape
     ├── ArtifactError    (ValueError)    an ONNX file, a bundle or a checkpoint is damaged
+    │   ├── KernelError                  an operator does not take its inputs, or a kernel is wrong
     │   └── UnsupportedOperator          a runtime cannot run some part of a network
     ├── InfeasibleError  (ValueError)    no candidate keeps the limits
     ├── DeviceError      (RuntimeError)  a target cannot be used on this machine, or memory ran out
@@ -33,6 +34,7 @@ __all__ = [
     "EnergyUnavailable",
     "HwnasError",
     "InfeasibleError",
+    "KernelError",
     "RunError",
     "StorageError",
     "UnsupportedOperator",
@@ -54,6 +56,10 @@ class DataError(HwnasError, ValueError):
 
 class ArtifactError(HwnasError, ValueError):
     """An ONNX file, a bundle or a checkpoint is damaged."""
+
+
+class KernelError(ArtifactError):
+    """An operator does not take its inputs, or a kernel gives wrong results."""
 
 
 class UnsupportedOperator(ArtifactError):

@@ -27,6 +27,9 @@ __all__ = [
     "table_of",
 ]
 
+_NOTES = ("kernels", "in PyTorch", "note")
+"""Settings of a runtime that people want to read with a measurement."""
+
 
 def table_of(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
@@ -98,11 +101,14 @@ def print_measurement(console: Console, name: str, measurement: Measurement) -> 
         f"{LATENCY} {measurement.latency_ms:.4g} (p50 of {measurement.clock} time); "
         f"{measurement.hardware}"
     )
+    for name in _NOTES:
+        if name in measurement.settings:
+            console.print(f"{name}: {measurement.settings[name]}", soft_wrap=True, markup=False)
     if measurement.conditions:
         told = ", ".join(f"{name} {value}" for name, value in measurement.conditions.items())
         console.print(told, soft_wrap=True, markup=False)
     if measurement.contended:
-        console.print("disturbed by other work on this machine: close it and measure again")
+        console.print("disturbed by other work: close it and measure again, with more --patience")
 
 
 def print_fingerprint(console: Console, found: Fingerprint) -> None:

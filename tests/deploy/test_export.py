@@ -62,6 +62,21 @@ def test_the_module_is_left_as_it_was(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert capfd.readouterr() == ("", "")
 
 
+class ChannelNorm(nn.LayerNorm):
+    """Normalises the channels of each pixel of (N, C, H, W), which then lie last in memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def test_pooling_of_what_has_its_channels_last_is_a_mean(tmp_path: Path) -> None:
+    layers = ChannelNorm(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    export_onnx(nn.Sequential(*layers), (4, 6, 6), tmp_path / "network.onnx")
+    found = operators(tmp_path / "network.onnx")
+    assert found["ReduceMean"] == 1
+    assert not {"Gather", "Range"} & found.keys()
+
+
 class PreActivation(nn.Module):
     """Normalisation before the convolution, and an order that the children's does not tell."""
 

@@ -33,6 +33,7 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 GENEROUS = Budget(ONE, dict.fromkeys(COSTS, 1e12), {"p50_ms": 0.3, "p95_ms": 0.1})
 
 
+@pytest.mark.slow
 def test_a_larger_network_fails_in_all_costs(exported: Export, larger: Path) -> None:
     worse = gate(larger, GENEROUS, exported.path, settings=QUICK)
     assert [verdict.name for verdict in worse] == list(COSTS)

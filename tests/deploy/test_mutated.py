@@ -42,6 +42,16 @@ def test_every_damaged_bundle_is_fine_or_refused_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("case", [771, 1169])
+def test_what_damaged_files_say_of_themselves_is_cut(
+    fuzz: Any, sources: list[Path], tmp_path: Path, case: int
+) -> None:
+    """An array in an archive, and a kind of outputs, have names of thousands of letters."""
+    outcome = fuzz.attack(sources[case % len(sources)], case, tmp_path / "case")
+    assert outcome.commands["verify"] == fuzz.REFUSED
+    assert not outcome.wrong
+
+
 def crash() -> None:
     import os
 

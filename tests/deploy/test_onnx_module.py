@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from hwnas.deploy import export_onnx
-from hwnas.deploy.onnx_module import OPERATORS, OnnxModule
+from hwnas.deploy.onnx_module import OnnxModule
+from hwnas.deploy.onnx_operators import OPERATORS
 from hwnas.errors import UnsupportedOperator
 
 
@@ -142,6 +143,18 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray], dict[str, object]]] = {
     "gather": ("Gather", {"i": ints(2, 0)}, {"axis": 1}),
     "transpose": ("Transpose", {}, {"perm": [0, 2, 3, 1]}),
     "unsqueeze": ("Unsqueeze", {"a": ints(1)}, {}),
+    "transposed convolution": (
+        "ConvTranspose",
+        {"w": floats(4, 3, 3, 3), "b": floats(3)},
+        {"strides": [2, 2], "pads": [1, 1, 0, 1], "output_padding": [0, 1]},
+    ),
+    "grouped transposed convolution": ("ConvTranspose", {"w": floats(4, 1, 2, 2)}, {"group": 2}),
+    "normalisation of instances": (
+        "InstanceNormalization",
+        {"s": floats(4), "b": floats(4)},
+        {"epsilon": 0.1},
+    ),
+    "expand": ("Expand", {"s": ints(2, 1, 6, 1)}, {}),
     "power": ("Pow", {"p": np.float32(2)}, {}),
 }
 

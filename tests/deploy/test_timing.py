@@ -1,13 +1,15 @@
 """Timing, on clocks that the test turns itself and on the real ones."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hwnas.deploy import Export, Target, TimingSettings, measure
 from hwnas.deploy.anchor import write_anchor
-from hwnas.deploy.timing import Stopwatch, Subject, interleave, measure_together
+from hwnas.deploy.stopwatch import Stopwatch, interleave
+from hwnas.deploy.timing import Subject, measure_together
 from hwnas.errors import ArtifactError, ConfigError, DeviceError
 
 ONE = Target.parse("cpu-onnxruntime-fp32-b1-t1")
@@ -15,20 +17,34 @@ SETTINGS = TimingSettings(warmup=1, rounds=10, round_ms=4.0, retries=2)
 
 
 class Machine:
-    """A processor with clocks of its own, whose wall clock other work can run ahead."""
+    """A processor with clocks of its own, whose wall clock other work can run ahead.
 
-    def __init__(self, slowdown: Callable[[int], float]) -> None:
+    Neighbours whom it does not see make both clocks run ahead.
+    """
+
+    def __init__(
+        self, slowdown: Callable[[int], float], neighbours: Callable[[int], float] = lambda _: 1.0
+    ) -> None:
         self.cpu = self.wall = 0.0
         self.runs = 0
-        self._slowdown = slowdown
+        self._slowdown, self._neighbours = slowdown, neighbours
 
-    def stopwatch(self, ms: float, threads: int = 1, parallel: float = 1.0) -> Stopwatch:
+    def stopwatch(
+        self,
+        ms: float,
+        threads: int = 1,
+        parallel: float = 1.0,
+        anchor: Stopwatch | None = None,
+        usual_ms: float | None = None,
+    ) -> Stopwatch:
         def run() -> None:
-            self.cpu += ms / 1e3
-            self.wall += ms / 1e3 / parallel * self._slowdown(self.runs)
+            seconds = ms / 1e3 * self._neighbours(self.runs)
+            self.cpu += seconds
+            self.wall += seconds / parallel * self._slowdown(self.runs)
             self.runs += 1
 
-        return Stopwatch(run, SETTINGS, lambda: self.cpu, lambda: self.wall, threads == 1)
+        clocks = (lambda: self.cpu, lambda: self.wall)
+        return Stopwatch(run, SETTINGS, *clocks, threads == 1, anchor, usual_ms)
 
 
 def test_a_quiet_machine_needs_the_wanted_rounds_only() -> None:
@@ -50,6 +66,49 @@ def test_disturbed_rounds_are_repeated() -> None:
     interleave([anchor], [network], SETTINGS.retries)
     assert network.clean == network.wanted
     assert network.quantiles("wall").p80 == pytest.approx(2.0)
+
+
+def test_rounds_beside_slow_ones_are_repeated() -> None:
+    machine = Machine(lambda _: 1.0, neighbours=lambda run: 1.4 if 20 <= run < 60 else 1.0)
+    anchor = machine.stopwatch(1.0)
+    network = machine.stopwatch(2.0, anchor=anchor)
+    interleave([], [network], SETTINGS.retries)
+    assert network.clean == network.wanted
+    assert network.quantiles("cpu").p80 == pytest.approx(2.0)
+    assert network.anchor_ms == pytest.approx(1.0)
+
+
+def test_neighbours_that_never_rest_are_told() -> None:
+    machine = Machine(lambda _: 1.0, neighbours=lambda run: 1.0 + 0.2 * (run // 6 % 3))
+    anchor = machine.stopwatch(1.0)
+    network = machine.stopwatch(2.0, anchor=anchor)
+    interleave([], [network], SETTINGS.retries)
+    assert network.clean < network.wanted
+
+
+def test_patience_outlasts_neighbours_that_retries_do_not() -> None:
+    def busy(run: int) -> float:
+        return 1.0 + 0.2 * (run // 6 % 3) if run < 400 else 1.0
+
+    machines = [Machine(lambda _: 1.0, neighbours=busy) for _ in range(2)]
+    networks = [machine.stopwatch(2.0, anchor=machine.stopwatch(1.0)) for machine in machines]
+    for patience_s, machine, network in zip((0.0, 2.0), machines, networks, strict=True):
+        clock = partial(getattr, machine, "wall")
+        interleave([], [network], SETTINGS.retries, patience_s=patience_s, clock=clock)
+    assert networks[0].clean < networks[0].wanted
+    assert networks[1].clean == networks[1].wanted
+    assert networks[1].quantiles("cpu").p80 == pytest.approx(2.0)
+
+
+def test_a_network_is_to_be_as_quick_as_it_was() -> None:
+    machine = Machine(lambda _: 1.0, neighbours=lambda run: 1.5 if run < 40 else 1.0)
+    network = machine.stopwatch(2.0, usual_ms=2.0)
+    interleave([], [network], SETTINGS.retries)
+    assert network.clean == network.wanted
+    assert network.quantiles("cpu").p80 == pytest.approx(2.0)
+    slow = machine.stopwatch(2.0, usual_ms=1.5)
+    interleave([], [slow], SETTINGS.retries)
+    assert slow.clean == 0
 
 
 def test_what_stays_disturbed_is_told_and_the_cpu_clock_holds() -> None:
@@ -85,7 +144,7 @@ def test_slow_networks_get_fewer_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"rounds": 0}, {"warmup": 0}, {"max_wall_cpu_ratio": 1.0}, {"round_ms": 0}]
+    "options", [{"rounds": 0}, {"warmup": 0}, {"max_slowdown": 1.0}, {"round_ms": 0}]
 )
 def test_impossible_settings_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):

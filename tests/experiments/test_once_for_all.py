@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,20 +34,20 @@ def test_settings_say_each_block_of_each_stage() -> None:
     assert settings["e"][17] == values["stage5.block1.expand_ratio"]
 
 
-def test_a_missing_package_is_one_line_and_how_to_install_it(tmp_path: Path) -> None:
+def test_a_missing_package_is_one_line_and_how_to_install_it(
+    refusal: Callable[..., str], tmp_path: Path
+) -> None:
     if importlib.util.find_spec("ofa") is not None:
         pytest.skip("package ofa is installed in this environment")
-    done = run(tmp_path / "out", "--ofa", str(tmp_path), "--seeds", "0")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "--no-deps --target FOLDER ofa==" in done.stderr
-    assert not (tmp_path / "out").exists()
+    out = tmp_path / "out"
+    told = refusal("once_for_all", "--out", out, "--ofa", tmp_path, "--seeds", "0")
+    assert "--no-deps --target FOLDER ofa==" in told
+    assert not out.exists()
 
 
-def test_a_batch_of_one_is_refused(tmp_path: Path) -> None:
-    done = run(tmp_path / "out", "--batch", "1")
-    assert done.returncode == 2
-    assert "normalisation needs two images" in done.stderr
+def test_a_batch_of_one_is_refused(refusal: Callable[..., str], tmp_path: Path) -> None:
+    told = refusal("once_for_all", "--out", tmp_path / "out", "--batch", "1")
+    assert "normalisation needs two images" in told
 
 
 @pytest.mark.slow

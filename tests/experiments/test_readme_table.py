@@ -74,6 +74,13 @@ def test_only_the_configuration_that_was_recorded_last_is_shown(tmp_path: Path) 
     assert [r.value for r in latest(rows)] == [0.2]
 
 
+def test_each_case_may_have_a_configuration_of_its_own(tmp_path: Path) -> None:
+    recorded(tmp_path, [Row("lost", "one int8", 0, 0.1, "", 1)], config=0)
+    recorded(tmp_path, [Row("lost", "other int8", 0, 0.2, "", 1)], config=1)
+    rows = recorded(tmp_path, [Row("lost", "other int8", 0, 0.3, "", 1)], config=2)
+    assert [r.value for r in latest(rows, by_case=True)] == [0.1, 0.3]
+
+
 def test_a_headline_waits_until_it_is_recorded(tmp_path: Path) -> None:
     title = headline_table(headlines(), folder=tmp_path).splitlines()
     recorded(tmp_path, [row(0, 0.96)])

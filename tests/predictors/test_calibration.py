@@ -28,6 +28,7 @@ QUICK = TimingSettings(warmup=1, rounds=3, round_ms=1.0, max_seconds=0.2)
 SPACE = mobilenet((8, 8, 1), 10)
 
 
+@pytest.mark.slow
 def test_a_target_is_measured_and_kept_step_by_step(tmp_path: Path) -> None:
     store = DeviceStore(tmp_path)
     readings: list[Reading] = []
@@ -73,6 +74,7 @@ def test_what_was_measured_before_a_device_was_lost_stays(
     assert len(calibrate(TARGET, SPACE, store, 4, settings=QUICK)) == 4
 
 
+@pytest.mark.slow
 def test_energy_is_measured_where_something_counts_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_space_of_one_network_is_measured_once(space: MobileNetSpace) -> None:
     assert pool.most_informative(untouched, 9, [pool.networks[0].id]) == [1]
 
 
+@pytest.mark.slow
 def test_chosen_networks_tell_more_than_random_ones(space: MobileNetSpace) -> None:
     pool = Pool.of(space)
     untouched = DevicePredictor(TARGET.name, shipped_experience())

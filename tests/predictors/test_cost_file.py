@@ -36,6 +36,7 @@ def latencies(count: int = 5, factor: float = 1.0) -> list[str]:
     return [f"{factor * ms(NETWORKS[i % 5]):.6g}" for i in range(count)]
 
 
+@pytest.mark.slow
 def test_architectures_and_onnx_files_are_the_same_networks(tmp_path: Path) -> None:
     found = read_cost_file(write(tmp_path, latencies()), SPACE)
     assert len(found.networks) == 5

@@ -53,6 +53,7 @@ def test_recovers_a_roofline_from_twenty_noisy_timings(
     assert np.median(errors) < 0.06
 
 
+@pytest.mark.slow
 def test_few_timings_still_rank(
     target: Target,
     space: MobileNetSpace,

@@ -156,3 +156,13 @@ def test_a_vague_prior_draws_processes_of_a_few_parts() -> None:
     assert 0.4 < absent.mean() < 0.6
     assert (drawn[~absent] > drawn.min()).all()
     assert (Prior(np.zeros(7), np.ones(7)).draws(64) > drawn.min()).all()
+
+
+def test_a_further_part_of_which_nothing_is_known_changes_no_other() -> None:
+    known = Prior(np.array([1.0, 2.0, 3.0, -4.0]), np.array([0.1, 0.2, 0.3, 0.4]))
+    wider = known.with_vague([2, 3])
+    assert wider.mean[[0, 1, 3, 5]].tolist() == known.mean.tolist()
+    assert wider.std[[0, 1, 3, 5]].tolist() == known.std.tolist()
+    vague = Prior.vague(1)
+    assert wider.mean[[2, 4]].tolist() == [vague.mean[0]] * 2
+    assert wider.std[[2, 4]].tolist() == [vague.std[0]] * 2

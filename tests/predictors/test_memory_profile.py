@@ -25,6 +25,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> DeviceStore:
     return made
 
 
+@pytest.mark.slow
 def test_what_was_measured_prices_others(store: DeviceStore) -> None:
     profile = load_memory(store, TARGET.name)
     assert len(profile.networks) == len(profile.peaks_bytes) == 3
@@ -38,6 +39,7 @@ def test_what_was_measured_prices_others(store: DeviceStore) -> None:
     assert small.notes == ()
 
 
+@pytest.mark.slow
 def test_a_calibration_goes_on_where_it_was(store: DeviceStore) -> None:
     measured: list[int] = []
     known = calibrate_memory(
@@ -56,6 +58,7 @@ def test_a_file_and_an_architecture_take_the_same(tmp_path: Path) -> None:
     np.testing.assert_allclose(read, traced, atol=0.01)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_refused(store: DeviceStore, tmp_path: Path) -> None:
     empty = DeviceStore(tmp_path)
     with pytest.raises(ConfigError, match=f"calibrate --target {TARGET.name} --memory"):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from hwnas.errors import ArtifactError
 from hwnas.predictors import DevicePredictor, Pool, shipped_experience
 from hwnas.predictors.blocks import blocks_of_steps
-from hwnas.predictors.shipped import experience_of, shipped_profiles
+from hwnas.predictors.shipped import FOLDER, _read, experience_of, shipped_profiles
 from hwnas.search_spaces import StepTable, mobilenet
 
 
@@ -64,3 +68,13 @@ def test_adapting_is_quick(count: int) -> None:
 def test_an_empty_table_has_no_predictions() -> None:
     predictor = DevicePredictor.load("nowhere", "cpu-onnxruntime-fp32-b1-t1")
     assert predictor.predict_steps(StepTable.of(())) == []
+
+
+def test_lessons_of_other_features_are_refused(tmp_path: Path) -> None:
+    """Hyperparameters are of a set of features; that of this version may be another."""
+    copy = shutil.copytree(FOLDER, tmp_path / "devices")
+    path = copy / "devices.json"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({**found, "features": found["features"][1:]}))
+    with pytest.raises(ArtifactError, match="is of another version of hwnas; install hwnas anew"):
+        _read(copy)

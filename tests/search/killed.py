@@ -27,6 +27,7 @@ def with_environment(
 
 OBJECTIVES = [Objective("accuracy", "maximize"), Objective("params", "minimize")]
 SEED = 3
+BATCH = 4
 
 
 @dataclass
@@ -71,6 +72,7 @@ class Drive:
             OBJECTIVES,
             evaluator,
             trials=self.trials,
+            batch=BATCH,
             sampler=self.sampler,
             sampler_options=self.options,
             seed=SEED,

@@ -102,6 +102,7 @@ def one_bad_and_three_good() -> list[Candidate]:
 
 @pytest.mark.ray
 class TestRayActors:
+    @pytest.mark.slow
     def test_one_that_hangs_is_killed_and_replaced(self, ray_session: None) -> None:
         from own_parts import Moody
 

@@ -181,6 +181,7 @@ def test_every_damage_is_one_clear_error(tmp_path: Path, map_above: int) -> None
     assert not [path for path in tmp_path.glob("cache/**/x_train.npy") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "set.npz", **{**PLAIN, "x_train": np.zeros((30, 99, 99), "u1")})
     code = """if True:

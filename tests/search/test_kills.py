@@ -99,12 +99,28 @@ def assert_nothing_lost(before: Finished, drive: Drive) -> Finished:
     return now
 
 
+def wait_until(happened: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def kill_again_and_again(drive: Drive, kills: int, seconds: float) -> None:
-    """Start and kill the search, each time a moment of up to so many seconds later."""
+    """Start and kill the search, each time a moment of up to so many seconds later.
+
+    On a busy machine the search may not have begun by then, so the last kill waits for the first
+    evaluation after a batch, which is finished then.
+    """
+    from killed import BATCH
+
     rng, before = random.Random(f"{drive.sampler}-{kills}"), finished(drive.study)
-    for _ in range(kills):
+    scores = drive.folder / "scores.jsonl"
+    for kill in range(1, kills + 1):
         process = forked(drive.run)
         time.sleep(rng.uniform(0, seconds))
+        if kill == kills:
+            wait_until(lambda: scores.exists() and len(scores.read_text().splitlines()) > BATCH)
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL, "it was too quick to be killed"
@@ -116,7 +132,7 @@ def assert_finishes(drive: Drive, case: Case) -> None:
     from killed import Drive, EvenDials
 
     before = assert_nothing_lost({}, drive)
-    assert len(before) > 0, "no kill came after a finished trial"
+    assert len(before) > 0
     result = drive.search(EvenDials())
     assert_nothing_lost(before, drive)
     assert len(result.trials) == drive.trials
@@ -134,7 +150,7 @@ def front(result: SearchResult) -> set[tuple[str, tuple[float, ...]]]:
 def test_killed_three_times(tmp_path: Path) -> None:
     from killed import Drive
 
-    drive = Drive(tmp_path, CASES[0].sampler, 150)
+    drive = Drive(tmp_path, CASES[0].sampler, 60)
     kill_again_and_again(drive, 3, 1.0)
     assert_finishes(drive, CASES[0])
 
@@ -167,13 +183,6 @@ def ray_driver(drive: Drive) -> Iterator[tuple[psutil.Process, Any]]:
                     child.kill()
         process.kill()
         process.join()
-
-
-def wait_until(happened: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def descendants(family: psutil.Process, word: str) -> list[psutil.Process]:

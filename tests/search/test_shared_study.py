@@ -266,6 +266,7 @@ def test_two_searches_do_the_work_of_one(searched_url: str, tmp_path: Path) -> N
     assert local(tmp_path, "one") == local(tmp_path, "two") == set(evaluated)
 
 
+@pytest.mark.slow
 def test_what_a_killed_search_leaves_the_other_finishes(
     searched_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

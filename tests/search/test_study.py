@@ -291,7 +291,7 @@ except StorageError as error:
 """
 
 
-@pytest.mark.parametrize("before", [0, 5])
+@pytest.mark.parametrize("before", [pytest.param(0, marks=pytest.mark.slow), 5])
 def test_a_full_disk_is_named_and_loses_no_trial(tmp_path: Path, before: int) -> None:
     path = tmp_path / "run" / "study.db"
     script = FULL_DISK.format(here=str(HERE), path=str(path), before=before)

@@ -10,6 +10,7 @@ import pytest
 
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.cascade import Cascade
+from hwnas.deploy.cascade_timing import Pass, network_pass
 from hwnas.deploy.checksums import render_sums, sha256
 from hwnas.deploy.energy import RaplCounter
 from hwnas.errors import ConfigError, InfeasibleError
@@ -36,8 +37,13 @@ def target_accuracy(finished: Path) -> float:
 
 
 @pytest.fixture
-def worthwhile(finished: Path) -> Path:
-    """The run, as if its most accurate finalist had taken a thousand times as long.
+def asked(target_accuracy: float, tmp_path: Path) -> tuple[str | Path, ...]:
+    return "--target-accuracy", str(target_accuracy), "--margin", "0", "--out", tmp_path / "two"
+
+
+@pytest.fixture
+def promising(finished: Path) -> Path:
+    """The run, as if its most accurate finalist had been measured to take a thousand times as long.
 
     Networks for 8 x 8 pixels are so quick that deciding between two takes longer than both.
     """
@@ -53,11 +59,29 @@ def worthwhile(finished: Path) -> Path:
     return finished
 
 
+@pytest.fixture
+def worthwhile(promising: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run, as if that finalist really took long."""
+    best = by_accuracy(promising)[-1].description["id"]
+
+    def longer(bundle: Bundle, images: Any, target: Any) -> Pass:
+        once = network_pass(bundle, images, target)
+        times = 100 if bundle.description["id"] == best else 1
+        return lambda: [once() for _ in range(times)]
+
+    monkeypatch.setattr("hwnas.stages.cascade.network_pass", longer)
+    return promising
+
+
 def test_a_cascade_is_chosen_packed_and_run(
-    hwnas: Command, worthwhile: Path, target_accuracy: float, job: Job, tmp_path: Path
+    hwnas: Command,
+    worthwhile: Path,
+    target_accuracy: float,
+    asked: tuple[str | Path, ...],
+    job: Job,
+    tmp_path: Path,
 ) -> None:
     out = tmp_path / "two"
-    asked = ("--target-accuracy", str(target_accuracy), "--margin", "0", "--out", out)
     answer = hwnas("cascade", worthwhile, *asked)
     assert answer.status == 0, answer.err
     assert f"cascade  {out}, verified" in answer.out
@@ -87,9 +111,8 @@ def test_a_cascade_is_chosen_packed_and_run(
 
 
 def test_where_it_saves_nothing_none_is_written(
-    hwnas: Command, finished: Path, target_accuracy: float, tmp_path: Path
+    hwnas: Command, finished: Path, asked: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
-    asked = ("--target-accuracy", str(target_accuracy), "--margin", "0", "--out", tmp_path / "two")
     answer = hwnas("cascade", finished, *asked)
     assert answer.status == 0, answer.err
     best = by_accuracy(finished)[-1].description["id"]
@@ -97,6 +120,16 @@ def test_where_it_saves_nothing_none_is_written(
     assert f"next: hwnas export {finished} --pick {best}" in answer.out
     found = json.loads(hwnas("cascade", finished, *asked, "--json").out)
     assert (found["gains"], found["folder"], found["single"]["name"]) == (False, None, best)
+    assert not (tmp_path / "two").exists()
+
+
+def test_a_cascade_that_turns_out_to_be_slower_is_not_written(
+    hwnas: Command, promising: Path, asked: tuple[str | Path, ...], tmp_path: Path
+) -> None:
+    answer = hwnas("cascade", promising, *asked)
+    assert answer.status == 0, answer.err
+    assert "measured, the best single network takes less time" in answer.out
+    assert f"next: hwnas export {promising} --pick " in answer.out
     assert not (tmp_path / "two").exists()
 
 

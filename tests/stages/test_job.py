@@ -6,16 +6,9 @@ from hwnas.errors import ConfigError
 from hwnas.search import Objective
 from hwnas.search.objective import Reduction
 from hwnas.stages import Goal, Ingredients, Job
-from hwnas.stages.job import content_hash
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 OTHER = "cpu-onnxruntime-fp32-b8-t1"
-
-
-def test_equal_contents_have_equal_hashes() -> None:
-    assert content_hash(1, ["a"], Goal(())) == content_hash(1, ["a"], Goal(()))
-    assert content_hash(1, ["a"]) != content_hash(1, ["b"])
-    assert content_hash("ab", "c") != content_hash("a", "bc")
 
 
 def test_a_goal_for_another_target_differs_only_in_that(job: Job, goal: Goal) -> None:

@@ -91,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     sys.modules.pop("plainly", None)
 
 
-@pytest.mark.parametrize("sees", ["augmented", "plain"])
+@pytest.mark.parametrize("sees", [pytest.param("augmented", marks=pytest.mark.slow), "plain"])
 def test_what_comes_out_has_not_forgotten_what_the_model_knew(folder: Path, sees: str) -> None:
     settings = ['space.weights="trained.safetensors"', f'train.teacher_sees="{sees}"']
     run = folder / sees

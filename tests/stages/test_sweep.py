@@ -23,6 +23,7 @@ def bundle(finished: Path, tmp_path: Path) -> Bundle:
     return Bundle.load(Path(shutil.copytree(found.folder, tmp_path / "elsewhere" / "bundle")))
 
 
+@pytest.mark.slow
 def test_a_run_is_swept_with_its_own_images_and_training(finished: Path, tmp_path: Path) -> None:
     options = SweepOptions(max_loss=0.5, finetune_minutes=0.05)
     found = sweep_network(finished, HERE, options, tmp_path / "out", QUIET)
@@ -63,6 +64,7 @@ def test_a_bundle_within_its_run_needs_no_data_and_one_that_left_does(
     assert again.contenders[0].answers.share > 0.5
 
 
+@pytest.mark.slow
 def test_a_file_is_swept_with_and_without_images(bundle: Bundle) -> None:
     for data in (None, "digits"):
         options = SweepOptions(("fp32", "int8"), 1.0, data=data)

@@ -9,10 +9,8 @@ time, and in the end the agent must still do what it is there for.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -41,7 +39,7 @@ from experiments.deploy.agent.hostile_requests import (
     unsigned,
 )
 from experiments.deploy.agent.outside import OutsideAgent
-from hwnas.atomic import write_text
+from experiments.deploy.verdict import end_with
 from hwnas.deploy import Target, TimingSettings, measure
 from hwnas.deploy.agent.added import AddedDevice
 from hwnas.deploy.agent.adding import add_device
@@ -268,10 +266,10 @@ def work(arguments: argparse.Namespace) -> None:
             arguments.seconds,
             arguments.memory_mb,
         )
-    print(json.dumps(found, indent=2))
-    if arguments.out is not None:
-        write_text(arguments.out, json.dumps(found, indent=2) + "\n")
-    sys.exit(1 if found["wrong"] else 0)
+    asked = (
+        f"{arguments.count} requests, {arguments.seconds:g} s and {arguments.memory_mb} MB a job"
+    )
+    end_with(found, asked, arguments.out)
 
 
 if __name__ == "__main__":

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from hwnas.deploy import TimingSettings
 from hwnas.deploy.agent.signing import digest_of
 
 __all__ = ["hostile_jobs", "plain_job"]
 
 _TARGET = "cpu-onnxruntime-fp32-b1-t1"
 _HUGE = 10**400
+_SHORT = TimingSettings(warmup=1, rounds=3, round_ms=1.0, max_seconds=0.1, retries=0)
 
 
 def plain_job(model: str) -> dict[str, Any]:
     """A job that asks for no more than it may, of a model by its SHA-256."""
     return {
         "subjects": {"network": {"model": model, "target": _TARGET}},
-        "settings": {
-            "warmup": 1, "rounds": 3, "round_ms": 1.0, "max_seconds": 0.1,
-            "max_wall_cpu_ratio": 1.3, "retries": 0,
-        },
-    }  # fmt: skip
+        "settings": asdict(_SHORT),
+    }
 
 
 def hostile_jobs(content: bytes) -> dict[str, dict[str, Any]]:
@@ -47,6 +47,7 @@ def hostile_jobs(content: bytes) -> dict[str, dict[str, Any]]:
         "years": with_settings(max_seconds=1e9, round_ms=1e12),
         "less than nothing": with_settings(max_seconds=-1.0, rounds=-5),
         "a million retries": with_settings(retries=10**6),
+        "patience without end": with_settings(patience_s=1e9),
         "all that may be asked for": with_settings(
             warmup=1000, rounds=10_000, round_ms=1e4, max_seconds=600, retries=10
         ),

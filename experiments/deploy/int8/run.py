@@ -123,11 +123,11 @@ def trained(ingredients: Ingredients, architecture: Architecture, seed: int) -> 
 
 
 def summary(rows: Sequence[Row], case: str, seed: int) -> list[Row]:
-    """The mean loss of each variant over the networks of a seed, and the largest."""
+    """The mean loss of each variant over the networks of a seed, and how it spreads over them."""
     answers = []
     for name in EIGHT_BITS:
         of_variant = [
-            row.value
+            100 * row.value
             for row in rows
             if (row.metric, row.seed) == (LOSS, seed)
             and row.subject.startswith(f"{case} ")
@@ -135,7 +135,7 @@ def summary(rows: Sequence[Row], case: str, seed: int) -> list[Row]:
             and row.value is not None
         ]
         spread = {"least": min(of_variant), "most": max(of_variant)}
-        mean = 100 * fmean(of_variant)
+        mean = fmean(of_variant)
         answers.append(
             Row("points lost", f"{case} {name}", seed, mean, "", len(of_variant), spread)
         )

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from hwnas.cli.app import Json, app, out, print_json
+from hwnas.cli.app import DEVICES, Json, app, out, print_json
 from hwnas.cli.devices import devices_app
 from hwnas.errors import ConfigError
 
 agent = typer.Typer(help="Measure on this machine for others.", no_args_is_help=True)
-app.add_typer(agent, name="agent")
+app.add_typer(agent, name="agent", rich_help_panel=DEVICES)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The hardware part of its targets.")]
 

@@ -10,12 +10,50 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from hwnas.errors import HwnasError
 
-__all__ = ["BundlePath", "Json", "RunPath", "Targets", "app", "fail", "main", "out", "print_json"]
+__all__ = [
+    "DEVICES",
+    "MORE",
+    "NETWORKS",
+    "SEARCHES",
+    "BundlePath",
+    "Json",
+    "RunPath",
+    "Targets",
+    "app",
+    "fail",
+    "main",
+    "out",
+    "print_json",
+]
+
+SEARCHES, NETWORKS, DEVICES, MORE = PANELS = (
+    "Searches",
+    "Networks that were found, or any ONNX file",
+    "Devices, and what networks cost there",
+    "More",
+)
+"""What commands are about, as the help shows them."""
+
+
+class _InPanels(TyperGroup):
+    """Lists commands by panel, and first the one with which everything begins."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of commands, for the help."""
+
+        def place(name: str) -> tuple[int, bool]:
+            command: Any = self.commands[name]
+            return PANELS.index(command.rich_help_panel), name != "search"
+
+        return sorted(self.commands, key=place)
+
 
 app = typer.Typer(
+    cls=_InPanels,
     help="Networks searched for a device, measured on it, packed ready to deploy.",
     no_args_is_help=True,
     add_completion=False,

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from hwnas.cli.app import app, out
+from hwnas.cli.app import MORE, app, out
 
 bench = typer.Typer(help="Benchmarks of hwnas itself.", no_args_is_help=True)
-app.add_typer(bench, name="bench")
+app.add_typer(bench, name="bench", rich_help_panel=MORE)
 
 
 @bench.command("engine")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hwnas.cli.app import Json, RunPath, app, out, print_json
+from hwnas.cli.app import NETWORKS, Json, RunPath, app, out, print_json
 
 if TYPE_CHECKING:
     from hwnas.stages.cascade import Cascading, Way
@@ -19,7 +19,7 @@ _SOURCES = {
 }
 
 
-@app.command()
+@app.command(rich_help_panel=NETWORKS)
 def cascade(
     run: RunPath,
     target_accuracy: Annotated[
@@ -82,11 +82,10 @@ def _show(run: Path, found: Cascading) -> None:
         out.print(f"cascade  {found.folder}, verified", soft_wrap=True, markup=False)
         out.print(f"next: hwnas run {found.folder} image.png", soft_wrap=True, markup=False)
         return
-    out.print(
-        "no cascade was written: at this accuracy none is expected to take less "
-        f"{costs.name} than the best single network",
-        soft_wrap=True,
-    )
+    told = "measured, the best single network takes less time"
+    if not found.timed_images:
+        told = f"none is expected to take less {costs.name} than the best single network"
+    out.print(f"no cascade was written: at this accuracy {told}", soft_wrap=True)
     if found.single is not None:
         command = f"hwnas export {run} --pick {found.single.name} --out my-model"
         out.print(f"next: {command}", soft_wrap=True, markup=False)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwnas.cli.app import Json, app, out, print_json
+from hwnas.cli.app import NETWORKS, Json, app, out, print_json
 
 if TYPE_CHECKING:
     from hwnas.deploy.gate import Verdict
 
 
-@app.command()
+@app.command(rich_help_panel=NETWORKS)
 def check(
     source: Annotated[Path, typer.Argument(metavar="BUNDLE|MODEL.onnx", help="The network.")],
     budget: Annotated[Path, typer.Option(help="TOML file with a target and limits.")],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwnas.cli.app import Json, RunPath, app, out, print_json
+from hwnas.cli.app import SEARCHES, Json, RunPath, app, out, print_json
 
 if TYPE_CHECKING:
     from hwnas.stages.comparison import Comparison
@@ -19,7 +19,7 @@ AddedTarget = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=SEARCHES)
 def front(
     run: RunPath,
     pick: Annotated[
@@ -45,7 +45,7 @@ def front(
         out.print(f"table    {csv}", soft_wrap=True, markup=False)
 
 
-@app.command()
+@app.command(rich_help_panel=SEARCHES)
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
     csv: CsvFile = None,

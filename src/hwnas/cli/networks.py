@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwnas.cli.app import BundlePath, Json, app, out, print_json
+from hwnas.cli.app import NETWORKS, BundlePath, Json, app, out, print_json
 from hwnas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hwnas.deploy.cascade import Cascade
 
 
-@app.command()
+@app.command(rich_help_panel=NETWORKS)
 def verify(
     bundle: BundlePath,
     time: Annotated[
@@ -44,7 +44,7 @@ def verify(
         out.print(f"[green]✓[/] {check.name}  [dim]{check.detail}[/]", soft_wrap=True)
 
 
-@app.command()
+@app.command(rich_help_panel=NETWORKS)
 def run(
     bundle: BundlePath,
     images: Annotated[list[Path], typer.Argument(help="Image files.")],

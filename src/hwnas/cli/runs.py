@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from hwnas.cli.app import Json, RunPath, Targets, app, fail, out, print_json
+from hwnas.cli.app import MORE, SEARCHES, Json, RunPath, Targets, app, fail, out, print_json
 
 if TYPE_CHECKING:
     from hwnas.progress import Reporter
@@ -21,7 +21,7 @@ RayAddress = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=SEARCHES)
 def search(
     recipe: Annotated[Path, typer.Argument(help="A TOML recipe.")],
     run: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME if not given.")] = None,
@@ -40,7 +40,7 @@ def search(
         _show(experiment.run(folder, reporter, ray_address), as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=SEARCHES)
 def resume(run: RunPath, ray_address: RayAddress = None, as_json: Json = False) -> None:
     """Go on with an interrupted run; nothing that was finished is done again."""
     from hwnas.experiment import resume
@@ -49,7 +49,7 @@ def resume(run: RunPath, ray_address: RayAddress = None, as_json: Json = False) 
         _show(resume(run, reporter, ray_address), as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=SEARCHES)
 def specialise(run: RunPath, target: Targets, as_json: Json = False) -> None:
     """Search for further targets with the weights and accuracies that a run already has."""
     from hwnas.experiment import specialise
@@ -63,7 +63,7 @@ def specialise(run: RunPath, target: Targets, as_json: Json = False) -> None:
         _show(summary, as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=SEARCHES)
 def status(run: RunPath, as_json: Json = False) -> None:
     """How far a run is."""
     from hwnas.experiment import status
@@ -100,7 +100,7 @@ def status(run: RunPath, as_json: Json = False) -> None:
         out.print(f"next: hwnas resume {run}", soft_wrap=True, markup=False)
 
 
-@app.command()
+@app.command(rich_help_panel=SEARCHES)
 def report(run: RunPath, as_json: Json = False) -> None:
     """Write the report of a run anew."""
     from hwnas.experiment import rewrite_reports
@@ -113,7 +113,7 @@ def report(run: RunPath, as_json: Json = False) -> None:
         out.print(str(path), soft_wrap=True, markup=False)
 
 
-@app.command()
+@app.command(rich_help_panel=SEARCHES)
 def export(
     run: RunPath,
     to: Annotated[Path, typer.Option("--out", help="Folder to make; must not exist.")],
@@ -147,7 +147,7 @@ def export(
     out.print(f"next: hwnas run {to} image.png", soft_wrap=True, markup=False)
 
 
-@app.command()
+@app.command(rich_help_panel=MORE)
 def spaces(as_json: Json = False) -> None:
     """Search spaces by name, with their presets."""
     from hwnas.search_spaces.catalogue import spaces

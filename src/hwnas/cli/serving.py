@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from hwnas.cli.app import BundlePath, app, fail, out
+from hwnas.cli.app import NETWORKS, BundlePath, app, fail, out
 
 __all__ = ["serve"]
 
 
-@app.command()
+@app.command(rich_help_panel=NETWORKS)
 def serve(
     bundle: BundlePath,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwnas.cli.app import Json, Targets, app, out, print_json
+from hwnas.cli.app import NETWORKS, Json, Targets, app, out, print_json
 
 if TYPE_CHECKING:
     from hwnas.deploy.sweep import Contender, Sweep
 
 
-@app.command()
+@app.command(rich_help_panel=NETWORKS)
 def sweep(
     source: Annotated[
         Path, typer.Argument(metavar="BUNDLE|RUN|MODEL.onnx", help="What holds the network.")

@@ -11,7 +11,8 @@ from hwnas.deploy.packing import write_bundle
 from hwnas.deploy.runtime import Runtime, Session
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.sealed import Check
-from hwnas.deploy.timing import Subject, TimingSettings, measure, measure_together
+from hwnas.deploy.stopwatch import TimingSettings
+from hwnas.deploy.timing import Subject, measure, measure_together
 
 __all__ = [
     "RUNTIMES",

@@ -28,6 +28,7 @@ class Artifact:
         number_format: The one that the runtime computes in.
         golden: Name of its golden outputs in golden.npz.
         tolerance: How far outputs may be from these, as a share of the largest.
+        beside: Names of files that the runtime finds beside the ONNX file.
     """
 
     file: str
@@ -36,6 +37,7 @@ class Artifact:
     number_format: str = "fp32"
     golden: str = GOLDEN_OUTPUTS
     tolerance: float = TOLERANCE
+    beside: tuple[str, ...] = ()
 
     def target(self, batch: int = 1, threads: int = 1) -> Target:
         """This machine, with the runtime and the format that the file ships for."""
@@ -48,7 +50,7 @@ class Artifact:
             "runtime": self.runtime,
             "variant": self.variant,
             "number_format": self.number_format,
-            "files": [self.file],
+            "files": [self.file, *self.beside],
             "golden": {"outputs": self.golden, "tolerance": self.tolerance},
         }
 
@@ -68,6 +70,7 @@ class Artifact:
             str(data.get("number_format", "fp32")),
             str(golden.get("outputs", GOLDEN_OUTPUTS)),
             float(golden.get("tolerance", TOLERANCE)),
+            tuple(data["files"][1:]),
         )
         found.target()
         return found

@@ -5,6 +5,7 @@
     bundle.json           what all the rest means; schema 1
     model.onnx            the network, weights inside
     model.NAME.onnx       variants of it, where a sweep has added some
+    model.TARGET.json     how a variant's operators are computed on a card, for the runtime triton
     weights.safetensors   the same weights for PyTorch
     golden.npz            a few images and the outputs that they must give
     README.md             a card for people
@@ -101,9 +102,13 @@ class Bundle:
             for name in self.files:
                 inside(self.folder, name)
         except (ArtifactError, ConfigError) as error:
-            raise ArtifactError(f"{self.folder / DESCRIPTION} is damaged: {error}") from error
+            raise ArtifactError(
+                f"{self.folder / DESCRIPTION} is damaged: {first_line(error)}"
+            ) from error
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise ArtifactError(f"{self.folder / DESCRIPTION} is damaged: {error!r}") from error
+            raise ArtifactError(
+                f"{self.folder / DESCRIPTION} is damaged: {first_line(error, named=True)}"
+            ) from error
 
     @property
     def sums(self) -> dict[str, str]:
@@ -185,7 +190,9 @@ class Bundle:
         try:
             return safetensors.torch.load_file(self.folder / WEIGHTS)
         except (OSError, safetensors.SafetensorError) as error:
-            raise ArtifactError(f"{self.folder / WEIGHTS} is damaged: {error}") from error
+            raise ArtifactError(
+                f"{self.folder / WEIGHTS} is damaged: {first_line(error)}"
+            ) from error
 
     def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
         """The network's outputs, (N, K) or (N, K, h, w), for uint8 images (N, H, W, C).
@@ -325,7 +332,7 @@ def read_golden(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in names}
     except _DAMAGED_ARRAYS as error:
-        raise ArtifactError(f"{path.name} is damaged: {error}") from error
+        raise ArtifactError(f"{path.name} is damaged: {first_line(error)}") from error
     for name, array in found.items():
         fits = array.ndim == 4 if name == "images" else array.ndim > 1 and array.dtype.kind == "f"
         if not fits:

@@ -27,6 +27,7 @@ from hwnas.deploy.bundle import Bundle, read_golden
 from hwnas.deploy.cascade_runner import CONFIDENCES, unsure
 from hwnas.deploy.checksums import inside
 from hwnas.deploy.device import Device, Target
+from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES
@@ -117,7 +118,7 @@ class Cascade:
             for name in self.files:
                 inside(self.folder, name)
         except (ArtifactError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArtifactError(f"{path} is damaged: {error}") from error
+            raise ArtifactError(f"{path} is damaged: {first_line(error)}") from error
 
     @cached_property
     def small(self) -> Part:

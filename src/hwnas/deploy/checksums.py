@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError
 
 __all__ = ["inside", "read_sums", "render_sums", "sha256"]
@@ -39,7 +40,7 @@ def read_sums(path: Path) -> dict[str, str]:
     try:
         text = path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{path} is missing or damaged: {error}") from error
+        raise ArtifactError(f"{path} is missing or damaged: {first_line(error)}") from error
     sums = {name: digest for digest, name in re.findall(r"([0-9a-f]{64})  (.+)\n", text)}
     if text != render_sums(sums):
         raise ArtifactError(f"{path} is damaged: expected a SHA-256 and a file name on each line")

@@ -27,12 +27,14 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "pytorch_nhwc": ("fp32",),
     "pytorch_compile": ("fp32",),
     "aotinductor": ("fp32",),
+    "triton": ("fp32", "fp16", "bf16", "int8"),
 }
 """The number formats that each runtime computes in."""
 RUNS_ON: dict[str, tuple[str, ...]] = {
     **{runtime: ("cpu",) for runtime in FORMATS},
     "onnxruntime": ("cpu", "cuda"),
     "tensorrt": ("cuda",),
+    "triton": ("cuda",),
 }
 """The hardware of this machine that hwnas uses each runtime on."""
 

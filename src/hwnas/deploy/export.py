@@ -99,14 +99,14 @@ def export_onnx(
     plain = copy.deepcopy(network).cpu().eval()
     batches = check_batches(input_shape, examples, preprocessing)
     expected = [outputs_of(plain, batch.images) for batch in batches]
-    folded = _fold_batch_norms(copy.deepcopy(plain))
+    simplified = _simplified(copy.deepcopy(plain))
     with replacing(path) as temporary:
-        model, exporter, refusal = to_onnx(folded, input_shape)
+        model, exporter, refusal = to_onnx(simplified, input_shape)
         _save(model, temporary, type(network).__name__)
         session = RUNTIMES["onnxruntime"].load(temporary, Target(Device("cpu", "onnxruntime")))
         found = agreement(session.run, plain, batches, expected)
         if found.worst is not None:
-            where = first_divergence(folded, model, found.worst.images, found.relative)
+            where = first_divergence(simplified, model, found.worst.images, found.relative)
             raise _mismatch(type(network).__name__, found, where, refusal)
     made_by = versions(("torch", "onnx", "onnxscript", "onnxruntime"))
     return Export(
@@ -149,17 +149,29 @@ def _mismatch(name: str, found: Agreement, where: Divergence, refusal: str) -> A
     )
 
 
-def _fold_batch_norms(network: nn.Module) -> nn.Module:
-    """Merge normalisations into the convolutions before them and drop in-place flags.
+class _SpatialMean(nn.Module):
+    """(N, C, H, W) -> (N, C, 1, 1)."""
 
-    The exporter would do so by itself, at twice the time: it traces every operator three times and
-    each in-place one with a copy.
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3), keepdim=True)
+
+
+def _simplified(network: nn.Module) -> nn.Module:
+    """The same network in operators that leave fewer and simpler nodes.
+
+    Normalisations are merged into the convolutions before them and flags of in-place work dropped:
+    the exporter would do so by itself, at twice the time, since it traces every operator three
+    times and each in-place one with a copy. Pooling to one pixel becomes a mean: of a tensor whose
+    channels lie last PyTorch makes one with other strides, and the exporter a gather of that.
     """
-    for module in network.modules():
-        if isinstance(getattr(module, "inplace", None), bool):
-            module.inplace = False  # type: ignore[assignment]
     for pair in list(conv_norm_pairs(network)):
         if type(pair.conv) is nn.Conv2d and type(pair.norm) is nn.BatchNorm2d:
             setattr(pair.parent, pair.conv_name, fuse_conv_bn_eval(pair.conv, pair.norm))
             setattr(pair.parent, pair.norm_name, nn.Identity())
+    for module in list(network.modules()):
+        if isinstance(getattr(module, "inplace", None), bool):
+            module.inplace = False  # type: ignore[assignment]
+        for name, child in module.named_children():
+            if type(child) is nn.AdaptiveAvgPool2d and child.output_size in (1, (1, 1)):
+                setattr(module, name, _SpatialMean())
     return network

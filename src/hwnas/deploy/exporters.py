@@ -18,7 +18,7 @@ from hwnas.deploy.first_line import first_line
 from hwnas.deploy.operators import name_nodes
 from hwnas.errors import ArtifactError
 
-__all__ = ["INPUT", "OPSET", "OUTPUT", "Exporter", "to_onnx"]
+__all__ = ["INPUT", "OPSET", "OUTPUT", "Exporter", "quiet", "to_onnx"]
 
 INPUT, OUTPUT = "images", "outputs"
 OPSET = 20
@@ -62,7 +62,7 @@ def to_onnx(network: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Any,
 
 def _dynamo(network: nn.Module, batch: torch.Tensor) -> Any:
     sizes = {0: torch.export.Dim("batch", min=1, max=256)}
-    with _quiet():
+    with quiet():
         program = torch.onnx.export(
             network,
             (batch,),
@@ -139,7 +139,7 @@ class _Muted:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep back what the exporter says about things that are not the user's."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]

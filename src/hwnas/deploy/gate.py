@@ -22,8 +22,9 @@ from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.memory import peak_memory
 from hwnas.deploy.number_format import number_format
 from hwnas.deploy.onnx_workload import read_workload
+from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.sweep import Examiner, Quality, outputs_of
-from hwnas.deploy.timing import Subject, TimingSettings, measure_together
+from hwnas.deploy.timing import Subject, measure_together
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 

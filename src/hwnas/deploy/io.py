@@ -176,7 +176,7 @@ class Preprocessing:
             mean, std = tuple(map(float, data["mean"])), tuple(map(float, data["std"]))
             return cls(int(data["height"]), int(data["width"]), int(data["channels"]), mean, std)
         except (KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(f"preprocessing is damaged: {error}") from error
+            raise ArtifactError(f"preprocessing is damaged: {first_line(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,9 @@ class OutputMeaning:
         try:
             return cls(data["kind"], tuple(map(str, data["labels"])))
         except (KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(f"the meaning of the outputs is damaged: {error}") from error
+            raise ArtifactError(
+                f"the meaning of the outputs is damaged: {first_line(error)}"
+            ) from error
 
 
 def _check_schema(what: str, data: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError
 
 __all__ = ["Measurement", "Quantiles"]
@@ -53,8 +54,8 @@ class Measurement:
         cpu_ms: CPU time of one run of a batch.
         wall_ms: Wall time of one run of a batch.
         n: Rounds that the quantiles are over.
-        contended: Other work disturbed the rounds and repeating them did not help.
-        anchor_ms: Median of the fixed anchor network in the same rounds, on the same clock; the
+        contended: Other work disturbed some of the rounds and repeating them did not help.
+        anchor_ms: Median of the fixed anchor network beside the same rounds, on the same clock; the
             same network on every machine and at every time, so a change of it is the machine's.
         hardware: What it ran on, e.g. the processor's model.
         versions: Of the libraries that matter, by name.
@@ -112,4 +113,4 @@ class Measurement:
                 values[clock] = Quantiles.from_json(values[clock])
             return cls(**values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArtifactError(f"measurement is damaged: {error}") from error
+            raise ArtifactError(f"measurement is damaged: {first_line(error)}") from error

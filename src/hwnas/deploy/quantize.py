@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.atomic import replacing
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.ranges import RANGES, Range, activations
 from hwnas.errors import ArtifactError
 
 __all__ = ["Int8Quantizer", "Unit", "quantize_int8", "random_batches"]
@@ -46,23 +47,30 @@ class Int8Quantizer:
 
     Args:
         source: An ONNX file with one float32 input.
-        batches: Inputs (N, ...) that the ranges of activations are taken from: their least and
-            largest values.
+        batches: Inputs (N, ...) that the ranges of activations are taken from.
+        ranges: How, one or more of `hwnas.deploy.ranges.RANGES`; of several, the one with which the
+            whole network quantised computes what is closest to the network in fp32 on ``batches``.
 
     Raises:
         ArtifactError: The file is damaged.
     """
 
-    def __init__(self, source: Path, batches: Sequence[NDArray[np.float32]]) -> None:
-        from onnxruntime.quantization.shape_inference import quant_pre_process
-
-        self._source, self._batches = source, batches
+    def __init__(
+        self,
+        source: Path,
+        batches: Sequence[NDArray[np.float32]],
+        ranges: Sequence[str] = tuple(RANGES),
+    ) -> None:
+        self._source = source
         self._folder = tempfile.TemporaryDirectory()
         self._prepared = Path(self._folder.name, "prepared.onnx")
-        self._ranges = Path(self._folder.name, "ranges.json")
-        with self._refused(), _quiet():
-            quant_pre_process(source, self._prepared, skip_symbolic_shape=True)
-            _name_nodes(self._prepared)
+        try:
+            with self._refused(), _quiet():
+                self._prepare(batches, ranges)
+            self.ranges = ranges[0] if len(ranges) == 1 else self._closest(ranges, batches)
+        except BaseException:
+            self._folder.cleanup()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -114,17 +122,39 @@ class Int8Quantizer:
             quantize_static(
                 self._prepared,
                 temporary,
-                _Reader(self._prepared, self._batches),
+                calibration_data_reader=None,
                 quant_format=QuantFormat.QDQ,
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
                 per_channel=True,
                 nodes_to_quantize=None if only is None else _names(only),
                 nodes_to_exclude=_names(without),
-                extra_options={"CalibMaxIntermediateOutputs": _held(len(self._batches))},
-                calibration_cache_path=self._ranges,
+                calibration_cache_path=self._file(self.ranges),
             )
         return to
+
+    def _prepare(self, batches: Sequence[NDArray[np.float32]], ranges: Sequence[str]) -> None:
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+
+        quant_pre_process(self._source, self._prepared, skip_symbolic_shape=True)
+        _name_nodes(self._prepared)
+        seen = activations(self._prepared, batches)
+        for name in ranges:
+            _save_ranges({n: RANGES[name](each) for n, each in seen.items()}, self._file(name))
+
+    def _file(self, ranges: str) -> Path:
+        return Path(self._folder.name, f"{ranges}.json")
+
+    def _closest(self, ranges: Sequence[str], batches: Sequence[NDArray[np.float32]]) -> str:
+        """With which ranges the outputs differ least, in the mean of squares."""
+        with self._refused():
+            expected = _outputs(self._source, batches)
+        errors = {}
+        for self.ranges in ranges:
+            made = self.write(Path(self._folder.name, "compared.onnx"))
+            with self._refused():
+                errors[self.ranges] = float(np.square(_outputs(made, batches) - expected).mean())
+        return min(errors, key=errors.__getitem__)
 
     @contextlib.contextmanager
     def _refused(self) -> Iterator[None]:
@@ -135,14 +165,19 @@ class Int8Quantizer:
             raise ArtifactError(f"{self._source} cannot be quantised to int8: {reason}") from error
 
 
-def quantize_int8(source: Path, to: Path, batches: Sequence[NDArray[np.float32]]) -> Path:
+def quantize_int8(
+    source: Path,
+    to: Path,
+    batches: Sequence[NDArray[np.float32]],
+    ranges: Sequence[str] = tuple(RANGES),
+) -> Path:
     """Quantise a whole network; see `Int8Quantizer`.
 
     Raises:
         ArtifactError: The file cannot be quantised.
         StorageError: ``to`` cannot be written.
     """
-    with Int8Quantizer(source, batches) as quantizer:
+    with Int8Quantizer(source, batches, ranges) as quantizer:
         return quantizer.write(to)
 
 
@@ -153,14 +188,6 @@ def random_batches(
     rng = np.random.default_rng(0)
     shape = (batch, *input_shape)
     return [rng.standard_normal(shape, dtype=np.float32) for _ in range(count)]
-
-
-def _held(batches: int) -> int:
-    """Of how many batches activations are in memory at once.
-
-    ONNX Runtime takes it for an error if none are left over after the last.
-    """
-    return batches + 1 if batches < 4 else next(n for n in (4, 3, 5, 7, 11) if batches % n)
 
 
 def _name_nodes(model: Path) -> None:
@@ -177,24 +204,24 @@ def _names(units: Sequence[Unit]) -> list[str]:
     return [name for unit in units for name in unit.nodes]
 
 
-class _Reader:
-    """Gives ONNX Runtime one batch after the other."""
+def _outputs(model: Path, batches: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
+    from onnxruntime import InferenceSession
 
-    def __init__(self, path: Path, batches: Sequence[NDArray[np.float32]]) -> None:
-        import onnx
+    session = InferenceSession(model, providers=["CPUExecutionProvider"])
+    source = session.get_inputs()[0].name
+    return np.concatenate([session.run(None, {source: batch})[0] for batch in batches], dtype=float)
 
-        self._name = onnx.load(path, load_external_data=False).graph.input[0].name
-        self._batches = batches
-        self.rewind()
 
-    def get_next(self) -> dict[str, Any] | None:
-        """The next batch by the name of the input, or None after the last."""
-        batch = next(self._left, None)
-        return None if batch is None else {self._name: batch}
+def _save_ranges(ranges: Mapping[str, Range], path: Path) -> None:
+    """Write ranges as ONNX Runtime's tools read those that they have found themselves."""
+    from onnxruntime.quantization.calibrate import (
+        CalibrationMethod,
+        TensorsData,
+        save_tensors_data,
+    )
 
-    def rewind(self) -> None:
-        """Start with the first batch again."""
-        self._left = iter(self._batches)
+    data = {name: (np.float32(low), np.float32(high)) for name, (low, high) in ranges.items()}
+    save_tensors_data(TensorsData(CalibrationMethod.MinMax, data), path)
 
 
 @contextlib.contextmanager

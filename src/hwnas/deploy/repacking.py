@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hwnas.deploy.bundle import CARD, GOLDEN, MODEL, Bundle
 from hwnas.deploy.card import card
 from hwnas.deploy.device import Target
 from hwnas.deploy.packing import seal
+from hwnas.deploy.runtimes.triton import write_plan
 from hwnas.deploy.sweep import Contender, Sweep, outputs_of
 
 __all__ = ["write_variants"]
@@ -29,7 +31,8 @@ def write_variants(source: Bundle | Path, found: Sweep, to: Path) -> None:
         source: What was swept: a bundle, or an ONNX file of which nothing else is known.
         found: What became of its variants, whose files are still there.
         to: The folder. Of a bundle a bundle, its first artifact the chosen one, then all others
-            that can be chosen; of a file ``model.onnx`` and ``sweep.json``.
+            that can be chosen; of a file ``model.onnx`` and ``sweep.json``; and what runtimes find
+            beside a file.
 
     Raises:
         ArtifactError: No variant can be chosen.
@@ -42,6 +45,7 @@ def write_variants(source: Bundle | Path, found: Sweep, to: Path) -> None:
             return
         assert chosen.made is not None
         shutil.copyfile(chosen.made.model, temporary / MODEL)
+        _beside(temporary / MODEL, chosen)
         write_json(temporary / _RESULTS, found.to_json())
 
 
@@ -55,6 +59,7 @@ def _write_bundle(bundle: Bundle, found: Sweep, folder: Path) -> None:
         assert contender.made is not None
         if not (folder / artifact.file).exists():
             shutil.copyfile(contender.made.model, folder / artifact.file)
+        artifact = replace(artifact, beside=_beside(folder / artifact.file, contender))
         if artifact.golden not in golden:
             golden[artifact.golden] = outputs_of(
                 contender.made.model, [inputs], Target.parse(contender.target)
@@ -84,6 +89,18 @@ def _artifact(bundle: Bundle, contender: Contender) -> Artifact:
         GOLDEN_OUTPUTS if plain and exact else f"outputs of {variant} on {runtime}",
         TOLERANCE if exact else ROUNDED_TOLERANCE,
     )
+
+
+def _beside(model: Path, contender: Contender) -> tuple[str, ...]:
+    """Write what the contender's runtime looks for beside a file that ships, and name it."""
+    target = Target.parse(contender.target)
+    if target.device.runtime != "triton":
+        return ()
+    from hwnas.deploy.matching.plan import plan_file
+
+    plan = plan_file(model, target)
+    write_plan(model, target, plan)
+    return (plan.name,)
 
 
 def _results(contender: Contender) -> dict[str, Any]:

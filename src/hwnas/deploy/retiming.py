@@ -11,7 +11,8 @@ from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import check_usable
 from hwnas.deploy.sealed import Check
-from hwnas.deploy.timing import Subject, TimingSettings, measure_together
+from hwnas.deploy.stopwatch import TimingSettings
+from hwnas.deploy.timing import Subject, measure_together
 from hwnas.errors import ConfigError, DeviceError
 
 __all__ = ["retime"]

@@ -11,6 +11,7 @@ from typing import Any
 
 from hwnas.atomic import write_json, write_text
 from hwnas.deploy.checksums import inside, read_sums, render_sums, sha256
+from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError, DataError
 
 __all__ = ["Check", "Seal", "checked", "passed"]
@@ -82,7 +83,7 @@ class Seal:
                 f"{folder} is no {self.kind}: it has no {self.description}"
             ) from None
         except (OSError, ValueError, RecursionError) as error:
-            raise ArtifactError(f"{path} is damaged: {error}") from error
+            raise ArtifactError(f"{path} is damaged: {first_line(error)}") from error
         schema = found.get("schema") if isinstance(found, dict) else None
         if schema != self.schema:
             raise ArtifactError(

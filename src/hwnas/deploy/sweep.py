@@ -23,7 +23,8 @@ from hwnas.deploy.io import OutputMeaning
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.number_format import number_format
 from hwnas.deploy.runtimes import open_session
-from hwnas.deploy.timing import Subject, TimingSettings, measure_together
+from hwnas.deploy.stopwatch import TimingSettings
+from hwnas.deploy.timing import Subject, measure_together
 from hwnas.deploy.variants import Made, Material, Variant
 from hwnas.errors import ArtifactError, ConfigError, DataError
 

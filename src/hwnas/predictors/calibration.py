@@ -19,7 +19,8 @@ from hwnas.deploy.device import Target
 from hwnas.deploy.energy import energy_counter, energy_of
 from hwnas.deploy.export import export_onnx
 from hwnas.deploy.runtimes import RUNTIMES
-from hwnas.deploy.timing import TimingSettings, measure, prepared_run
+from hwnas.deploy.stopwatch import TimingSettings
+from hwnas.deploy.timing import measure, prepared_run
 from hwnas.errors import ConfigError, DeviceError
 from hwnas.predictors.blocks import Blocks, blocks_of_steps, rows_of
 from hwnas.predictors.device import MINIMUM_MEASUREMENTS, DevicePredictor
@@ -57,7 +58,7 @@ class Pool:
     Attributes:
         networks: The smallest, the largest, and random ones.
         steps: What they ask of hardware, at batch 1.
-        blocks: Their features.
+        blocks: Their features, whatever the device.
     """
 
     networks: tuple[Architecture, ...]
@@ -83,7 +84,12 @@ class Pool:
         """
         place = {network.id: index for index, network in enumerate(self.networks)}
         measured = [place[name] for name in known if name in place]
-        return most_informative(predictor.parts(self.blocks), predictor.variances, count, measured)
+        parts = predictor.parts(self.seen_by(predictor))
+        return most_informative(parts, predictor.variances, count, measured)
+
+    def seen_by(self, predictor: DevicePredictor) -> Blocks:
+        """Features of the networks, as a predictor looks at them."""
+        return predictor.blocks(self.steps, self.blocks)
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ def calibrate(
         chosen = pool.most_informative(predictor, block, profile.networks)
         if not chosen:
             break  # the space holds no more
-        expected = _expected(predictor, rows_of(pool.blocks, np.array(chosen)))
+        expected = _expected(predictor, rows_of(pool.seen_by(predictor), np.array(chosen)))
         with exported_for_a_while([pool.networks[i] for i in chosen], space) as models:
             measured = measure_some(models)
         profile = _with_measured(profile, pool, chosen, measured)
@@ -212,7 +218,7 @@ def _small_enough(error: float | None, until_error: float | None) -> bool:
 def _error(predictor: DevicePredictor, pool: Pool) -> float | None:
     if len(predictor.costs) < MINIMUM_MEASUREMENTS:
         return None
-    found = predictor.estimates(pool.blocks)
+    found = predictor.estimates(pool.seen_by(predictor))
     return float(np.median([each.interval90[1] / each.mean - 1 for each in found]))
 
 

@@ -16,7 +16,8 @@ from hwnas.errors import ConfigError
 from hwnas.predictors.blocks import Blocks, blocks_of_steps
 from hwnas.predictors.estimate import Estimate, check_pairs
 from hwnas.predictors.experience import Experience
-from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts
+from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior
+from hwnas.predictors.kernel_features import KERNELS, KernelFeatures, kernel_features
 from hwnas.predictors.options import mean_cost_of_options
 from hwnas.predictors.physical import FEATURES, amounts, quantities
 from hwnas.predictors.shipped import shipped_experience, shipped_profiles
@@ -40,6 +41,7 @@ class DevicePredictor:
         steps: What the networks that were measured on this device ask of hardware, at batch 1.
         costs: What they cost, n positive numbers.
         metric: What is predicted; the unit is in its name.
+        hardware: Processor or accelerator, in words; that of where the device is now if empty.
     """
 
     device: str
@@ -47,6 +49,7 @@ class DevicePredictor:
     steps: StepTable = field(default_factory=lambda: StepTable.of(()))
     costs: tuple[float, ...] = ()
     metric: CostMetric = "latency_ms"
+    hardware: str = ""
 
     def __post_init__(self) -> None:
         for cost in self.costs:
@@ -62,9 +65,8 @@ class DevicePredictor:
             experience: What other devices teach; that of the devices that hwnas ships if None.
         """
         known = shipped_experience() if experience is None else experience
-        return cls(
-            profile.device, known, profile.steps, tuple(profile.costs.tolist()), profile.metric
-        )
+        costs = tuple(profile.costs.tolist())
+        return cls(profile.device, known, profile.steps, costs, profile.metric, profile.hardware)
 
     @classmethod
     def load(
@@ -131,7 +133,20 @@ class DevicePredictor:
 
     def predict_steps(self, steps: StepTable) -> list[Estimate]:
         """The same for networks that are given as counts of steps."""
-        return self.estimates(blocks_of_steps(steps))
+        return self.estimates(self.blocks(steps))
+
+    def blocks(self, steps: StepTable, known: Blocks | None = None) -> Blocks:
+        """Features of networks, as this predictor looks at them.
+
+        Where our own kernels run them, that is also what these will take of the card.
+
+        Args:
+            steps: Of the networks.
+            known: Their features as from `blocks_of_steps`, if these were worked out already.
+        """
+        blocks = blocks_of_steps(steps) if known is None else known
+        own = self._kernels
+        return blocks if own is None else {**blocks, KERNELS: own.block(steps)}
 
     def choice_costs(self, space: SearchSpace, target: Target) -> dict[str, dict[str, float]]:
         """Expected cost of each option, all else being equal."""
@@ -169,7 +184,7 @@ class DevicePredictor:
     def variances(self) -> Numbers:
         """Of the parts of the kernel and, last, of the noise, as far as they are known."""
         known = len(self.costs) >= MINIMUM_MEASUREMENTS
-        return np.exp(self._process.theta if known else self.experience.prior.mean)
+        return np.exp(self._process.theta if known else self._prior.mean)
 
     def unfamiliar(self, steps: StepTable) -> list[str]:
         """In which quantities one network lies outside of all that is known, in words."""
@@ -183,11 +198,16 @@ class DevicePredictor:
             if outside[i] and not name.endswith("_ms")
         ]
 
+    @property
+    def note(self) -> str:
+        """What to know of how networks are described; empty where there is nothing."""
+        return "" if self._kernels is None else self._kernels.note
+
     def logs(self, blocks: Blocks) -> tuple[Numbers, Numbers]:
         """Mean and standard deviation of the log cost, each of shape (N,).
 
         Args:
-            blocks: Features of N networks.
+            blocks: Features of N networks, from `blocks`.
 
         Raises:
             ConfigError: Fewer than three networks were measured.
@@ -198,7 +218,23 @@ class DevicePredictor:
 
     def parts(self, blocks: Blocks) -> Parts:
         """What the kernel reads of networks with these features."""
-        return self.experience.parts(self.experience.see(blocks))
+        shared = {name: block for name, block in blocks.items() if name != KERNELS}
+        parts = self.experience.parts(self.experience.see(shared))
+        own = self._kernels
+        return parts if own is None else parts.beside(own.parts(blocks[KERNELS]))
+
+    @cached_property
+    def _kernels(self) -> KernelFeatures | None:
+        return kernel_features(self.device, self.hardware) if self.metric == "latency_ms" else None
+
+    @property
+    def _prior(self) -> Prior:
+        """That of the experience, which knows nothing of how much matters what kernels take."""
+        prior = self.experience.prior
+        if self._kernels is None:
+            return prior
+        linear = [*self.parts(self.blocks(StepTable.of([{}]))).linear]
+        return prior.with_vague([linear.index(KERNELS), len(prior.mean) - 1])
 
     @cached_property
     def _process(self) -> Mixture:
@@ -208,7 +244,7 @@ class DevicePredictor:
                 f"least {MINIMUM_MEASUREMENTS}"
             )
         logs = np.log(self.costs)
-        return Mixture.fitted(self.parts(blocks_of_steps(self.steps)), logs, self.experience.prior)
+        return Mixture.fitted(self.parts(self.blocks(self.steps)), logs, self._prior)
 
     def estimates(self, blocks: Blocks) -> list[Estimate]:
         """Predicted costs of networks with these features."""

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from hwnas.deploy.device import Target
-from hwnas.deploy.timing import TimingSettings, measure
+from hwnas.deploy.stopwatch import TimingSettings
+from hwnas.deploy.timing import measure
 from hwnas.predictors.physical import Machine
 
 __all__ = ["PROBES", "Fingerprint", "fingerprint", "write_probe"]
 
 _OPSET, _IR_VERSION = 17, 8
-_SETTINGS = TimingSettings(warmup=3, rounds=15, round_ms=5.0, max_seconds=1.0)
+_SETTINGS = TimingSettings(warmup=3, rounds=15, round_ms=5.0, max_seconds=1.0, retries=2)
 
 
 @dataclass(frozen=True)

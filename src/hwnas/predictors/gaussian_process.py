@@ -61,6 +61,10 @@ class Parts:
             {name: features[chosen] for name, features in self.radial.items()},
         )
 
+    def beside(self, others: Parts) -> Parts:
+        """The same rows with further parts, linear ones after the linear, radial ones last."""
+        return Parts({**self.linear, **others.linear}, {**self.radial, **others.radial})
+
     @property
     def variances(self) -> Numbers:
         """Of shape (P, n): each part between a row and itself."""
@@ -122,6 +126,18 @@ class Prior:
     def around(cls, found: Numbers, least_std: float) -> Prior:
         """Fitted to hyperparameters (K, P + 1) that were found elsewhere."""
         return cls(found.mean(0), np.hypot(found.std(0), least_std))
+
+    def with_vague(self, places: Sequence[int]) -> Prior:
+        """The same for a kernel that has further parts, of which nothing is known, at some places.
+
+        Args:
+            places: Among the parts of this prior, before which a new one stands.
+        """
+        new = Prior.vague(1)
+        means, stds = (
+            np.insert(a, places, b[0]) for a, b in [(self.mean, new.mean), (self.std, new.std)]
+        )
+        return Prior(means, stds, self.present)
 
     def draws(self, count: int) -> Numbers:
         """Hyperparameters of shape (count, P + 1), spread evenly (Sobol); the same every time.

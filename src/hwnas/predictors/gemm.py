@@ -11,14 +11,15 @@ import numpy as np
 
 from hwnas.deploy.device import Target
 from hwnas.deploy.measurement import Measurement
-from hwnas.deploy.timing import TimingSettings, measure
+from hwnas.deploy.stopwatch import TimingSettings
+from hwnas.deploy.timing import measure
 from hwnas.errors import ConfigError
 from hwnas.predictors.gaussian_process import Numbers
 
 __all__ = ["Gemm", "sampled_gemms", "steady_ms", "time_gemms", "write_gemm"]
 
 _OPSET, _IR_VERSION = 17, 8
-_SETTINGS = TimingSettings(warmup=3, rounds=15, round_ms=3.0, max_seconds=1.0)
+_SETTINGS = TimingSettings(warmup=3, rounds=15, round_ms=3.0, max_seconds=1.0, retries=2)
 _TIMED_AT_ONCE = 40  # all of them are in memory
 _TRIES = 200  # a product that is wanted
 _MULTIPLE = 16  # what the widths of layers are multiples of

@@ -128,6 +128,7 @@ def _predict(known: KnownDevice, network: OnnxWorkload | StepTable) -> Predictio
     steps = network if isinstance(network, StepTable) else network.steps
     [estimate] = predictor.predict_steps(steps)
     notes = [*elsewhere(profile.device, profile.hardware), *_unfamiliar(predictor, steps)]
+    notes += [predictor.note] if predictor.note else []
     if isinstance(network, OnnxWorkload) and network.unknown:
         notes.append(_unknown(network.unknown, unknown_share(predictor, network)))
     return Prediction(estimate, len(profile), tuple(notes))

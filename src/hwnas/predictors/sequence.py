@@ -138,7 +138,8 @@ class _Reader(nn.Module):
         """
         present = (tokens > 0)[:, None].float()
         words = self.embedding(self.fields).sum(1)
-        hidden = words[tokens].transpose(1, 2) * present
+        # Not words[tokens], whose gradient several threads add up in any order.
+        hidden = nn.functional.embedding(tokens, words).transpose(1, 2) * present
         for layer in self.context:
             hidden = (hidden + layer(hidden).relu()) * present
         amounts = self.amounts(hidden.transpose(1, 2))

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from hwnas.atomic import replacing_folder, write_json
-from hwnas.deploy.home import home
 from hwnas.errors import ArtifactError, ConfigError
+from hwnas.home import home
 from hwnas.plugin import closest
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.search_spaces import StepTable

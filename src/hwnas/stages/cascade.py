@@ -80,9 +80,21 @@ class Cascading:
     timed_images: int = 0
     folder: Path | None = None
 
+    @property
+    def gains(self) -> bool:
+        """Whether the cascade takes less than any single network.
+
+        Of latency this has to be measured, too: networks that take turns are slower than alone.
+        """
+        one = None if self.single is None else self.single.measured_ms
+        two = None if self.cascade is None else self.cascade.measured_ms
+        if self.costs.name != "latency" or one is None or two is None:
+            return self.choice.gains
+        return two.p50 < one.p50
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        found = {**asdict(self), "gains": self.choice.gains}
+        found = {**asdict(self), "gains": self.gains}
         return {**found, "folder": None if self.folder is None else str(self.folder)}
 
 
@@ -94,7 +106,7 @@ def make_cascade(
     out: Path,
     saved: Saved = "latency",
 ) -> Cascading:
-    """Choose two finalists, and pack them if that is cheaper than every single one.
+    """Choose two finalists, and pack them if they are cheaper than every single one.
 
     Args:
         job: Whose finalists they are.
@@ -116,8 +128,10 @@ def make_cascade(
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     data = job.ingredients.data
     scores, labels = _scores(bundles, data.validation)
-    one_row = next(iter(scores.values()))[:1]
-    costs = costs_of(saved, bundles, target, decision_ms(one_row, "margin", target))
+    times = latencies_ms(bundles, target)
+    images = _first_images(data.validation, _FEWEST)
+    quickest = bundles[min(times, key=times.__getitem__)]
+    costs = costs_of(saved, bundles, times, target, decision_ms(quickest, images, "margin", target))
     known = {name: Known(scores[name], costs.networks[name]) for name in bundles}
     choice = choose(known, labels, target_accuracy, margin, costs.decision)
     tested, test_labels = _scores(bundles, data.test)
@@ -140,7 +154,9 @@ def make_cascade(
         return found
     for name in (choice.pair.small, choice.pair.big):
         bundles[name].verify()
-    timed = _timed(job, found, choice.pair, bundles, target)
+    timed = _timed(job, found, choice.pair, bundles, times, target)
+    if not timed.gains:
+        return timed
     _write(job, timed, choice.pair, bundles, out)
     return replace(timed, folder=out)
 
@@ -178,19 +194,29 @@ def _scores(
     return {name: np.concatenate(parts) for name, parts in found.items()}, split.targets
 
 
+def _first_images(split: Split, count: int) -> NDArray[np.uint8]:
+    """At most so many images of a split."""
+    first = split.first(count)
+    images, _ = first.take(np.arange(len(first)))
+    return images
+
+
 def _timed(
-    job: Job, found: Cascading, pair: Pair, bundles: Mapping[str, Bundle], target: Target
+    job: Job,
+    found: Cascading,
+    pair: Pair,
+    bundles: Mapping[str, Bundle],
+    times: Mapping[str, float],
+    target: Target,
 ) -> Cascading:
     """Time the cascade, its parts and the single network, taking turns on the same images."""
-    longest_ms = max(latencies_ms(bundles, target).values())
-    count = max(_FEWEST, min(_MOST, int(_PASS_MS / longest_ms)))
-    count = min(len(job.ingredients.data.test), count)
-    images, _ = job.ingredients.data.test.take(np.arange(count))
+    count = max(_FEWEST, min(_MOST, int(_PASS_MS / max(times.values()))))
+    images = _first_images(job.ingredients.data.test, count)
     ways = {way.name: way for way in (found.single, *found.parts) if way is not None}
     passes: dict[str, Pass] = {n: network_pass(bundles[n], images, target) for n in ways}
     two = bundles[pair.small], bundles[pair.big]
     passes[str(pair)] = cascade_pass(*two, pair.rule, pair.threshold, images, target)
-    measured = time_passes(passes, count, target)
+    measured = time_passes(passes, len(images), target)
 
     def timed(way: Way | None) -> Way | None:
         return None if way is None else replace(way, measured_ms=measured[way.name])
@@ -200,16 +226,13 @@ def _timed(
         cascade=timed(found.cascade),
         single=timed(found.single),
         parts=tuple(replace(part, measured_ms=measured[part.name]) for part in found.parts),
-        timed_images=count,
+        timed_images=len(images),
     )
 
 
 def _write(
     job: Job, found: Cascading, pair: Pair, bundles: Mapping[str, Bundle], out: Path
 ) -> None:
-    images, _ = job.ingredients.data.validation.take(
-        np.arange(min(_GOLDEN_FROM, len(job.ingredients.data.validation)))
-    )
     folder, recipe = job.folder, job.recipe
     write_cascade(
         out,
@@ -218,7 +241,7 @@ def _write(
         rule=pair.rule,
         threshold=pair.threshold,
         numbers=_numbers(found),
-        golden_images=images,
+        golden_images=_first_images(job.ingredients.data.validation, _GOLDEN_FROM),
         provenance={
             "run": recipe.name,
             "seed": recipe.seed,

@@ -41,26 +41,29 @@ class Costs:
 
 
 def costs_of(
-    saved: Saved, bundles: Mapping[str, Bundle], target: Target, decision_ms: float
+    saved: Saved,
+    bundles: Mapping[str, Bundle],
+    times_ms: Mapping[str, float],
+    target: Target,
+    decision_ms: float,
 ) -> Costs:
     """The costs of finalists on a target.
 
     Args:
         saved: What is to be saved.
         bundles: By id.
+        times_ms: What `latencies_ms` says of them.
         target: One image at a time.
         decision_ms: Milliseconds to decide.
 
     Raises:
-        RunError: A finalist was not measured.
         EnergyUnavailable: Energy is to be saved; no hardware counts it here, and no profile of the
             target foretells it.
     """
-    times = latencies_ms(bundles, target)
     if saved == "latency":
-        return Costs(saved, "ms", "measured", times, decision_ms)
+        return Costs(saved, "ms", "measured", times_ms, decision_ms)
     kind, energies = _energies_mj(bundles, target)
-    watts = median(energies[name] / times[name] for name in bundles)
+    watts = median(energies[name] / times_ms[name] for name in bundles)
     return Costs(saved, "mJ", kind, energies, watts * decision_ms)
 
 

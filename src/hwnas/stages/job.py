@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hwnas.content import content_hash
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
 from hwnas.plugin import build, resolve
@@ -30,12 +29,7 @@ from hwnas.search.training.sampling import SAMPLING, check_sampling
 from hwnas.search_spaces import ChoiceSpace, RecipeSpace, SearchSpace
 from hwnas.search_spaces.catalogue import joint_space
 
-__all__ = ["Goal", "Ingredients", "Job", "content_hash"]
-
-
-def content_hash(*parts: Any) -> str:
-    """Hash of values that JSON, or else ``repr``, can tell apart."""
-    return hashlib.sha256(json.dumps(parts, default=repr).encode()).hexdigest()[:16]
+__all__ = ["Goal", "Ingredients", "Job"]
 
 
 @dataclass(frozen=True)

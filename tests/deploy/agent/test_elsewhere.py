@@ -313,7 +313,7 @@ def test_an_agent_that_is_killed_goes_on_where_it_was(outside: Outside, model: P
     def work() -> None:
         names = [f"{NAME}-onnxruntime-fp32-b{batch}-t1" for batch in (1, 2, 3, 4)]
         subjects = {name: Subject(model, Target.parse(name)) for name in names}
-        found.append(measure_together(subjects, replace(QUICK, rounds=200, round_ms=3.0)))
+        found.append(measure_together(subjects, replace(QUICK, rounds=100, round_ms=3.0)))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -322,7 +322,7 @@ def test_an_agent_that_is_killed_goes_on_where_it_was(outside: Outside, model: P
         outside.kill()
         outside.start()
     thread.join(60)
-    assert [measured.n for measured in found[0].values()] == [200] * 4
+    assert [measured.n for measured in found[0].values()] == [100] * 4
     assert not list((outside.folder / "jobs").iterdir())
 
 

@@ -38,13 +38,14 @@ import hwnas
 assert hwnas.__file__.startswith({pack!r}), hwnas.__file__
 import hwnas.deploy.agent.command, hwnas.deploy.agent.worker, hwnas.deploy.agent.client
 from hwnas.deploy import timing
+from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.device import Target
 from hwnas.deploy.catalogue import devices_here
 from hwnas.deploy.agent.certificate import own_certificate
 own_certificate(Path({folder!r}, "certificate.pem")).context()
 usable = {{each.target: each.usable for each in devices_here()}}
 model = Path({model!r})
-settings = timing.TimingSettings(warmup=1, rounds=5)
+settings = TimingSettings(warmup=1, rounds=5)
 for name in ("int8", "fp16"):
     target = Target.parse(f"cpu-onnxruntime-{{name}}-b1-t1")
     assert timing.measure({{"network": model}}, target, settings)["network"].latency_ms > 0

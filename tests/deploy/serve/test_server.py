@@ -373,7 +373,10 @@ def test_a_place_that_is_taken_and_a_name_that_cannot_be(
         Service(packed, BatchSettings(), Limits(), "../a")
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_the_command_answers_what_is_under_way_and_ends(
     packed: Bundle, png: Path, number: int, status: int
 ) -> None:

@@ -84,6 +84,19 @@ def test_prices_and_limits_are_those_that_the_engine_tells() -> None:
     assert {True, False} == set(kept)
 
 
+def test_networks_for_our_own_kernels_are_priced_by_what_these_take() -> None:
+    target = "cuda-triton-fp16-b1-t1"
+    objectives = [ACCURACY, Objective("latency_ms", "minimize", target)]
+    candidates, codes = drawn(SPACE, 6)
+    workloads = [SPACE.workload(candidate.network) for candidate in candidates]
+    untouched = DevicePredictor(target, shipped_experience())
+    known = {target: untouched.adapt(workloads[:5], [1.0, 3.0, 2.0, 2.5, 1.5])}
+    told = prices_of(SPACE, candidates, objectives, known)
+    expected = [each.values[objectives[1].label] for each in told]
+    prices = knowledge_of_space(SPACE, objectives, known).price(codes)
+    np.testing.assert_allclose(prices[1].values, expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("limited", [LATENCY, WORST, SUM, PARAMS])
 def test_each_limit_is_kept_by_itself(limited: Objective) -> None:
     knowledge = knowledge_of_space(SPACE, [ACCURACY, limited], costs())

@@ -13,8 +13,8 @@ from typing import Any
 
 from hwnas.deploy.agent.private_file import private_folder, read_private, write_private
 from hwnas.deploy.agent.signing import is_digest
-from hwnas.deploy.home import home
 from hwnas.errors import ArtifactError, ConfigError
+from hwnas.home import home
 
 __all__ = [
     "AddedDevice",

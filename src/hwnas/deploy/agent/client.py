@@ -22,7 +22,8 @@ from hwnas.errors import ArtifactError, DeviceError, HwnasError
 
 if TYPE_CHECKING:
     from hwnas.deploy.device import Target
-    from hwnas.deploy.timing import Subject, TimingSettings
+    from hwnas.deploy.stopwatch import TimingSettings
+    from hwnas.deploy.timing import Subject
 
 __all__ = ["AgentClient", "ask", "connected", "devices_elsewhere", "measure_elsewhere"]
 

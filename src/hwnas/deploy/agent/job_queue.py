@@ -19,6 +19,7 @@ from hwnas.atomic import storage_errors, write_json
 from hwnas.deploy.agent.protocol import Limits, refusal
 from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import JobState, TimingJob
+from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 
 __all__ = ["JobQueue", "Run"]
@@ -250,7 +251,7 @@ class JobQueue:
             state = JobState.from_json(data["state"]) if over else JobState("waiting")
             number, attempts = int(data["number"]), int(data["attempts"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArtifactError(f"{path.name} is damaged: {error}") from error
+            raise ArtifactError(f"{path.name} is damaged: {first_line(error)}") from error
         entry = _Entry(number, _digest(job), job, state, attempts)
         if over:
             entry.job = entry.state = None

@@ -1,7 +1,9 @@
 """The agent as one file that Python runs, for machines where hwnas is not installed.
 
 It holds the modules that the agent imports, found by following imports, and nothing else. A package
-that is only on the way to a module is packed without its face, which would import all of hwnas.
+that is only on the way to a module is packed without its face, which would import all of hwnas. Our
+own kernels are left out, which would double its size: where a card and Triton are, hwnas can be
+installed.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import hwnas
 from hwnas.atomic import replacing
 from hwnas.errors import ConfigError
 
-__all__ = ["ROOT", "ROOTS", "packed_code", "packed_modules", "write_pack"]
+__all__ = ["LEFT_OUT", "ROOT", "ROOTS", "packed_code", "packed_modules", "write_pack"]
 
 ROOT = Path(hwnas.__file__).parents[1]
 """Where hwnas is imported from: a folder, or the file that was packed."""
 ROOTS = ("hwnas", "hwnas.deploy.agent.command", "hwnas.deploy.agent.worker")
+LEFT_OUT = ("hwnas.deploy.matching", "hwnas.kernels")
+"""Packages that the agent does without."""
 _MAIN = """\
 import sys
 
@@ -98,7 +102,11 @@ def _imports(source: Path) -> Iterator[str]:
             names = [node.module]
         else:
             continue
-        yield from (name for name in names if name.split(".")[0] == "hwnas")
+        yield from (name for name in names if name.split(".")[0] == "hwnas" and _is_wanted(name))
+
+
+def _is_wanted(module: str) -> bool:
+    return not any(f"{module}.".startswith(f"{package}.") for package in LEFT_OUT)
 
 
 def _source(module: str) -> Path:

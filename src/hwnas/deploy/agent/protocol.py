@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hwnas.deploy.device import FORMATS, RUNS_ON
+from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError, StorageError
 
 __all__ = [
@@ -189,4 +190,6 @@ class About:
             )
             return cls(machine, conditions, processors, kinds, versions, int(data["jobs"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArtifactError(f"what the agent says of itself is damaged: {error}") from error
+            raise ArtifactError(
+                f"what the agent says of itself is damaged: {first_line(error)}"
+            ) from error

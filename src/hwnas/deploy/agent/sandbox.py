@@ -92,7 +92,7 @@ class Sandbox:
             return _found(folder, process.returncode)
 
     def _seconds(self, job: TimingJob) -> float:
-        return self.limits.network_s * (1 + len(job.subjects))
+        return self.limits.network_s * (1 + len(job.subjects)) + job.settings.patience_s
 
     @contextlib.contextmanager
     def _work_folder(self, job: TimingJob) -> Iterator[Path]:

@@ -19,8 +19,8 @@ from hwnas.deploy.agent.private_file import private_folder, read_private, write_
 from hwnas.deploy.agent.protocol import Limits
 from hwnas.deploy.agent.server import AgentServer
 from hwnas.deploy.agent.signing import is_digest, key_of, new_secret
-from hwnas.deploy.home import home
 from hwnas.errors import ConfigError, DeviceError
+from hwnas.home import home
 
 __all__ = ["HOST", "PORT", "AgentOptions", "folder_of_its_own", "opened_door", "serve"]
 

@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args
 
 from hwnas.deploy.agent.signing import is_digest
 from hwnas.deploy.device import Target
+from hwnas.deploy.first_line import first_line
 from hwnas.deploy.measurement import Measurement
-from hwnas.deploy.timing import TimingSettings
+from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.errors import ArtifactError, ConfigError
 
 __all__ = ["Asked", "JobState", "TimingJob"]
@@ -19,7 +20,14 @@ __all__ = ["Asked", "JobState", "TimingJob"]
 _MOST_SUBJECTS, _LONGEST_NAME = 512, 200
 _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 _MOST = TimingSettings(
-    warmup=1000, rounds=10_000, round_ms=1e4, max_seconds=600, max_wall_cpu_ratio=100, retries=10
+    warmup=1000,
+    rounds=10_000,
+    round_ms=1e4,
+    max_seconds=600,
+    max_wall_cpu_ratio=100,
+    max_slowdown=100,
+    retries=10,
+    patience_s=600,
 )
 """What a job may ask for; all of it takes long, and nobody should be able to ask for more."""
 
@@ -159,4 +167,6 @@ class JobState:
             failure = dict(data["failure"])
             return cls(data["state"], int(data["ahead"]), float(data["share"]), found, failure)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArtifactError(f"what is known of a job is damaged: {error}") from error
+            raise ArtifactError(
+                f"what is known of a job is damaged: {first_line(error)}"
+            ) from error

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
 
 from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.runtimes.checks import check_usable, missing_compiler, missing_package
-from hwnas.deploy.runtimes.pytorch import PyTorchSession, with_threads
+from hwnas.deploy.runtimes.pytorch import tensor_session, with_threads
+from hwnas.deploy.runtimes.session import ArraySession
 from hwnas.deploy.runtimes.tracing import compiling, traceable
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["AOTInductor", "TorchCompile"]
 
@@ -37,7 +42,7 @@ class TorchCompile:
         """The ONNX file itself; `load` compiles it."""
         return artifact
 
-    def load(self, executable: Path, target: Target) -> PyTorchSession:
+    def load(self, executable: Path, target: Target) -> ArraySession:
         """Compile an ONNX file with one float32 input.
 
         Raises:
@@ -49,13 +54,25 @@ class TorchCompile:
         import torch
 
         module, images = traceable(executable, target)
+        _have_own_code(module)
         threads = target.device.threads
         network = torch.compile(module, fullgraph=True, dynamic=False, options=_OPTIONS)
         with compiling(executable), torch.inference_mode(), with_threads(threads):
-            network(images)
-        return PyTorchSession(
+            network(images.clone())  # a tensor of this mode, as those of all runs are
+        return tensor_session(
             executable, network, module.input_shape, threads, "compile", batch=len(images)
         )
+
+
+def _have_own_code(module: nn.Module) -> None:
+    """Give a module code that it shares with no other.
+
+    The compiler keeps what it made of all modules of a class in one list, which it searches at
+    every call, and refuses to make a ninth.
+    """
+    shared = type(module).forward
+    own = FunctionType(shared.__code__.replace(), shared.__globals__, shared.__name__)
+    module.forward = MethodType(own, module)
 
 
 @dataclass(frozen=True)
@@ -88,7 +105,7 @@ class AOTInductor:
             aoti_compile_and_package(program, package_path=str(package), inductor_configs=options)
         return package
 
-    def load(self, executable: Path, target: Target) -> PyTorchSession:
+    def load(self, executable: Path, target: Target) -> ArraySession:
         """Load a package that `prepare` made; one from elsewhere is code that would be executed.
 
         Raises:
@@ -103,6 +120,6 @@ class AOTInductor:
             network = aoti_load_package(str(executable))
             batch, *shape = map(int, network.get_metadata()[_SHAPE].split("x"))
         threads = target.device.threads
-        return PyTorchSession(
+        return tensor_session(
             executable, network, tuple(shape), threads, "ahead of time", batch=batch
         )

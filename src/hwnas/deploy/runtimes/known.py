@@ -15,6 +15,7 @@ from hwnas.deploy.runtimes.mnn import MNN
 from hwnas.deploy.runtimes.onnx import OnnxRuntime
 from hwnas.deploy.runtimes.openvino import OpenVINO
 from hwnas.deploy.runtimes.pytorch import PyTorch
+from hwnas.deploy.runtimes.triton import Triton
 
 __all__ = ["RUNTIMES", "open_session"]
 
@@ -33,6 +34,7 @@ RUNTIMES: dict[str, Runtime] = {
         PyTorch("pytorch_nhwc", channels_last=True),
         TorchCompile(),
         AOTInductor(),
+        Triton(),
     )
 }
 

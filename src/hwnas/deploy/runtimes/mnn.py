@@ -7,8 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,9 @@ from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.operators import refused
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
-from hwnas.errors import ArtifactError
+from hwnas.deploy.runtimes.session import ArraySession, loading
 
-__all__ = ["MNN", "MNNSession"]
+__all__ = ["MNN"]
 
 # Not by the command mnnconvert, which reports to its makers what it has converted.
 _CONVERT = "import sys, _tools; _tools.mnnconvert(sys.argv)"
@@ -62,7 +61,7 @@ class MNN:
             raise refused(artifact, "MNN", _complaint(told))
         return converted
 
-    def load(self, executable: Path, target: Target) -> MNNSession:
+    def load(self, executable: Path, target: Target) -> ArraySession:
         """Load a file that `prepare` made.
 
         Raises:
@@ -70,7 +69,29 @@ class MNN:
             DeviceError: MNN is not installed, or the target has too many threads.
         """
         check_usable(self, target)
-        return MNNSession(executable, target.device.threads)
+        # "high" is single precision; else MNN may compute in less where the processor can.
+        threads = target.device.threads
+        settings = {"backend": "CPU", "precision": "high", "numThread": threads}
+        with loading(executable), _silence():
+            import MNN.expr
+            import MNN.nn
+
+            manager = MNN.nn.create_runtime_manager((settings,))
+            path = os.fspath(executable)
+            module = MNN.nn.load_module_from_file(path, [], [], runtime_manager=manager)
+            [image] = module.get_info()["inputs"]
+            shape = tuple(int(size) for size in image.shape[1:])
+        tensors = MNN.expr
+        layout, kind = tensors.data_format.NCHW, tensors.dtype.float
+
+        def compute(inputs: NDArray[np.float32]) -> NDArray[Any]:
+            outputs = module.forward(tensors.const(inputs, list(inputs.shape), layout, kind))
+            if outputs.data_format == tensors.data_format.NC4HW4:
+                outputs = tensors.convert(outputs, layout)
+            return np.array(outputs.read())
+
+        told = {name: str(value) for name, value in settings.items()}
+        return ArraySession(executable, compute, shape, threads, told)
 
 
 def _complaint(told: str) -> str:
@@ -78,62 +99,6 @@ def _complaint(told: str) -> str:
     lines = [re.sub(r"^(\[.*?\]|[\s:=>\d])*", "", line) for line in told.splitlines()]
     wrong = [each for each in lines if re.search("not support|fail|error", each, re.IGNORECASE)]
     return [*wrong, *filter(None, reversed(lines)), "it says nothing"][0]
-
-
-class MNNSession:
-    """A file of MNN's, loaded.
-
-    Args:
-        path: The file.
-        threads: Of one operator.
-    """
-
-    def __init__(self, path: Path, threads: int) -> None:
-        self._path, self._threads = path, threads
-        # "high" is single precision; else MNN may compute in less where the processor can.
-        self._settings = {"backend": "CPU", "precision": "high", "numThread": threads}
-        try:
-            with _silence():
-                import MNN.expr
-                import MNN.nn
-
-                manager = MNN.nn.create_runtime_manager((self._settings,))
-                self._module = MNN.nn.load_module_from_file(
-                    os.fspath(path), [], [], runtime_manager=manager
-                )
-            [images] = self._module.get_info()["inputs"]
-        except (SystemError, RuntimeError, ValueError, KeyError) as error:
-            raise ArtifactError(f"{path} is not a whole file of MNN's") from error
-        self.input_shape = tuple(int(size) for size in images.shape[1:])
-        self._tensors = MNN.expr
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """Those settings that change latency."""
-        return {name: str(value) for name, value in self._settings.items()}
-
-    def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
-        """The first output (N, ...) of float32 inputs (N, *input_shape).
-
-        Raises:
-            ArtifactError: The file cannot compute them.
-        """
-        tensors = self._tensors
-        layout, kind = tensors.data_format.NCHW, tensors.dtype.float
-        try:
-            images = tensors.const(np.ascontiguousarray(batch), list(batch.shape), layout, kind)
-            outputs = self._module.forward(images)
-            if outputs.data_format == tensors.data_format.NC4HW4:
-                outputs = tensors.convert(outputs, layout)
-            return np.array(outputs.read())
-        except (SystemError, RuntimeError, ValueError, TypeError) as error:
-            raise ArtifactError(
-                f"{self._path} cannot be run on inputs of shape {batch.shape}"
-            ) from error
-
-    def cpu_clock(self) -> float:
-        """Seconds; one thread is the caller's own, several are counted with the whole process."""
-        return time.thread_time() if self._threads == 1 else time.process_time()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -20,6 +19,7 @@ from hwnas.deploy.onnx_graph import check_graph
 from hwnas.deploy.operators import refused
 from hwnas.deploy.quantize import quantize_int8, random_batches
 from hwnas.deploy.runtimes.checks import check_usable, graphics_card, missing_package
+from hwnas.deploy.runtimes.session import cpu_seconds
 from hwnas.errors import ArtifactError, DeviceError
 
 __all__ = ["OnnxRuntime", "OnnxSession", "in_format"]
@@ -107,7 +107,7 @@ def in_format(artifact: Path, wanted: str, batch: int, folder: Path) -> Path:
     if wanted == "fp16":
         return to_float16(artifact, converted)
     shape = OnnxSession(artifact, batch, 1).input_shape
-    return quantize_int8(artifact, converted, random_batches(shape, batch))
+    return quantize_int8(artifact, converted, random_batches(shape, batch), ranges=["full"])
 
 
 class OnnxSession:
@@ -170,8 +170,8 @@ class OnnxSession:
         return Path(self._session.end_profiling())
 
     def cpu_clock(self) -> float:
-        """Seconds; one thread is the caller's own, several are counted with the whole process."""
-        return time.thread_time() if self._threads == 1 else time.process_time()
+        """Seconds of CPU time that the threads which compute have used so far."""
+        return cpu_seconds(self._threads)
 
 
 def _open(path: Path, threads: int, profile: Path | None, provider: str) -> Any:

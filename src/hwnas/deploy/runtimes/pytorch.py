@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,15 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.device import FORMATS, Target
-from hwnas.deploy.first_line import first_line
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
-from hwnas.deploy.runtimes.tracing import in_batches
-from hwnas.errors import ArtifactError
+from hwnas.deploy.runtimes.session import ArraySession
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PyTorch", "PyTorchSession", "with_threads"]
+__all__ = ["PyTorch", "tensor_session", "with_threads"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class PyTorch:
         """The ONNX file itself; `load` makes a module of it."""
         return artifact
 
-    def load(self, executable: Path, target: Target) -> PyTorchSession:
+    def load(self, executable: Path, target: Target) -> ArraySession:
         """Make a module of an ONNX file with one float32 input.
 
         Raises:
@@ -63,11 +60,19 @@ class PyTorch:
         if self.channels_last:
             module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         threads, shape = target.device.threads, module.input_shape
-        return PyTorchSession(executable, module, shape, threads, "eager", self.channels_last)
+        return tensor_session(executable, module, shape, threads, "eager", self.channels_last)
 
 
-class PyTorchSession:
-    """A network that takes and gives PyTorch's tensors.
+def tensor_session(
+    path: Path,
+    network: Callable[[Tensor], Tensor],
+    input_shape: tuple[int, ...],
+    threads: int,
+    mode: str,
+    channels_last: bool = False,
+    batch: int | None = None,
+) -> ArraySession:
+    """A session over a network that takes and gives PyTorch's tensors.
 
     Args:
         path: The file that it was made of.
@@ -78,49 +83,21 @@ class PyTorchSession:
         channels_last: Whether images are held as NHWC.
         batch: The only number of images that it takes, if there is one.
     """
+    import torch
 
-    def __init__(
-        self,
-        path: Path,
-        network: Callable[[Tensor], Tensor],
-        input_shape: tuple[int, ...],
-        threads: int,
-        mode: str,
-        channels_last: bool = False,
-        batch: int | None = None,
-    ) -> None:
-        self._path, self._network, self._threads = path, network, threads
-        self._batch = batch
-        self.input_shape = input_shape
-        layout = "NHWC" if channels_last else "NCHW"
-        self.settings = {"mode": mode, "layout": layout, "intra_op_threads": str(threads)}
-        self._channels_last = channels_last
+    layout = torch.channels_last if channels_last else torch.contiguous_format
 
-    def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
-        """The output (N, ...) of float32 inputs (N, *input_shape).
-
-        Raises:
-            ArtifactError: The file cannot compute them.
-        """
-        return in_batches(self._run, batch, self._batch or len(batch))
-
-    def _run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
-        import torch
-
-        layout = torch.channels_last if self._channels_last else torch.contiguous_format
-        try:
-            with torch.inference_mode(), with_threads(self._threads):
-                images = torch.from_numpy(batch)
-                if images.dim() == 4:
-                    images = images.contiguous(memory_format=layout)
-                outputs: NDArray[Any] = self._network(images).numpy()
-        except Exception as error:  # each operator has its own ways to fail on what it is given
-            raise ArtifactError(f"{self._path} cannot be run: {first_line(error)}") from error
+    def compute(inputs: NDArray[np.float32]) -> NDArray[Any]:
+        with torch.inference_mode(), with_threads(threads):
+            images = torch.from_numpy(inputs)
+            if images.dim() == 4:
+                images = images.contiguous(memory_format=layout)
+            outputs: NDArray[Any] = network(images).numpy()
         return outputs
 
-    def cpu_clock(self) -> float:
-        """Seconds; one thread is the caller's own, several are counted with the whole process."""
-        return time.thread_time() if self._threads == 1 else time.process_time()
+    settings = {"mode": mode, "layout": "NHWC" if channels_last else "NCHW"}
+    settings["intra_op_threads"] = str(threads)
+    return ArraySession(path, compute, input_shape, threads, settings, batch)
 
 
 @contextmanager

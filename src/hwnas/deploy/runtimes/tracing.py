@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from hwnas.deploy.device import Target
 from hwnas.deploy.first_line import first_line
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
 
     from hwnas.deploy.onnx_module import OnnxModule
 
-__all__ = ["compiling", "in_batches", "traceable"]
+__all__ = ["compiling", "traceable"]
 
 
 def traceable(model: Path, target: Target) -> tuple[OnnxModule, Tensor]:
@@ -35,24 +32,6 @@ def traceable(model: Path, target: Target) -> tuple[OnnxModule, Tensor]:
 
     module = OnnxModule.load(model).eval().frozen(target.device.batch)
     return module, torch.zeros(target.device.batch, *module.input_shape)
-
-
-def in_batches(
-    run: Callable[[NDArray[np.float32]], NDArray[Any]], inputs: NDArray[np.float32], size: int
-) -> NDArray[Any]:
-    """Outputs (N, ...) of inputs (N, ...), from what takes batches of one size only.
-
-    Args:
-        run: Gives a new array for a batch of ``size``.
-        inputs: Any number of them; the last batch is filled up with zeros.
-        size: Of a batch.
-    """
-    if len(inputs) == size:
-        return run(np.ascontiguousarray(inputs))
-    missing = -len(inputs) % size
-    padded = np.concatenate([inputs, np.zeros((missing, *inputs.shape[1:]), inputs.dtype)])
-    outputs = [run(padded[i : i + size]) for i in range(0, len(padded), size)]
-    return np.concatenate(outputs)[: len(inputs)]
 
 
 @contextmanager

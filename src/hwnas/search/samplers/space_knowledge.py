@@ -16,7 +16,7 @@ from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.shipped_scores import shipped_scores
 from hwnas.search.objective import LATENCY, Objective
 from hwnas.search.samplers.knowledge import Knowledge, Price
-from hwnas.search_spaces import SearchSpace
+from hwnas.search_spaces import SearchSpace, StepTable
 from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["knowledge_of_space"]
@@ -68,6 +68,7 @@ class _Known:
     has_scores: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self._steps = _Remembered(self._taken)
         self._blocks = _Remembered(self._looked_at)
         self._values = _Remembered(self._priced)
         one = np.zeros((1, len(self.space.choices)), dtype=np.int64)
@@ -119,10 +120,19 @@ class _Known:
                 kept &= sign * seen <= sign * objective.limit
         return kept
 
-    def _looked_at(self, codes: Codes) -> Blocks:
+    def _taken(self, codes: Codes) -> StepTable:
         steps = self.space.steps(codes)
         assert steps is not None
-        return blocks_of_steps(steps)
+        return steps
+
+    def _looked_at(self, codes: Codes) -> Blocks:
+        return blocks_of_steps(self._steps(codes))
+
+    def _logs(self, target: str, codes: Codes) -> tuple[Numbers, Numbers]:
+        """Mean and deviation of the logarithms of latencies, each (N,)."""
+        predictor = self.costs[target]
+        assert isinstance(predictor, DevicePredictor)
+        return predictor.logs(predictor.blocks(self._steps(codes), self._blocks(codes)))
 
     def _priced(self, codes: Codes) -> dict[int, tuple[Numbers, Numbers]]:
         """Of each priced objective its value, and what its limit holds for, both (N,)."""
@@ -135,7 +145,7 @@ class _Known:
             elif objective.metric == LATENCY:
                 for target in objective.priced_on:
                     if target not in logs:
-                        logs[target] = self._predictor(target).logs(self._blocks(codes))
+                        logs[target] = self._logs(target, codes)
                 found[j] = _reduced(objective, [logs[target] for target in objective.priced_on])
             else:
                 value = counted[objective.metric].astype(np.float64)
@@ -145,11 +155,6 @@ class _Known:
     def _predicts(self, objective: Objective) -> bool:
         sources = [self.costs.get(target) for target in objective.priced_on]
         return all(isinstance(source, DevicePredictor) for source in sources)
-
-    def _predictor(self, target: str) -> DevicePredictor:
-        source = self.costs[target]
-        assert isinstance(source, DevicePredictor)
-        return source
 
 
 def _reduced(

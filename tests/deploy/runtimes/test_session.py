@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hwnas.deploy.runtimes.tracing import in_batches
+from hwnas.deploy.runtimes.session import in_batches
 
 
 @given(count=st.integers(1, 20), size=st.integers(1, 8))

@@ -1,0 +1,37 @@
+"""Linear layers with blocks left out against the dense layer, whose weight has zeros there."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from experiments.kernels.benchmark import Benchmark, Expression, Rival
+from hwnas.kernels.activations import ACTIVATIONS
+from hwnas.kernels.block_sparse import block_sparse
+from hwnas.kernels.operator import Inputs
+
+__all__ = ["BENCHMARK"]
+
+
+def dense(inputs: Inputs) -> Expression:
+    """As if nothing were left out."""
+    activate, blocks, bias = ACTIVATIONS[inputs["activation"]], inputs["blocks"], inputs["bias"]
+    height, width = blocks.shape[1:]
+    tall, strips = -(-inputs["inputs"] // height), len(inputs["ends"]) - 1
+    weight = blocks.new_zeros(tall, strips, height, width)
+    strip = torch.repeat_interleave(inputs["ends"].diff().long())
+    weight[inputs["places"].long(), strip] = blocks
+    weight = weight.transpose(1, 2).reshape(tall * height, strips * width)
+    weight = weight[: inputs["inputs"], : len(bias)].T.contiguous()
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return activate(functional.linear(x, weight, bias))
+
+    return run, (inputs["x"], weight, bias)
+
+
+BENCHMARK = Benchmark(
+    block_sparse,
+    (Rival("eager", "F.linear of the dense weight with its zeros, F.hardswish", dense),),
+)

@@ -1,0 +1,30 @@
+"""Int8 convolution against the layer in float16: PyTorch has no such convolution on cards."""
+
+from __future__ import annotations
+
+from experiments.kernels.bench_convolution import layer
+from experiments.kernels.benchmark import Benchmark, Expression, Rival
+from hwnas.kernels.int8_convolution import int8_convolution
+from hwnas.kernels.operator import Inputs
+
+__all__ = ["BENCHMARK"]
+
+
+def in_float16(inputs: Inputs) -> Expression:
+    """The layer without quantisation, which reads and writes twice the bytes."""
+    run, tensors = layer({**inputs, "weight": inputs["weight"].permute(1, 2, 3, 0)})
+    return run, tuple(each.half() / 64 for each in tensors)
+
+
+BENCHMARK = Benchmark(
+    int8_convolution,
+    (
+        Rival(
+            "float16",
+            "F.conv2d and F.hardswish in float16, channels-last, as PyTorch has no int8 "
+            "convolution on cards",
+            in_float16,
+            same=False,
+        ),
+    ),
+)

@@ -1,0 +1,42 @@
+"""Int8 depthwise against the layer in float16: PyTorch has no such convolution on cards."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional
+
+from experiments.kernels.benchmark import Benchmark, Expression, Rival
+from experiments.kernels.layouts import depthwise_filters, nchw, nhwc
+from hwnas.kernels.activations import ACTIVATIONS
+from hwnas.kernels.int8_depthwise import int8_depthwise
+from hwnas.kernels.operator import Inputs
+
+__all__ = ["BENCHMARK"]
+
+
+def in_float16(inputs: Inputs) -> Expression:
+    """The layer without quantisation, which reads and writes twice the bytes."""
+    activate, stride = ACTIVATIONS[inputs["activation"]], inputs["stride"]
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor, *residual: Tensor) -> Tensor:
+        padding = weight.shape[2] // 2
+        y = activate(functional.conv2d(x, weight, bias, stride, padding, groups=len(weight)))
+        return nhwc(y + residual[0] if residual else y)
+
+    residual = () if inputs["residual"] is None else (nchw(inputs["residual"]),)
+    tensors = nchw(inputs["x"]), depthwise_filters(inputs["weight"]), inputs["bias"], *residual
+    return run, tuple(each.half() / 64 for each in tensors)
+
+
+BENCHMARK = Benchmark(
+    int8_depthwise,
+    (
+        Rival(
+            "float16",
+            "F.conv2d with groups and F.hardswish in float16, channels-last, as PyTorch has no "
+            "int8 convolution on cards",
+            in_float16,
+            same=False,
+        ),
+    ),
+)

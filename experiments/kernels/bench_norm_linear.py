@@ -1,0 +1,39 @@
+"""LayerNorm with the linear layer after it against the two layers."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional
+
+from experiments.kernels.benchmark import Benchmark, Expression, Rival
+from hwnas.kernels.activations import ACTIVATIONS
+from hwnas.kernels.norm_linear import norm_linear
+from hwnas.kernels.operator import Inputs
+
+__all__ = ["BENCHMARK"]
+
+
+def layers(inputs: Inputs) -> Expression:
+    """As PyTorch runs the two layers of an eager network."""
+    activate, epsilon = ACTIVATIONS[inputs["activation"]], inputs["epsilon"]
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor, *residual: Tensor) -> Tensor:
+        normalised = functional.layer_norm(x, x.shape[-1:], eps=epsilon)
+        y = activate(functional.linear(normalised, weight, bias))
+        return y + residual[0] if residual else y
+
+    residual = () if inputs["residual"] is None else (inputs["residual"],)
+    return run, (inputs["x"], inputs["weight"].T.contiguous(), inputs["bias"], *residual)
+
+
+BENCHMARK = Benchmark(
+    norm_linear,
+    (
+        Rival(
+            "eager",
+            "F.layer_norm, F.linear, F.gelu, scale and shift of the normalisation folded",
+            layers,
+        ),
+    ),
+    batches=(1, 8, 64),
+)

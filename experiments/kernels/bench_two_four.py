@@ -1,0 +1,46 @@
+"""2:4 sparse linear layers against the dense layer and against PyTorch's sparse tensor cores."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional
+
+from experiments.kernels.benchmark import Benchmark, Expression, Rival
+from hwnas.kernels.activations import ACTIVATIONS
+from hwnas.kernels.operator import Inputs
+from hwnas.kernels.two_four import two_four, unpack_two_four
+
+__all__ = ["BENCHMARK"]
+
+
+def dense(inputs: Inputs) -> Expression:
+    """As if no weight were zero."""
+    weight = unpack_two_four(inputs["values"], inputs["places"]).T.contiguous()
+    activate = ACTIVATIONS[inputs["activation"]]
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return activate(functional.linear(x, weight, bias))
+
+    return run, (inputs["x"], weight, inputs["bias"])
+
+
+def semi_structured(inputs: Inputs) -> Expression:
+    """By cuSPARSELt or CUTLASS, where PyTorch has them for these sizes."""
+    from torch.sparse import to_sparse_semi_structured
+
+    run, (x, weight, bias) = dense(inputs)
+    return run, (x, to_sparse_semi_structured(weight), bias)
+
+
+BENCHMARK = Benchmark(
+    two_four,
+    (
+        Rival("eager", "F.linear of the dense weight with its zeros, F.hardswish", dense),
+        Rival(
+            "sparse",
+            "F.linear of torch.sparse.to_sparse_semi_structured, F.hardswish",
+            semi_structured,
+            compiled=False,
+        ),
+    ),
+)

@@ -1,0 +1,273 @@
+"""Whole networks, as a search finds them: through our kernels, and as PyTorch runs them.
+
+Ours are measured in float16 and in int8, in one race: PyTorch has no convolutions of integers on
+cards, so what it does best in float16 is the rival of both, and TensorRT in int8 another of int8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from experiments.deploy.networks import SPACES, untrained
+from experiments.kernels.benchmark import Case
+from experiments.kernels.compiler import FULL, MODES, all_cores, compiled, rehearsing
+from experiments.kernels.engines import engine, int8_engine
+from experiments.kernels.place import CACHES, Place
+from hwnas.deploy.conv_norm import conv_norm_pairs
+from hwnas.deploy.exporters import to_onnx
+from hwnas.deploy.matching import MatchedNetwork, decided, matched
+from hwnas.deploy.onnx_module import OnnxModule
+from hwnas.deploy.quantize import quantize_int8, random_batches
+from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.choice import Choice
+from hwnas.kernels.operator import Operator, Sizes
+from hwnas.kernels.race import fair, raced, why
+from hwnas.kernels.timer import Times
+from hwnas.kernels.tuned import KERNEL
+from hwnas.search_spaces import SearchSpace, hybrid, mobilenet, vit
+
+__all__ = [
+    "BATCHES",
+    "FORMATS",
+    "NETWORKS",
+    "WORDS",
+    "Measured",
+    "export_network",
+    "measure_network",
+    "rehearse_network",
+]
+
+BATCHES = (1, 8, 64)
+NETWORKS = {
+    "mobilenet-224": ("mobilenet", 0),
+    "mobilenet-160": ("mobilenet", 1),
+    "hybrid-224": ("hybrid", 5),
+    "hybrid-160": ("hybrid", 1),
+    "vit-224": ("vit", 5),
+}
+"""Space and seed of each; which sizes of images come of that is in their names."""
+WORDS = {
+    "eager": "the module in channels-last, batch normalisations folded",
+    **{name: f"{words} of the same module" for name, words in MODES.items()},
+    "tensorrt": "TensorRT's engine of the ONNX file in float16",
+    "tensorrt int8": "TensorRT's engine of the ONNX file, quantised for it: with no zero points",
+}
+FORMATS = {"float16": torch.float16, "int8": torch.int8}
+DTYPE = torch.float16
+"""Of rivals, and in int8 of what is no integer."""
+_TUNED = (1, 8)  # batches; from 8 to 64 is not far
+_TOY = {"mobilenet": mobilenet, "hybrid": hybrid, "vit": vit}
+_TOLERANCE = {"float16": 0.02, "int8": 0.15}
+"""Shares of the largest output. Networks of half precision are some thousandths off. In int8 what
+is rounded the other way is a step off, and what comes of it by more."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A network at a batch size beside a mode of PyTorch's compiler."""
+
+    network: str
+    batch: int
+    mode: str
+
+
+def export_network(place: Place, name: str) -> dict[str, Any]:
+    """Write a network as ONNX, and say what operators are asked about when it is matched."""
+    space, architecture, network = _made(place, name)
+    shape = space.input_shape(architecture)
+    model, _, _ = to_onnx(_folded(network), shape)
+    plain = _file(place, name, "float16")
+    plain.write_bytes(model.SerializeToString())
+    quantize_int8(plain, _file(place, name, "int8"), random_batches(shape, 1))
+    asked: dict[tuple[object, ...], Case] = {}
+    for which in FORMATS:
+        module = OnnxModule.load(_file(place, name, which)).eval()
+        for batch in BATCHES[:1] if place.simulated else _TUNED:
+
+            def decide(
+                operator: Operator, sizes: Sizes, dtype: torch.dtype, n: int = batch
+            ) -> Choice:
+                case = Case(operator.name, dict(sizes), n, dtype)
+                if operator.name in OPERATORS:  # chains have no benchmark
+                    asked.setdefault((operator.name, dtype, *sizes.items()), case)
+                return Choice(operator.default_config(sizes, dtype))
+
+            matched(module, batch, DTYPE, decide)
+    workload = space.workload(architecture)
+    return {
+        "asked": list(asked.values()),
+        "about": {
+            "input_shape": list(shape),
+            "macs": workload.macs,
+            "params": workload.params,
+            "architecture": architecture.to_json(),
+        },
+    }
+
+
+def rehearse_network(place: Place, task: Measured) -> dict[str, Any]:
+    """Compile kernels and expressions, so that they are there when times are taken."""
+    with fair(), rehearsing(task.mode):
+        images = _images(place, task)
+        for which in FORMATS:
+            _ours(place, task, which)(images)
+        compiled(_in_half(_rival(place, task)), task.mode, place)(images)
+    return {}
+
+
+def measure_network(place: Place, task: Measured) -> dict[str, Any]:
+    """Time a network through our kernels, in both formats, and through rivals in turn.
+
+    Returns:
+        What was found by format.
+    """
+    with fair(), all_cores(place) if task.mode == FULL else contextlib.nullcontext():
+        images = _images(place, task)
+        ours = {which: _ours(place, task, which) for which in FORMATS}
+        found: dict[str, Any] = {}
+        for which, network in ours.items():
+            error = _error(network(images), _truth(place, task, which, images))
+            found[which] = {"error": error, **_told(network)}
+        right = [which for which in ours if found[which]["error"] <= _TOLERANCE[which]]
+        if not right:
+            return found
+        contenders: dict[str, Callable[[], object]] = {
+            which: partial(ours[which], images) for which in right
+        }
+        rivals, absent = _rivals(place, task, images)
+        times = {}
+        for cache in CACHES:
+            times[cache], more = raced({**contenders, **rivals}, place.timer(cache))
+            absent |= more
+    timing = {cache: place.timer(cache).description for cache in CACHES}
+    for which in right:
+        others = {*FORMATS} - {which} | ({"tensorrt int8"} if which != "int8" else set())
+        own = {cache: _as_ours(which, each, others) for cache, each in times.items()}
+        why_not = {KERNEL if k == which else k: v for k, v in absent.items() if k not in others}
+        found[which] |= {"times": own, "timing": timing, "absent": why_not}
+    return found
+
+
+def _rivals(
+    place: Place, task: Measured, images: Tensor
+) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
+    """Those that run, and why others do not."""
+    module = _in_half(_rival(place, task))
+    plain = _file(place, task.network, "float16")
+    makers: dict[str, Callable[[], Callable[[], object]]] = {
+        "eager": lambda: partial(module, images),
+        task.mode: lambda: partial(compiled(module, task.mode, place), images),
+        "tensorrt": lambda: engine(plain, images),
+        "tensorrt int8": lambda: int8_engine(plain, images),
+    }
+    rivals, absent = {}, {}
+    for name, make in makers.items():
+        try:
+            run = make()
+            run()
+            rivals[name] = run
+        except ModuleNotFoundError:
+            absent[name] = "absent"
+        except Exception as problem:  # as many as there are libraries
+            absent[name] = why(problem)
+    return rivals, absent
+
+
+def _as_ours(which: str, times: Mapping[str, Times], others: Container[str]) -> dict[str, Any]:
+    """Times by name, those of one of our formats as ours, without some."""
+    return {
+        KERNEL if name == which else name: each.to_json()
+        for name, each in times.items()
+        if name not in others
+    }
+
+
+def _made(place: Place, name: str) -> tuple[SearchSpace, Any, nn.Module]:
+    """Space, architecture and network; smaller ones where kernels are interpreted."""
+    family, seed = NETWORKS[name]
+    space = _TOY[family]((8, 8, 1), 10) if place.simulated else SPACES[family]()
+    architecture = space.sample(random.Random(seed))
+    return space, architecture, untrained(space, architecture)
+
+
+def _file(place: Place, name: str, which: str) -> Path:
+    """In single precision for float16, which is rounded where it runs; or quantised."""
+    return place.work / f"{name}-{which}.onnx"
+
+
+def _images(place: Place, task: Measured) -> Tensor:
+    shape = OnnxModule.load(_file(place, task.network, "float16")).input_shape
+    return torch.randn(task.batch, *shape, generator=torch.Generator().manual_seed(0)).to(
+        place.device
+    )
+
+
+def _ours(place: Place, task: Measured, which: str) -> MatchedNetwork:
+    """The network through our kernels."""
+    module = OnnxModule.load(_file(place, task.network, which)).eval()
+    return MatchedNetwork(matched(module, task.batch, DTYPE, decided), DTYPE, place.device)
+
+
+def _rival(place: Place, task: Measured) -> nn.Module:
+    """The module with normalisations folded."""
+    _, _, module = _made(place, task.network)
+    return _folded(module).to(place.device)
+
+
+def _truth(place: Place, task: Measured, which: str, images: Tensor) -> Tensor:
+    """What the module computes, or for int8 what the quantised file says, in single precision."""
+    if which != "int8":
+        _, _, module = _made(place, task.network)
+    else:
+        module = OnnxModule.load(_file(place, task.network, which)).eval()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        outputs: Tensor = module.to(place.device)(images)
+    return outputs
+
+
+def _folded(network: nn.Module) -> nn.Module:
+    """With batch normalisations in the convolutions before them."""
+    for pair in list(conv_norm_pairs(network)):
+        setattr(pair.parent, pair.conv_name, fuse_conv_bn_eval(pair.conv, pair.norm))
+        setattr(pair.parent, pair.norm_name, nn.Identity())
+    return network
+
+
+def _in_half(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Takes and gives float32 as ours does."""
+    module = module.to(DTYPE, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def run(images: Tensor) -> Tensor:
+        outputs: Tensor = module(images.to(DTYPE, memory_format=torch.channels_last)).float()
+        return outputs
+
+    return run
+
+
+def _error(outputs: Tensor, truth: Tensor) -> float:
+    """As a share of the largest output; not-a-number where one is."""
+    return float((outputs - truth).abs().max() / truth.abs().max())
+
+
+def _told(network: MatchedNetwork) -> dict[str, Any]:
+    """What is computed by which operators, and the bytes and multiplications of these."""
+    work = [
+        each.call.operator.work(each.sizes, each.call.type_in(DTYPE)) for each in network.chosen
+    ]
+    return {
+        "operators": dict(network.counts),
+        "in_torch": {f"{kind}: {reason}": n for (kind, reason), n in network.left.items()},
+        "notes": sorted({each.choice.note for each in network.chosen}),
+        "moved_bytes": sum(each.moved_bytes for each in work),
+        "macs": sum(each.macs for each in work),
+    }

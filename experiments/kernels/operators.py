@@ -1,0 +1,228 @@
+"""One operator at some sizes: is it right, which configuration is fast, and how fast is it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.kernels.benchmark import Case, Rival
+from experiments.kernels.catalogue import BENCHMARKS
+from experiments.kernels.compiler import FULL, MODES, compiled, rehearsing
+from experiments.kernels.place import CACHES, Place
+from hwnas.kernels.card_tuning import CardTuning, keep, versions_here
+from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.choice import Choice
+from hwnas.kernels.cost_model import CostModel
+from hwnas.kernels.operator import Inputs, Operator, dtype_name
+from hwnas.kernels.race import fair, raced, why
+from hwnas.kernels.resources import compile_ahead
+from hwnas.kernels.timer import Times
+from hwnas.kernels.tolerance import as_tuple, worst_error
+from hwnas.kernels.tuned import KERNEL, REFERENCE, Entry
+
+__all__ = [
+    "Tuning",
+    "check_values",
+    "check_with_verifier",
+    "dtype_of",
+    "measure_case",
+    "rehearse_case",
+    "tune_case",
+    "words_of",
+]
+
+_ANOTHER = 16.0  # times what is allowed to ours: then it is another thing that a rival computes
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What is tuned, and for how many seconds."""
+
+    case: Case
+    seconds: float
+
+
+def dtype_of(case: Case) -> torch.dtype:
+    """Of the first input of a case."""
+    return case.dtype or BENCHMARKS[case.operator].dtype
+
+
+def check_values(place: Place, name: str) -> dict[str, Any]:
+    """Errors of an operator as multiples of what is allowed, by case, default configurations."""
+    operator, benchmark = OPERATORS[name], BENCHMARKS[name]
+    cases = [Case(name, sizes, 1, dtype) for dtype in operator.dtypes for sizes in operator.checked]
+    if not place.simulated:
+        cases += [case for case in benchmark.cases() if case.batch <= 8]
+    errors = {}
+    for case in cases:
+        dtype = dtype_of(case)
+        config = operator.default_config(case.sizes, dtype)
+        errors[case.text(dtype)] = _bench(place, operator, case).error(config)
+    return {"errors": errors}
+
+
+def check_with_verifier(place: Place, name: str) -> dict[str, Any]:
+    """What the verifier, which believes nothing, says of an operator."""
+    from hwnas.kernels.verifier import Limits, verify
+
+    return verify(name, seed=0, limits=Limits(60.0)).to_json()
+
+
+def tune_case(place: Place, tuning: Tuning) -> dict[str, Any]:
+    """Look for a fast configuration; the best are kept as they are found."""
+    case = tuning.case
+    dtype = dtype_of(case)
+    tuner = CardTuning(place.card, place.timer_in_turn(), tuning.seconds, bench=place.bench)
+    model = _model(case.operator, dtype)
+    outcome, entry = tuner.tune(OPERATORS[case.operator], case.sizes, dtype, model)
+    verdicts = Counter(trial.verdict for trial in outcome.trials)
+    reasons = [trial.reason for trial in outcome.trials if trial.verdict in ("failed", "wrong")]
+    return {
+        "best": entry and entry.to_json(),
+        "verdicts": dict(verdicts),
+        "reasons": reasons[:3],
+        "notes": list(outcome.notes),
+    }
+
+
+def rehearse_case(place: Place, case: Case) -> dict[str, Any]:
+    """Let PyTorch's compiler compile what it will choose from when the case is measured."""
+    operator, generator = OPERATORS[case.operator], torch.Generator().manual_seed(0)
+    inputs = operator.example(case.sizes, dtype_of(case), generator, place.device)
+    with fair(), rehearsing(FULL):
+        for rival in BENCHMARKS[case.operator].rivals:
+            if rival.compiled:
+                function, tensors = rival.make(inputs)
+                compiled(function, FULL, place)(*tensors)
+    return {}
+
+
+def measure_case(place: Place, case: Case) -> dict[str, Any]:
+    """Time an operator, its reference and its rivals in turn; what is wrong is not timed."""
+    operator, dtype = OPERATORS[case.operator], dtype_of(case)
+    bench = _bench(place, operator, case)
+    choice = operator.choice(case.sizes, dtype, place.device)
+    found: dict[str, Any] = {
+        "config": dict(choice.config),
+        "kernel": choice.kernel,
+        "note": choice.note,
+        "spilled_bytes": _spilled_bytes(place, operator, bench.inputs, choice),
+        "error": bench.error(choice.config),
+    }
+    if not found["error"] <= 1:
+        return found
+    with fair():
+        contenders, found["differences"], absent = _contenders(place, case, bench.inputs, choice)
+        times = {}
+        for cache_ in CACHES:
+            times[cache_], more = raced(contenders, place.timer(cache_))
+            absent |= more
+    # What runs before ours runs before its reference, too, but is no part of either.
+    if KERNEL in times[CACHES[0]] and BENCHMARKS[case.operator].before is None:
+        entry = _entry(place, case, choice, times[CACHES[0]])
+        keep(place.card, entry)
+        found["kernel"] = entry.beats_reference
+    found["absent"] = absent
+    found["timing"] = {each: place.timer(each).description for each in CACHES}
+    return found | {
+        "times": {each: {k: v.to_json() for k, v in own.items()} for each, own in times.items()}
+    }
+
+
+@cache
+def _model(operator: str, dtype: torch.dtype) -> CostModel:
+    """What this process has learned about an operator."""
+    return CostModel()
+
+
+def _bench(place: Place, operator: Operator, case: Case) -> Any:
+    dtype, timer = dtype_of(case), place.timer(CACHES[0])
+    return place.bench(operator, case.sizes, dtype, place.card, timer, place.device)
+
+
+def _contenders(
+    place: Place, case: Case, inputs: Inputs, choice: Choice
+) -> tuple[dict[str, Callable[[], object]], dict[str, float], dict[str, str]]:
+    """What is timed by name, how far the rivals are from ours, and why some are not there."""
+    benchmark = BENCHMARKS[case.operator]
+    operator = benchmark.operator
+    ours: Callable[[], Any] = partial(operator.run, inputs, choice.config)
+    result = as_tuple(ours())
+    contenders: dict[str, Callable[[], object]]
+    contenders = {KERNEL: ours, REFERENCE: partial(operator.reference, **inputs)}
+    if benchmark.before is not None:
+        before = benchmark.before(inputs)
+        contenders = {name: partial(_both, before, run) for name, run in contenders.items()}
+    differences, absent = {}, {}
+    for rival in benchmark.rivals:
+        for name, mode in _ways(rival).items():
+            try:
+                function, tensors = rival.make(inputs)
+                run = partial(compiled(function, mode, place) if mode else function, *tensors)
+                outputs = as_tuple(run())
+            except Exception as error:  # as for sizes that a library does not take
+                absent[name] = why(error)
+                continue
+            contenders[name] = run
+            if rival.same:
+                differences[name] = max(map(_difference, outputs, result))
+            if differences.get(name, 0) > _ANOTHER:
+                del contenders[name]
+                absent[name] = f"differs from ours by {differences[name]:.3g} times the tolerance"
+    return contenders, differences, absent
+
+
+def _both(first: Callable[[], object], then: Callable[[], object]) -> None:
+    first()
+    then()
+
+
+def _ways(rival: Rival) -> dict[str, str]:
+    """Names of a rival's ways to run, each with the mode of the compiler, or none."""
+    ways = {rival.name: ""}
+    if rival.compiled:
+        ways[f"{rival.name} compiled"] = FULL
+    return ways
+
+
+def words_of(operator: str) -> dict[str, str]:
+    """The configurations of all rivals of an operator by their names in rows."""
+    words = {REFERENCE: "the operator's own formula in eager PyTorch, which the runtime falls to"}
+    for rival in BENCHMARKS[operator].rivals:
+        for name, mode in _ways(rival).items():
+            words[name] = f"{MODES[mode]} of {rival.words}" if mode else rival.words
+    return words
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    return worst_error(one, other.double())
+
+
+def _spilled_bytes(place: Place, operator: Operator, inputs: Inputs, choice: Choice) -> int | None:
+    """Of registers, per thread; None where kernels are interpreted."""
+    if place.simulated:
+        return None
+    launches = operator.launches(inputs, operator.outputs(inputs), choice.config)
+    return sum(compile_ahead(launch, place.card).spilled_bytes for launch in launches)
+
+
+def _entry(place: Place, case: Case, choice: Choice, times: dict[str, Times]) -> Entry:
+    """What the runtime chooses by from now on: all sides timed in turn, and nothing beside them."""
+    return Entry(
+        operator=case.operator,
+        dtype=dtype_name(dtype_of(case)),
+        sizes=case.sizes,
+        config=choice.config,
+        times=times[KERNEL],
+        timing=place.timer(CACHES[0]).description,
+        rivals={name: each for name, each in times.items() if name != KERNEL},
+        versions=versions_here(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )

@@ -1,0 +1,152 @@
+"""Where the experiment runs: on the card of this machine, or for show, where nothing is timed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from hwnas.errors import DeviceError
+from hwnas.kernels.accelerator import Accelerator
+from hwnas.kernels.ahead import Compiled
+from hwnas.kernels.card_bench import CardBench
+from hwnas.kernels.launch import cannot_run
+from hwnas.kernels.operator import Config
+from hwnas.kernels.resources import Resources
+from hwnas.kernels.timer import CardTimer, Stopwatch
+
+__all__ = ["CACHES", "Place"]
+
+CACHES = ("cold", "warm")
+"""The second-level cache: flushed before each run of both sides, or of neither."""
+_SIMULATED = replace(Accelerator.named("nvidia-h200"), name="simulated")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A card, or its stand-in.
+
+    Attributes:
+        card: The card.
+        simulated: Whether kernels are interpreted and times are made up.
+        work: Folder for what is not kept.
+        workers: Processes at once, where nothing is timed or only one at a time is.
+        start: How `multiprocessing` starts them.
+    """
+
+    card: Accelerator
+    simulated: bool
+    work: Path
+    workers: int
+    start: Literal["forkserver", "spawn"] = "forkserver"
+
+    @classmethod
+    def here(cls, simulated: bool) -> Place:
+        """The card of this machine, or one that is simulated and needs none.
+
+        Raises:
+            DeviceError: There is no card, and it is not simulated.
+        """
+        if simulated:
+            return cls(_SIMULATED, True, Path(tempfile.mkdtemp()), 2)
+        card = Accelerator.here()
+        if reason := cannot_run(torch.device("cuda")):
+            raise DeviceError(reason)
+        cores = len(os.sched_getaffinity(0))
+        return cls(card, False, Path(tempfile.mkdtemp()), max(1, cores - 2))
+
+    @property
+    def device(self) -> torch.device:
+        """Where tensors are."""
+        return torch.device("cpu" if self.simulated else "cuda")
+
+    @property
+    def longest_tuning(self) -> float:
+        """Seconds for one case, beyond which little is found."""
+        return 0.5 if self.simulated else 30.0
+
+    def timer(self, cache: str) -> CardTimer:
+        """What times work, with the cache as one of `CACHES`."""
+        if self.simulated:
+            return _SimulatedTimer(flush_bytes=int(cache == "cold"))
+        return CardTimer.cold(self.card) if cache == "cold" else CardTimer()
+
+    def timer_in_turn(self) -> CardTimer:
+        """One that several processes can have: while one of them times the others wait."""
+        cold = self.timer("cold")
+        return cold if self.simulated else _TimerInTurn(cold.flush_bytes, folder=self.work)
+
+    @property
+    def bench(self) -> type[CardBench]:
+        """On what configurations are tried."""
+        return _SimulatedBench if self.simulated else CardBench
+
+    def touch(self, _: None = None) -> dict[str, int]:
+        """Compute something there, to see whether a process can."""
+        return {"sum": int(torch.ones(2, device=self.device).sum().item())}
+
+    @staticmethod
+    def wait() -> None:
+        """For the card to have done all that was started."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
+class _TimerInTurn(CardTimer):
+    folder: Path = Path()
+
+    def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
+        with self._alone():
+            timed = super().stopwatch(run)
+
+        def alone(runs: int) -> Sequence[float]:
+            with self._alone():
+                return timed(runs)
+
+        return alone
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+            torch.cuda.synchronize()
+        finally:
+            os.close(handle)
+
+
+_moments = itertools.count(1)
+
+
+class _SimulatedTimer(CardTimer):
+    """Runs what is timed once, and then invents times."""
+
+    @property
+    def description(self) -> str:
+        return f"simulated, {super().description}"
+
+    def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
+        run()
+        base = 10.0 + next(_moments) % 7
+        return lambda runs: [base + i % 3 for i in range(runs)]
+
+
+class _SimulatedBench(CardBench):
+    """Does not compile, which a process that interprets cannot."""
+
+    def __init__(self, *arguments: object) -> None:
+        operator, sizes, dtype, card, timer, _, *seed = arguments
+        super().__init__(operator, sizes, dtype, card, timer, torch.device("cpu"), *seed)  # type: ignore[arg-type]
+
+    def compile(self, configs: Sequence[Config]) -> list[Compiled]:
+        return [(Resources(32, 0, 0, 4),) for _ in configs]

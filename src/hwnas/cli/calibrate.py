@@ -1,0 +1,171 @@
+"""The command that makes a device known."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwnas.cli.app import DEVICES, Json, app, out, print_json
+from hwnas.cli.device_options import Classes, Image, Preset, Space, Store, space_of, store_of
+from hwnas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hwnas.predictors.calibration import Reading
+    from hwnas.predictors.store import DeviceProfile, DeviceStore
+    from hwnas.search_spaces import SearchSpace
+
+
+@app.command(rich_help_panel=DEVICES)
+def calibrate(
+    target: Annotated[str, typer.Option(help="A target, or a name for a device of your own.")],
+    space: Space = None,
+    samples: Annotated[int, typer.Option(help="Networks that shall be known of it.")] = 10,
+    until_error: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="Stop when as sure as this, e.g. 5%.")
+    ] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", help="A CSV file of costs measured elsewhere.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write networks to measure elsewhere into this folder.")
+    ] = None,
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Measure energy, where the hardware counts it.")
+    ] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Measure peak memory, in fresh processes.")
+    ] = False,
+    gemm: Annotated[
+        bool, typer.Option("--gemm", help="Time matrix products in the place of networks.")
+    ] = False,
+    runtime: Annotated[
+        str, typer.Option(help="With --from: what ran the networks, e.g. litert-2.3.")
+    ] = "",
+    trust_units: Annotated[
+        bool,
+        typer.Option("--trust-units", help="With --from: costs far from all others are meant."),
+    ] = False,
+    preset: Preset = None,
+    image: Image = "64x64x3",
+    classes: Classes = 100,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Make a device known, from a few well-chosen networks measured on it."""
+    from hwnas.cli.device_tables import print_export
+    from hwnas.predictors.calibration import export_chosen
+
+    kept = store_of(store)
+    if sum((from_ is not None, export is not None, energy, memory, gemm)) > 1:
+        raise ConfigError("give one of --from, --export, --energy, --memory and --gemm")
+    if gemm:
+        _calibrate_gemms(target, kept, as_json)
+        return
+    networks = None if space is None else space_of(space, preset, image, classes)
+    if from_ is not None:
+        _adopt(target, from_, networks, kept, runtime, trust_units, as_json)
+    elif networks is None:
+        raise ConfigError("give --space, whose networks are measured, or --from a CSV file")
+    elif export is not None:
+        print_export(out, export_chosen(target, networks, kept, export, samples), target)
+    elif memory:
+        _calibrate_memory(target, networks, samples, kept, as_json)
+    else:
+        _calibrate_networks(target, networks, samples, until_error, energy, kept, as_json)
+
+
+def _adopt(
+    device: str,
+    table: Path,
+    space: SearchSpace | None,
+    store: DeviceStore,
+    runtime: str,
+    trust_units: bool,
+    as_json: bool,
+) -> None:
+    from hwnas.predictors.adoption import adopt
+    from hwnas.predictors.cost_file import read_cost_file
+
+    found = read_cost_file(table, space)
+    for note in found.notes:
+        out.print(f"note: {note}", soft_wrap=True, markup=False)
+    _show_calibrated(adopt(device, found, store, runtime, trust_units), store, as_json)
+
+
+def _calibrate_networks(
+    target: str,
+    space: SearchSpace,
+    samples: int,
+    until_error: str | None,
+    energy: bool,
+    store: DeviceStore,
+    as_json: bool,
+) -> None:
+    from hwnas.cli.device_tables import print_reading
+    from hwnas.deploy.device import Target
+    from hwnas.predictors.calibration import MeasuredMetric, calibrate
+
+    def show(reading: Reading) -> None:
+        if not as_json:
+            print_reading(out, reading)
+
+    parsed, sure = Target.parse(target), _fraction(until_error)
+    metric: MeasuredMetric = "energy_mj" if energy else "latency_ms"
+    profile = calibrate(parsed, space, store, samples, sure, show, metric=metric)
+    _show_calibrated([profile], store, as_json)
+
+
+def _show_calibrated(profiles: list[DeviceProfile], store: DeviceStore, as_json: bool) -> None:
+    from hwnas.cli.device_tables import print_calibrated
+
+    if as_json:
+        print_json([profile.description() for profile in profiles])
+        return
+    print_calibrated(out, profiles, store)
+
+
+def _calibrate_gemms(target: str, store: DeviceStore, as_json: bool) -> None:
+    from hwnas.deploy.device import Target
+    from hwnas.predictors.gemm_profile import calibrate_gemms
+
+    profile = calibrate_gemms(Target.parse(target), store)
+    if as_json:
+        print_json(asdict(profile))
+        return
+    out.print(f"{target}: {len(profile.gemms)} products; kept in {store.folder}", soft_wrap=True)
+    out.print(f"next: hwnas predict gemm --m 64 --n 256 --k 128 --target {target}", soft_wrap=True)
+
+
+def _calibrate_memory(
+    target: str, space: SearchSpace, samples: int, store: DeviceStore, as_json: bool
+) -> None:
+    from hwnas.deploy.device import Target
+    from hwnas.predictors.memory_profile import calibrate_memory
+
+    def show(network: str, peak_bytes: int, number: int) -> None:
+        if not as_json:
+            out.print(f"{number:3d}  {network}  measured {peak_bytes / 1e6:.4g} MB", soft_wrap=True)
+
+    profile = calibrate_memory(Target.parse(target), space, store, samples, show)
+    if as_json:
+        print_json(asdict(profile))
+        return
+    known = len(profile.networks)
+    out.print(f"{target}: peak memory of {known} networks; kept in {store.folder}", soft_wrap=True)
+    out.print(f"next: hwnas predict model.onnx --target {target}", soft_wrap=True)
+
+
+def _fraction(text: str | None) -> float | None:
+    """``5%`` and ``0.05`` are the same."""
+    if text is None:
+        return None
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise ConfigError(f"--until-error is {text!r}; expected something like 5%")
+    return value

@@ -1,0 +1,81 @@
+"""Options that several commands about devices take, and what their texts mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwnas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hwnas.predictors.store import DeviceStore
+    from hwnas.search_spaces import SearchSpace
+
+__all__ = [
+    "Classes",
+    "Image",
+    "Input",
+    "Preset",
+    "Space",
+    "Store",
+    "sizes_of",
+    "space_of",
+    "store_of",
+]
+
+Store = Annotated[
+    Path | None,
+    typer.Option(help="Folder of device profiles; $HWNAS_HOME/devices if not given."),
+]
+Space = Annotated[
+    str | None,
+    typer.Option(help="A space's name, \"module:object\", a recipe or a run's folder."),
+]
+Image = Annotated[str, typer.Option(help="Height x width x channels of the space's images.")]
+Classes = Annotated[int, typer.Option(min=1, help="Length of the networks' output.")]
+Preset = Annotated[str | None, typer.Option(help="Of the space.")]
+Input = Annotated[
+    str | None,
+    typer.Option("--input", help="Sizes of the model's input without the batch, e.g. 3x224x224."),
+]
+
+
+def store_of(folder: Path | None) -> DeviceStore:
+    """Of --store."""
+    from hwnas.predictors.store import DeviceStore
+
+    return DeviceStore.default() if folder is None else DeviceStore(folder)
+
+
+def space_of(text: str, preset: str | None, image: str, classes: int) -> SearchSpace:
+    """Of --space, --preset, --image and --classes."""
+    from hwnas.search_spaces import SPACES
+    from hwnas.search_spaces.catalogue import named_space
+
+    if text not in SPACES and Path(text).exists():
+        from hwnas.experiment import space_of as space_of_recipe
+
+        return space_of_recipe(Path(text))
+    height, width, channels = _image(image)
+    options = {} if preset is None else {"preset": preset}
+    found: SearchSpace = named_space(text, (height, width, channels), classes, options)
+    return found
+
+
+def _image(text: str) -> tuple[int, int, int]:
+    sizes = sizes_of(text, "--image")
+    if sizes is None or len(sizes) != 3:
+        raise ConfigError(f"--image is {text!r}; expected height x width x channels, e.g. 64x64x3")
+    return sizes[0], sizes[1], sizes[2]
+
+
+def sizes_of(text: str | None, option: str) -> tuple[int, ...] | None:
+    """Of --input and the like."""
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ConfigError(f"{option} is {text!r}; expected sizes such as 3x224x224")
+    return tuple(map(int, parts))

@@ -1,0 +1,74 @@
+"""Commands about kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwnas.cli.app import MORE, app, out
+
+if TYPE_CHECKING:
+    from hwnas.kernels.verifier import Verdict
+
+kernels = typer.Typer(help="Operators in Triton: check, time and tune them.", no_args_is_help=True)
+app.add_typer(kernels, name="kernels", rich_help_panel=MORE)
+
+_MARKS = {"passed": "[green]✓[/]", "failed": "[red]✗[/]", "not applicable": "-"}
+
+
+@kernels.command()
+def verify(
+    kernel: Annotated[
+        str, typer.Argument(metavar="FILE.py|OPERATOR", help="A file with `run`, or an operator.")
+    ],
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="A file that you trust, which says what is right instead of FILE.py."),
+    ] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the verdict as JSON, too.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of random inputs, to see a verdict again.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1.0, help="That one call may take.")] = 60.0,
+    memory_mb: Annotated[int, typer.Option(min=1, help="That its process may take.")] = 4096,
+) -> None:
+    """Check a kernel that may be wrong, or made to look right; exit status 1 if it is refused.
+
+    FILE.py has a function `run` that takes its inputs by name and returns the output, or a tuple of
+    them. What is right is said by `operator = "pointwise"`, or another of hwnas's operators, with
+    whose inputs `run` is then called; or by its own `reference`, which takes the same inputs,
+    `inputs(sizes, dtype, generator)`, which makes them and raises an error for sizes that are not
+    taken, `sizes = ({"rows": 7, "columns": 33},)` and `dtypes = ("float16", "float32")`, both
+    written out; or by these four in the file of --reference.
+
+    The file runs in processes of its own, on the graphics card where there is one, and else in
+    Triton's interpreter.
+    """
+    from hwnas.atomic import write_json
+    from hwnas.kernels.verifier import Limits, verify
+
+    verdict = verify(kernel, reference, seed=seed, limits=Limits(seconds, memory_mb * 2**20))
+    _show(verdict)
+    if json_path is not None:
+        write_json(json_path, verdict.to_json())
+    if not verdict.ok:
+        raise typer.Exit(1)
+
+
+def _show(verdict: Verdict) -> None:
+    from rich.markup import escape
+
+    for check in verdict.checks:
+        detail = escape(check.detail)
+        out.print(f"{_MARKS[check.status]} {check.name}  [dim]{detail}[/]", soft_wrap=True)
+    where = "in Triton's interpreter" if verdict.interpreted else "for real"
+    end = f"refused by {', '.join(verdict.failed)}" if verdict.failed else "accepted"
+    out.print(
+        f"{verdict.kernel}: {end}; run on {verdict.device} {where}, seed {verdict.seed}",
+        soft_wrap=True,
+        markup=False,
+    )

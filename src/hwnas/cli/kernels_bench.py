@@ -1,0 +1,115 @@
+"""The command that times all operators on several backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwnas.cli.app import out
+from hwnas.cli.kernels import kernels
+
+if TYPE_CHECKING:
+    from hwnas.kernels.bench import Timing
+
+_BACKENDS = ("triton", "reference", "compile", "onnxruntime")
+_COLUMNS = "{:<24} {:<8} {:<28} {:<12} {:>10} {:>10} {:>10} {:>6}".format
+
+
+@kernels.command()
+def bench(
+    operators: Annotated[
+        list[str] | None, typer.Argument(metavar="[OPERATOR]...", help="All if none is given.")
+    ] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="triton, reference, compile, onnxruntime, or your own; may be repeated. All four "
+            "if none is given."
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="E.g. bfloat16; the first of each operator if none.")
+    ] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="Images at once; may be repeated. 1 if none.")
+    ] = None,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Leave the second-level cache as the run before did.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=1.0, help="For all of it; what is not reached says so.")
+    ] = 600.0,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all rows as JSON, too.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of random inputs.")] = 0,
+) -> None:
+    """Time operators on backends in turn, at sizes of searched networks.
+
+    On a graphics card all are captured in CUDA graphs, and the second-level cache is flushed before
+    each run of all of them, or with --warm of none. Without one, what runs on the processor is
+    timed there; Triton's interpreter is not. A backend whose results are wrong by far is not timed.
+    """
+    import torch
+
+    from hwnas.atomic import write_json
+    from hwnas.deploy.suite_backend import backend_named
+    from hwnas.kernels.accelerator import Accelerator
+    from hwnas.kernels.bench import run_bench
+    from hwnas.kernels.cases import Case
+    from hwnas.kernels.catalogue import OPERATORS
+    from hwnas.kernels.chains import CHAINS
+    from hwnas.kernels.timer import CardTimer, ProcessorTimer, Timer
+
+    chosen = [backend_named(name) for name in dict.fromkeys(backend or _BACKENDS)]
+    cases = Case.measured(OPERATORS | CHAINS, operators or (), dtype, batch or (1,))
+    if torch.cuda.is_available():
+        card = Accelerator.here()
+        device, name = torch.device("cuda"), card.name
+        timer: Timer = CardTimer() if warm else CardTimer.cold(card)
+    else:
+        device, name, timer = torch.device("cpu"), "cpu", ProcessorTimer()
+    timings: list[Timing] = []
+    _print_row(["operator", "type", "shape", "backend", "median ms", "p20", "p80", "ratio"])
+    for found in run_bench(cases, chosen, device, timer, seconds, seed):
+        _show(found)
+        timings += found
+        if json_path is not None:  # each time, so that an hour is not lost with the last minute
+            write_json(json_path, [{**each.to_json(), "device": name} for each in timings])
+    _explain(timings, f"{name}: {timer.description}")
+
+
+def _show(timings: Sequence[Timing]) -> None:
+    """The rows of a case; what it is stands in the first."""
+    row = timings[0].case.to_json()
+    about = [row["op"], row["dtype"], "x".join(map(str, dict(timings[0].case.sizes).values()))]
+    for each in timings:
+        numbers = (*(each.quantiles_ms or (None,) * 3), each.ratio)
+        shown = ["-" if number is None else f"{number:#.3g}" for number in numbers]
+        _print_row([*about, each.backend, *shown])
+        about = [""] * 3
+
+
+def _print_row(cells: Sequence[object]) -> None:
+    """As they come, which a table of a whole would not let them."""
+    out.print(_COLUMNS(*cells).rstrip(), markup=False, soft_wrap=True)
+
+
+def _explain(timings: Iterable[Timing], timing: str) -> None:
+    """What the columns mean, and why some of them are empty."""
+    reasons: dict[tuple[str, str], list[Timing]] = {}
+    for each in timings:
+        if each.reason:
+            reasons.setdefault((each.backend, each.reason), []).append(each)
+    out.print(
+        f"{timing}; all backends of an operator in turn. ratio: how many times as fast as the "
+        "fastest of the others.",
+        markup=False,
+        soft_wrap=True,
+    )
+    for (backend, reason), rows in reasons.items():
+        where = str(rows[0].case) if len(rows) == 1 else f"{len(rows)} rows"
+        out.print(f"{backend}, {where}: {reason}", markup=False, soft_wrap=True)

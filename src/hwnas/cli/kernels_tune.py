@@ -1,0 +1,174 @@
+"""The command that tunes operators."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hwnas.cli.app import Json, out, print_json
+from hwnas.cli.kernels import kernels
+from hwnas.errors import ConfigError, DeviceError
+
+if TYPE_CHECKING:
+    import torch
+
+    from hwnas.kernels.accelerator import Accelerator
+    from hwnas.kernels.trial import Trial
+    from hwnas.kernels.tuner import Outcome
+
+
+@kernels.command()
+def tune(
+    context: typer.Context,
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="E.g. pointwise.")],
+    sizes: Annotated[
+        list[str],
+        typer.Option(help="E.g. images=1,pixels=196,inputs=96,outputs=576; may be repeated."),
+    ],
+    dtype: Annotated[str, typer.Option(help="Of its first input.")] = "float16",
+    seconds: Annotated[float, typer.Option(min=1.0, help="For each --sizes.")] = 30.0,
+    device: Annotated[
+        str | None, typer.Option(help="A card, e.g. nvidia-h200; that of this machine if none.")
+    ] = None,
+    proposer: Annotated[
+        str, typer.Option(help='rules, evolution, or "package.module:object".')
+    ] = "rules",
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Leave the second-level cache as the run before did.")
+    ] = False,
+    static: Annotated[
+        bool, typer.Option("--static", help="Compile only, for --device, which need not be here.")
+    ] = False,
+    count: Annotated[int, typer.Option(min=1, help="With --static: how many to compile.")] = 12,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Find the fastest configuration of an operator on this machine's graphics card."""
+    from hwnas.kernels.catalogue import OPERATORS
+    from hwnas.kernels.operator import Operator
+    from hwnas.kernels.sizes import dtype_read, sizes_read
+    from hwnas.plugin import resolve
+
+    _refuse_unused(context, static)
+    found = resolve("operator", operator, OPERATORS)
+    if not isinstance(found, Operator):
+        raise ConfigError(f"operator {operator!r} is {found!r}, no hwnas.kernels.operator.Operator")
+    rows = [sizes_read(found, row) for row in sizes]
+    kind = dtype_read(found, dtype)
+    if static:
+        _rank(operator, rows, kind, device or "nvidia-h200", count, as_json)
+        return
+    from hwnas.kernels.card_tuning import CardTuning
+    from hwnas.kernels.cost_model import CostModel
+    from hwnas.kernels.proposers import proposer_named
+    from hwnas.kernels.timer import CardTimer
+
+    proposing = proposer_named(proposer)
+    card = _card_here(device)
+    timer = CardTimer() if warm else CardTimer.cold(card)
+    tuning, model = CardTuning(card, timer, seconds, proposing, seed=seed), CostModel()
+    told = []
+    for row in rows:
+        outcome, entry = tuning.tune(found, row, kind, model)
+        told.append({"sizes": row, "best": entry and entry.to_json(), **_counted(outcome)})
+        if not as_json:
+            _show_tuned(told[-1], card)
+    if as_json:
+        print_json(told)
+
+
+def _refuse_unused(context: typer.Context, static: bool) -> None:
+    """What is given has to count for something."""
+    unused = ("seconds", "proposer", "warm", "seed") if static else ("count",)
+    for name in unused:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            instead = "nothing is timed with --static" if static else "it belongs to --static"
+            raise ConfigError(f"--{name} changes nothing here: {instead}. Leave it out")
+
+
+def _card_here(device: str | None) -> Accelerator:
+    """The card of this machine, which has to be the one that is named."""
+    import torch
+
+    from hwnas.kernels.accelerator import Accelerator
+
+    instead = "; --static ranks configurations for a card that is not here, without timing them"
+    if not torch.cuda.is_available():
+        raise DeviceError(f"kernels are tuned on a graphics card, and none was found{instead}")
+    card = Accelerator.here()
+    if device not in (None, card.key):
+        raise DeviceError(f"the graphics card here is {card.key}, not {device}{instead}")
+    return card
+
+
+def _counted(outcome: Outcome) -> dict[str, Any]:
+    verdicts = Counter(trial.verdict for trial in (*outcome.trials, *outcome.refused))
+    refused = [trial.reason for trial in outcome.refused[:3]]
+    return {"verdicts": dict(verdicts), "refused": refused, "notes": list(outcome.notes)}
+
+
+def _show_tuned(row: dict[str, Any], card: Accelerator) -> None:
+    from hwnas.kernels.sizes import sizes_text
+    from hwnas.kernels.tuned import own_path
+
+    tried = ", ".join(f"{count} {verdict}" for verdict, count in row["verdicts"].items())
+    out.print(f"{sizes_text(row['sizes'])}: {tried}", soft_wrap=True, markup=False)
+    if best := row["best"]:
+        out.print(f"  {sizes_text(best['config'])}", soft_wrap=True, markup=False)
+        for name, times in {"triton": best["times"], **best["rivals"]}.items():
+            out.print(f"  {name:<12} {times['p50_us']:8.2f} us ({best['timing']})", markup=False)
+        out.print(f"  kept in {own_path(card)}", soft_wrap=True, markup=False)
+    for note in row["refused"]:
+        out.print(f"  refused: {note}", soft_wrap=True, markup=False)
+    for note in row["notes"]:
+        out.print(f"  {note}", soft_wrap=True, markup=False)
+
+
+def _rank(
+    operator: str,
+    sizes: Sequence[Mapping[str, int]],
+    dtype: torch.dtype,
+    device: str,
+    count: int,
+    as_json: bool,
+) -> None:
+    """Compile for a card and show the order that this gives."""
+    from hwnas.kernels.accelerator import Accelerator
+    from hwnas.kernels.sizes import sizes_text
+    from hwnas.kernels.static_ranking import ranked_statically
+    from hwnas.terminal import table_of
+
+    card = Accelerator.named(device)
+    ranked = [(one, ranked_statically(operator, one, dtype, card, count)) for one in sizes]
+    if as_json:
+        print_json(
+            [
+                {"sizes": one, "device": card.key, "measured": False, **_static_row(trial, card)}
+                for one, trials in ranked
+                for trial in trials
+            ]
+        )
+        return
+    for one, trials in ranked:
+        rows = [_static_row(trial, card) for trial in trials]
+        out.print(f"{sizes_text(one)}, compiled for {card.name}", soft_wrap=True, markup=False)
+        shown = [[sizes_text(row.pop("config")), *map(str, row.values())] for row in rows]
+        out.print(table_of(["configuration", *rows[0]], shown))
+    out.print(
+        "Nothing was measured: this order is a guess from bytes, registers and shared memory."
+    )
+
+
+def _static_row(trial: Trial, card: Accelerator) -> dict[str, Any]:
+    assert trial.footprint
+    found: dict[str, Any] = {"config": trial.config, "programs": trial.footprint.programs}
+    found["busiest_bytes"] = round(trial.footprint.busiest_bytes)
+    found["registers"] = max((part.registers for part in trial.resources), default=None)
+    found["spilled_bytes"] = trial.spilled_bytes if trial.resources else None
+    found["shared_bytes"] = max((part.shared_bytes for part in trial.resources), default=None)
+    found["occupancy"] = round(trial.occupancy(card), 3)
+    return found | {"reason": trial.reason}

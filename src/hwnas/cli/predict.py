@@ -1,0 +1,153 @@
+"""What networks cost on known devices, and which of their operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hwnas.cli.app import DEVICES, Json, Targets, app, out, print_json
+from hwnas.cli.device_options import (
+    Classes,
+    Image,
+    Input,
+    Preset,
+    Space,
+    Store,
+    sizes_of,
+    space_of,
+    store_of,
+)
+from hwnas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hwnas.deploy.onnx_workload import OnnxWorkload
+    from hwnas.predictors.prediction import Prediction
+    from hwnas.predictors.store import DeviceStore
+    from hwnas.search_spaces import StepTable, Workload
+
+
+@app.command(rich_help_panel=DEVICES)
+def predict(
+    target: Targets,
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="MODEL.onnx|gemm", help="Any ONNX file, or a matrix product."),
+    ] = None,
+    space: Space = None,
+    arch: Annotated[Path | None, typer.Option(help="JSON file of an architecture.")] = None,
+    preset: Preset = None,
+    image: Image = "64x64x3",
+    classes: Classes = 100,
+    input_shape: Input = None,
+    m: Annotated[int | None, typer.Option("--m", help="Of a gemm: rows of the product.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Of a gemm: columns of the product.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Of a gemm: what is summed over.")] = None,
+    from_fingerprint: Annotated[
+        bool,
+        typer.Option("--fingerprint", help="From ten seconds of small models run on the target."),
+    ] = False,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """What a network costs on known devices, with a 90% interval; nothing is run."""
+    from hwnas.cli.device_tables import print_predictions
+    from hwnas.deploy.device import Target
+    from hwnas.predictors.fingerprint import fingerprint as fingerprint_of
+    from hwnas.predictors.memory_profile import has_memory, predict_memory
+    from hwnas.predictors.prediction import predict, predict_from_fingerprint
+
+    kept = store_of(store)
+    if model == Path("gemm"):
+        found = _predict_gemm(kept, target, m, n, k)
+    else:
+        network, at_batch = _network(model, space, arch, preset, image, classes, input_shape)
+        if from_fingerprint:
+            prints = [fingerprint_of(Target.parse(name)) for name in target]
+            found = [predict_from_fingerprint(each, network) for each in prints]
+        else:
+            found = predict(kept, target, network)
+        measured = [name for name in dict.fromkeys(target) if has_memory(kept, name)]
+        found += [predict_memory(kept, name, at_batch) for name in measured]
+        found = [_advised(each, at_batch) for each in found]
+    if as_json:
+        print_json([each.to_json() for each in found])
+        return
+    print_predictions(out, found)
+
+
+def _advised(prediction: Prediction, at_batch: Callable[[int], Workload]) -> Prediction:
+    """With what its numbers of channels waste, where our own kernels are to run the network."""
+    from hwnas.deploy.kernel_advice import advice
+
+    _, runtime, number_format, *_ = [*prediction.estimate.target.split("-"), "", ""]
+    if runtime != "triton":
+        return prediction
+    found = advice(at_batch(1), 4 if number_format == "fp32" else 2)
+    return replace(prediction, notes=(*prediction.notes, *found))
+
+
+def _predict_gemm(
+    store: DeviceStore, targets: list[str], m: int | None, n: int | None, k: int | None
+) -> list[Prediction]:
+    from hwnas.predictors.gemm import Gemm
+    from hwnas.predictors.gemm_profile import predict_gemm
+
+    if m is None or n is None or k is None:
+        raise ConfigError("a gemm needs its sizes: --m, --n and --k")
+    return [predict_gemm(store, target, Gemm(m, n, k)) for target in targets]
+
+
+def _network(
+    model: Path | None,
+    space: str | None,
+    arch: Path | None,
+    preset: str | None,
+    image: str,
+    classes: int,
+    input_shape: str | None,
+) -> tuple[OnnxWorkload | StepTable, Callable[[int], Workload]]:
+    """What was asked about, and the same at any batch."""
+    from hwnas.deploy.onnx_workload import read_workload
+    from hwnas.predictors.cost_file import read_architecture
+    from hwnas.search_spaces import StepTable
+
+    if model is not None and space is None and arch is None:
+        sizes = sizes_of(input_shape, "--input")
+        file = read_workload(model, input_shape=sizes)
+        return file, lambda batch: read_workload(model, batch, sizes).workload
+    if model is not None or space is None or arch is None:
+        raise ConfigError("give either MODEL.onnx, or --space and --arch")
+    made = space_of(space, preset, image, classes)
+    architecture = made.check(read_architecture(Path(), str(arch)))
+    steps = StepTable.of_workloads([made.workload(architecture)])
+    return steps, lambda batch: made.workload(architecture, batch)
+
+
+@app.command(rich_help_panel=DEVICES)
+def explain(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="Any ONNX file.")],
+    target: Annotated[str, typer.Option(help="A known target or device.")],
+    top: Annotated[int, typer.Option(min=1, help="How many operators.")] = 10,
+    input_shape: Input = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """The costliest operators of a network, predicted beside profiled."""
+    from hwnas.cli.device_tables import print_operators
+    from hwnas.deploy.onnx_workload import read_workload
+    from hwnas.predictors.device import DevicePredictor
+    from hwnas.predictors.explain import explain, profiled
+
+    network = read_workload(model, input_shape=sizes_of(input_shape, "--input"))
+    predictor = DevicePredictor.load(store_of(store), target)
+    kernels, reason = profiled(model, target)
+    costs = explain(predictor, network, kernels)
+    if as_json:
+        print_json([asdict(each) for each in costs[:top]])
+        return
+    profiled_ms = None if kernels is None else sum(kernels.values())
+    print_operators(out, costs, top, target, profiled_ms, reason)

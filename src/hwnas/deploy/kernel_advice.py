@@ -1,0 +1,66 @@
+"""What a network's numbers of channels cost it where `hwnas.kernels` run it, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from hwnas.kernels.friendly import BLOCK, LOAD_BYTES, friendly_channels, idle_products, load_bytes
+from hwnas.search_spaces import Workload
+from hwnas.search_spaces.workload import Operator
+
+__all__ = ["advice"]
+
+_MATTERS = 0.1
+_NAMED = 4
+_LAYERS = ("conv", "depthwise", "linear", "pointwise")
+
+
+def advice(workload: Workload, itemsize: int) -> list[str]:
+    """Which channels waste loads or multiplications, and which would not; empty if none do.
+
+    Args:
+        workload: Of the network, at any batch.
+        itemsize: Bytes of one value in its format.
+    """
+    narrow: Counter[int] = Counter()
+    made = idle = 0.0
+    for operator, inputs, outputs in _layers(workload):
+        inside = operator.outputs[0] not in workload.outputs
+        if inside and load_bytes(outputs, itemsize) < LOAD_BYTES:
+            narrow[outputs] += 1
+        if operator.kind in ("linear", "pointwise"):
+            useful = 1 - idle_products(inputs, outputs)
+            made += operator.macs / useful
+            idle += operator.macs / useful - operator.macs
+    found = []
+    if narrow:
+        named = sorted(narrow, key=lambda channels: (-narrow[channels], channels))[:_NAMED]
+        better = "; ".join(f"{c}: {_choices(c)}" for c in named)
+        found.append(
+            f"channels of {sum(narrow.values())} feature maps cannot be loaded {LOAD_BYTES} bytes "
+            f"at once; they could with other numbers of them ({better})"
+        )
+    if idle > _MATTERS * made:
+        found.append(
+            f"{idle / made:.0%} of what pointwise layers multiply are zeros; none are with "
+            f"multiples of {BLOCK} channels"
+        )
+    return found
+
+
+def _choices(channels: int) -> str:
+    return " or ".join(map(str, dict.fromkeys(friendly_channels(channels))))
+
+
+def _layers(workload: Workload) -> Iterator[tuple[Operator, int, int]]:
+    """Layers with weights, and their channels in and out."""
+    for operator in workload.operators:
+        if operator.dead or operator.kind not in _LAYERS:
+            continue
+        tensors = [workload.tensors[i] for i in operator.inputs]
+        axis = -1 if operator.kind == "linear" else 1
+        out = workload.tensors[operator.outputs[0]].shape
+        maps = [t.shape for t in tensors if t.role != "weight" and len(t.shape) == len(out)]
+        if maps:
+            yield operator, maps[0][axis], out[axis]

@@ -1,0 +1,172 @@
+"""Layers between values of eight bits, as int8 operators, with weights and bias of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor
+
+from hwnas.deploy.matching.graph import Call, Graph, Rewrite, Step, is_call, is_node
+from hwnas.deploy.matching.quantised import Steps, rounding_after, stored_as
+from hwnas.deploy.matching.windows import Windows, windows_of
+from hwnas.deploy.onnx_module import Node
+from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.requantisation import folded
+
+__all__ = ["fold_int8_bias", "is_int8_layer", "match_int8_layer"]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer in int8, whatever its kind.
+
+    Attributes:
+        weight: (C, ...) in int8.
+        scale: Of the weights, (C,).
+        bias: In steps of the sums, (C,) in int32.
+        x: What is read.
+        of_x: What that stands for.
+        of_y: What the outcome stands for.
+    """
+
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor
+    x: str
+    of_x: Steps
+    of_y: Steps
+
+    def call(self, name: str, packed: Tensor, axis: int, **options: Any) -> Call:
+        """By an operator that takes the weights packed so, with channels along an axis."""
+        inside, multiplier = folded(
+            packed, self.scale, self.bias, axis, self.of_x.scale, self.of_x.zero, self.of_y.scale
+        )
+        return Call(
+            OPERATORS[name],
+            {"x": self.x},
+            {"weight": packed.contiguous(), "bias": inside, "multiplier": multiplier},
+            {"y_scale": self.of_y.scale, "y_zero": self.of_y.zero, **options},
+            (),
+            (),
+            dtype=torch.int8,
+        )
+
+
+def is_int8_layer(step: Step | None) -> TypeGuard[Call]:
+    """Whether it is a call that ends with requantisation."""
+    return is_call(step, "int8_pointwise", "int8_depthwise", "int8_convolution")
+
+
+def match_int8_layer(graph: Graph, step: Step) -> Rewrite | None:
+    """A convolution or a linear layer from int8 to int8."""
+    if not is_node(step, "Conv", "Gemm", "MatMul"):
+        return None
+    source, after = stored_as(graph, step.inputs[0]), rounding_after(graph, step.outputs[0])
+    weights = _weights(graph, step)
+    if source is None or after is None or weights is None:
+        return None
+    bias = _bias(graph, step, source[1].scale * weights[1])
+    if bias is None:
+        return None
+    last, of_y = after
+    layer = _Layer(*weights, bias, *source, of_y)
+    call = _convolution(step, layer) if step.kind == "Conv" else _linear(layer)
+    if call is None:
+        return None
+    nodes = (step.kind, last.kind)
+    return Rewrite([step, last], [replace(call, outputs=last.outputs, nodes=nodes)])
+
+
+def fold_int8_bias(graph: Graph, step: Step) -> Rewrite | None:
+    """What is added to each output of a linear layer, as part of its sums.
+
+    Here a file rounds once more, between the two: that is left out. Sums with their bias are what
+    the float network has there.
+    """
+    if not is_call(step, "int8_pointwise") or step.maps:
+        return None
+    back = graph.reader(step.outputs[0])
+    added = graph.reader(back.outputs[0]) if is_node(back, "DequantizeLinear") else None
+    if back is None or not is_node(added, "Add"):
+        return None
+    after = rounding_after(graph, added.outputs[0])
+    [bias] = [graph.tensor(name) for name in added.inputs if name != back.outputs[0]] or [None]
+    weights, options = step.weights, step.options
+    channels = weights["bias"].numel()
+    if after is None or bias is None or bias.shape[-1:] != (channels,) or bias.numel() != channels:
+        return None
+    sums_scale = weights["multiplier"] * options["y_scale"]
+    total = weights["bias"] + (bias.flatten() / sums_scale).round().to(torch.int32)
+    call = step.and_then(
+        ["DequantizeLinear", "Add", "QuantizeLinear"],
+        after[0].outputs[0],
+        weights={**weights, "bias": total, "multiplier": sums_scale / after[1].scale},
+        options={**options, "y_scale": after[1].scale, "y_zero": after[1].zero},
+    )
+    return Rewrite([step, back, added, after[0]], [call])
+
+
+def _linear(layer: _Layer) -> Call:
+    return layer.call("int8_pointwise", layer.weight, 0)
+
+
+def _convolution(conv: Node, layer: _Layer) -> Call | None:
+    """Of each channel by itself, or of all with all; odd windows PyTorch gathers."""
+    windows = windows_of(conv, layer.weight)
+    if windows is None:
+        return None
+    # What an operator on maps takes: windows with a middle, padded by half.
+    even = windows.size % 2 == 0 or windows.padding != windows.size // 2 or windows.stride > 2
+    options = {"x_zero": layer.of_x.zero, "stride": windows.stride}
+    if (group := conv.attributes.get("group", 1)) > 1:
+        if even or layer.weight.shape[1] > 1 or group != len(layer.weight):
+            return None
+        packed = layer.weight[:, 0].permute(1, 2, 0)
+        return replace(layer.call("int8_depthwise", packed, 2, **options), maps=True)
+    packed = layer.weight.permute(0, 2, 3, 1)
+    if even or windows == Windows(1, 1):
+        gathered = replace(windows, value=layer.of_x.zero) if even else None
+        call = layer.call("int8_pointwise", packed.flatten(1), 0)
+        return replace(call, maps=True, windows=gathered)
+    return replace(layer.call("int8_convolution", packed, 0, **options), maps=True)
+
+
+def _weights(graph: Graph, layer: Node) -> tuple[Tensor, Tensor] | None:
+    """Symmetric ones in int8, outputs first, and their scales; None if these are none."""
+    maker = graph.maker(layer.inputs[1])
+    if not is_node(maker, "DequantizeLinear") or not _is_plain(layer):
+        return None
+    steps, scale = graph.tensor(maker.inputs[0]), graph.constants.get(maker.inputs[1])
+    zero = graph.constants.get(maker.inputs[2]) if len(maker.inputs) > 2 else 0
+    if steps is None or steps.dtype != torch.int8 or bool(torch.as_tensor(zero).any()):
+        return None
+    if steps.dim() != (4 if layer.kind == "Conv" else 2):
+        return None
+    last = layer.kind == "MatMul" or (layer.kind == "Gemm" and not layer.attributes.get("transB"))
+    scale = torch.as_tensor(scale, dtype=torch.float32).flatten()
+    if scale.numel() > 1 and maker.attributes.get("axis", 1) % steps.dim() != int(last):
+        return None
+    steps = steps.T.contiguous() if last else steps
+    return steps, scale.expand(len(steps)).contiguous()
+
+
+def _is_plain(layer: Node) -> bool:
+    """Whether a linear layer, if it is one, only multiplies by its weights."""
+    attributes = layer.attributes
+    factors = {attributes.get(key, 1.0) for key in ("alpha", "beta")}
+    return layer.kind == "Conv" or (not attributes.get("transA") and factors == {1.0})
+
+
+def _bias(graph: Graph, layer: Node, sums_scale: Tensor) -> Tensor | None:
+    """In steps of the sums, (C,) in int32; None if it is no constant."""
+    if len(layer.inputs) < 3 or not layer.inputs[2]:
+        return torch.zeros_like(sums_scale, dtype=torch.int32)
+    name = layer.inputs[2]
+    value, maker = graph.tensor(name), graph.maker(name)
+    if is_node(maker, "DequantizeLinear") and maker.inputs[0] in graph.constants:
+        value = maker.run([graph.constants[each] for each in maker.inputs])[name]
+    if value is None or value.numel() != sums_scale.numel():
+        return None
+    return (value.flatten().double() / sums_scale.double()).round().to(torch.int32)

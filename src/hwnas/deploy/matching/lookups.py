@@ -1,0 +1,176 @@
+"""What quantised files do between layers, one value at a time: functions of 256 steps.
+
+Whatever is computed of one int8 value and rounded to int8 again, however often, is a table. The
+layer before it reads the table as it stores its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hwnas.deploy.matching.graph import VIEWS, Graph, Rewrite, Step, is_node
+from hwnas.deploy.matching.int8_layers import is_int8_layer
+from hwnas.deploy.matching.quantised import Steps, rounding_after, steps_of, stored_as
+from hwnas.deploy.onnx_module import Node
+
+__all__ = ["Lookup", "fold_int8_residual", "fold_lookup", "gather_lookup"]
+
+_BY_VALUE = ("Add", "Clip", "Div", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu",
+             "Mul", "Pow", "Relu", "Sigmoid", "Sqrt", "Sub", "Swish", "Tanh")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Lookup(Node):
+    """A node that reads int8 values from a table (256,), from that of the least step on.
+
+    Its attributes are ``steps``, what its values stand for, and ``nodes``, what it takes the place
+    of.
+    """
+
+    def run(self, arguments: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What it computes, by name."""
+        steps, table = arguments
+        return {self.outputs[0]: table[steps.int() + 128]}
+
+
+def gather_lookup(graph: Graph, step: Step) -> Rewrite | None:
+    """A table for all that is computed of one int8 value up to where it is rounded."""
+    steps = steps_of(graph, step)
+    if steps is None or not is_node(step, "QuantizeLinear"):
+        return None
+    found = _function(graph, step)
+    if found is None:
+        return None
+    root, nodes = found
+    values = {root: torch.arange(-128, 128, dtype=torch.int32).to(torch.int8), **graph.constants}
+    for node in nodes:
+        values |= node.run([values[name] for name in node.inputs])
+    [output] = step.outputs
+    table = f"{output}/table"
+    inner = [node for node in nodes if node.inputs[0] != root or _is_inside(graph, node, nodes)]
+    kinds = [kind for node in inner for kind in node.attributes.get("nodes", (node.kind,))]
+    lookup = Lookup("Lookup", (root, table), (output,), {"steps": steps, "nodes": tuple(kinds)})
+    return Rewrite(inner, [lookup], {}, {table: values[output].flatten()})
+
+
+def fold_lookup(graph: Graph, step: Step) -> Rewrite | None:
+    """A table that is read next, or after another shape is given, as part of a layer."""
+    if not is_int8_layer(step) or "residual" in step.reads:
+        return None
+    views: list[Node] = []
+    after = graph.reader(step.outputs[0])
+    while is_node(after, *VIEWS) and len(after.outputs) == 1:
+        views.append(after)
+        after = graph.reader(after.outputs[0])
+    if not isinstance(after, Lookup):
+        return None
+    steps: Steps = after.attributes["steps"]
+    values = graph.constants[after.inputs[1]]
+    if "table" in step.weights:
+        values = values[_outcome(step.weights["table"], step.options["y_zero"]) + 128]
+    options = {"table_zero": step.options["y_zero"], **step.options}
+    options |= {"y_scale": steps.scale, "y_zero": steps.zero}
+    table = values.float() - steps.zero
+    first = step.outputs[0] if views else after.outputs[0]
+    call = step.and_then(
+        after.attributes["nodes"], first, weights={**step.weights, "table": table}, options=options
+    )
+    moved = [*views[:-1], replace(views[-1], outputs=after.outputs)] if views else []
+    return Rewrite([step, *views, after], [call, *moved])
+
+
+def fold_int8_residual(graph: Graph, step: Step) -> Rewrite | None:
+    """The sum of what a layer gives and another int8 value, as part of the layer."""
+    if not is_int8_layer(step) or "residual" in step.reads:
+        return None
+    back = graph.reader(step.outputs[0])
+    added = graph.reader(back.outputs[0]) if is_node(back, "DequantizeLinear") else None
+    if back is None or not is_node(added, "Add"):
+        return None
+    after = rounding_after(graph, added.outputs[0])
+    other = [stored_as(graph, name) for name in added.inputs if name != back.outputs[0]]
+    if after is None or len(other) != 1 or other[0] is None:
+        return None
+    [(residual, added_steps)], (last, steps) = [other[0]], after
+    if graph.shapes[residual] != graph.shapes[step.outputs[0]]:
+        return None
+    options = dict(step.options)
+    own = torch.arange(-128, 128)
+    if "table" in step.weights:
+        own = _outcome(step.weights["table"], options["y_zero"])
+    table = (own - options["y_zero"]).float() * (options["y_scale"] / steps.scale)
+    options = {"table_zero": options["y_zero"], **options}
+    options |= {"y_scale": steps.scale, "y_zero": steps.zero}
+    options |= {"residual_scale": added_steps.scale, "residual_zero": added_steps.zero}
+    call = step.and_then(
+        ["DequantizeLinear", "Add", "QuantizeLinear"],
+        last.outputs[0],
+        reads={**step.reads, "residual": residual},
+        weights={**step.weights, "table": table},
+        options=options,
+    )
+    return Rewrite([step, back, added, last], [call])
+
+
+def _outcome(table: Tensor, zero: int) -> Tensor:
+    """The steps that a layer with a table and no residual stores."""
+    return (table.round() + zero).clamp(-128, 127).long()
+
+
+def _function(graph: Graph, rounding: Node) -> tuple[str, list[Node]] | None:
+    """The only int8 value that a rounded one is a function of, and the nodes between, in order."""
+    found = _expression(graph, rounding.inputs[0])
+    if found is None:
+        return None
+    sources, names = found
+    order = [step.outputs[0] for step in graph.steps]
+    while len(sources) > 1:
+        # The latest may be a function of the others: of x and hard_sigmoid(x), both rounded.
+        latest = max(sources, key=order.index)
+        inner = _rounded(graph, latest)
+        if inner is None:
+            return None
+        sources = (sources - {latest}) | inner[0]
+        names = names | inner[1] | {latest}
+    if not sources:
+        return None
+    names = names | set(rounding.outputs)
+    return sources.pop(), [n for n in graph.steps if is_node(n) and n.outputs[0] in names]
+
+
+def _is_inside(graph: Graph, node: Node, nodes: Sequence[Node]) -> bool:
+    """Whether it is the last of some nodes, or only they read what it gives."""
+    [output], readers = node.outputs, graph.readers(node.outputs[0])
+    inside = {each.outputs[0] for each in nodes}
+    within = output != graph.output and all(each.outputs[0] in inside for each in readers)
+    return node is nodes[-1] or within
+
+
+def _rounded(graph: Graph, name: str) -> tuple[set[str], set[str]] | None:
+    """The same of an int8 value that a node makes."""
+    maker = graph.maker(name)
+    if isinstance(maker, Lookup):
+        return {maker.inputs[0]}, set()
+    return _expression(graph, maker.inputs[0]) if is_node(maker, "QuantizeLinear") else None
+
+
+def _expression(graph: Graph, name: str) -> tuple[set[str], set[str]] | None:
+    """Int8 values that a float is computed of, value by value, and outputs of the nodes that do."""
+    if graph.number(name) is not None or not name:
+        return set(), set()
+    stored = stored_as(graph, name)
+    if stored is not None:
+        return {stored[0]}, {name}
+    maker = graph.maker(name)
+    if not is_node(maker, *_BY_VALUE):
+        return None
+    parts = [_expression(graph, each) for each in maker.inputs]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    sources = set().union(*(part[0] for part in known))
+    return sources, {name}.union(*(part[1] for part in known))

@@ -1,0 +1,141 @@
+"""All rules, in the order in which a network is matched by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from hwnas.deploy.matching.activations import gather_products
+from hwnas.deploy.matching.attention import match_attention, match_slim_attention
+from hwnas.deploy.matching.bottlenecks import (
+    fuse_depthwise_pointwise,
+    fuse_inverted_bottleneck,
+    fuse_squeeze_excite,
+)
+from hwnas.deploy.matching.chains import (
+    chain_pooling,
+    chain_product,
+    chain_rounding,
+    gather_rounding,
+)
+from hwnas.deploy.matching.choices import Decide, decided, is_slower
+from hwnas.deploy.matching.graph import Call, Graph, Rewrite, Rule, Step, is_node
+from hwnas.deploy.matching.group_norm import gather_group_norm
+from hwnas.deploy.matching.int8_layers import fold_int8_bias, match_int8_layer
+from hwnas.deploy.matching.layers import (
+    fold_activation,
+    fold_bias,
+    fold_residual,
+    match_convolution,
+    match_linear,
+)
+from hwnas.deploy.matching.lookups import (
+    fold_int8_residual,
+    fold_lookup,
+    gather_lookup,
+)
+from hwnas.deploy.matching.quantised import (
+    dequantise_constants,
+    drop_unread,
+    move_views,
+    sign_steps,
+)
+from hwnas.deploy.matching.tokens import fold_norms, join_linear
+from hwnas.deploy.onnx_module import OnnxModule
+from hwnas.errors import KernelError
+from hwnas.kernels.choice import Choice
+from hwnas.kernels.operator import Sizes
+
+__all__ = ["matched"]
+
+_QUANTISED: tuple[Rule, ...] = (
+    sign_steps,
+    move_views,
+    match_int8_layer,
+    dequantise_constants,
+    fold_int8_bias,
+    gather_lookup,
+    drop_unread,
+    fold_lookup,
+    fold_int8_residual,
+    chain_pooling,
+    chain_product,
+    gather_rounding,
+    chain_rounding,
+    drop_unread,
+)
+_RULES: tuple[Rule, ...] = (
+    gather_products,
+    gather_group_norm,
+    match_convolution,
+    match_linear,
+    fold_bias,
+    fold_activation,
+    fold_residual,
+    fold_activation,
+    match_slim_attention,
+    match_attention,
+    fold_norms,
+    join_linear,
+    fuse_inverted_bottleneck,
+    fuse_squeeze_excite,
+    fuse_depthwise_pointwise,
+    chain_pooling,
+)
+
+
+def matched(module: OnnxModule, batch: int, dtype: torch.dtype, decide: Decide = decided) -> Graph:
+    """A network with as many of its nodes as can be in calls of operators.
+
+    Args:
+        module: As read from a file.
+        batch: Images a run.
+        dtype: What it is to compute in.
+        decide: Says which operators are worth it: two are fused into one only if that is.
+    """
+    graph = Graph.of(module, batch)
+    quantised = any(is_node(step, "QuantizeLinear") for step in graph.steps)
+    for rule in (*_QUANTISED, *_RULES) if quantised else _RULES:
+        for step in graph.steps:
+            graph = _matched(graph, step, rule, dtype, decide)
+    return graph
+
+
+def _matched(graph: Graph, step: Step, rule: Rule, dtype: torch.dtype, decide: Decide) -> Graph:
+    """What a rule makes of a graph at one of its steps, which may be gone by now."""
+    now = graph.maker(step.outputs[0])
+    found = None if now is None else rule(graph, now)
+    made = _made(graph, found, dtype, decide) if isinstance(found, Rewrite) else found
+    if isinstance(made, str):
+        return graph.with_reason(step, made)
+    return graph if made is None else made
+
+
+def _made(graph: Graph, change: Rewrite, dtype: torch.dtype, decide: Decide) -> Graph | str | None:
+    """The graph with a change, or why not; None where it would be slower."""
+    new = graph.rewritten(change)
+    if not new.complete:
+        return "others read what is between its parts"
+
+    def choices(among: Graph, steps: Sequence[Step]) -> list[tuple[Choice, Sizes]]:
+        calls = [step for step in steps if isinstance(step, Call)]
+        sizes = [among.sizes(call, dtype) for call in calls]
+        return [
+            (decide(call.operator, own, call.type_in(dtype)), own)
+            for call, own in zip(calls, sizes, strict=True)
+        ]
+
+    try:
+        whole = choices(new, change.new)
+    except KernelError as error:
+        return str(error)
+    parts = choices(graph, change.old)
+    if _operators(change.new) <= _operators(change.old) or not parts:
+        return new
+    worth_it = all(choice.kernel for choice, _ in whole) and not is_slower(whole, parts)
+    return new if worth_it else None
+
+
+def _operators(steps: Sequence[Step]) -> set[str]:
+    return {step.operator.name for step in steps if isinstance(step, Call)}

@@ -1,0 +1,270 @@
+"""What the operators of ONNX do, in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hwnas.errors import ArtifactError
+
+__all__ = ["OPERATORS", "Attributes"]
+
+Attributes = Mapping[str, Any]
+Operator = Callable[..., Any]
+"""Takes attributes and inputs, and gives a tensor, or several."""
+_TYPES = {
+    1: torch.float32,
+    2: torch.uint8,
+    3: torch.int8,
+    6: torch.int32,
+    7: torch.int64,
+    9: torch.bool,
+    10: torch.float16,
+    11: torch.float64,
+    16: torch.bfloat16,
+}
+"""PyTorch's types by ONNX's numbers for them."""
+
+
+def _integers(value: Tensor | Sequence[int]) -> list[int]:
+    """Sizes, axes and places, which are a tensor in the file and plain where it is frozen."""
+    return value.tolist() if isinstance(value, Tensor) else list(value)
+
+
+def _pads(attributes: Attributes, x: Tensor) -> tuple[Tensor, list[int]]:
+    """Padding as PyTorch takes it; what is not symmetric is done beforehand."""
+    spatial = x.dim() - 2
+    pads = list(attributes.get("pads", [0] * 2 * spatial))
+    if attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        raise ArtifactError("auto_pad is not known; export with explicit padding")
+    if pads[:spatial] == pads[spatial:]:
+        return x, pads[:spatial]
+    ends = [pads[i + side * spatial] for i in reversed(range(spatial)) for side in (0, 1)]
+    return F.pad(x, ends), [0] * spatial
+
+
+def _quantize(a: Attributes, x: Tensor, scale: Any, zero: Tensor | None = None) -> Tensor:
+    zero = torch.zeros((), dtype=torch.uint8, device=x.device) if zero is None else zero
+    limits = torch.iinfo(zero.dtype)
+    steps = (x.float() / _along(a, x, scale)).round() + _along(a, x, zero)
+    result: Tensor = steps.clamp(limits.min, limits.max).to(zero.dtype)
+    return result
+
+
+def _dequantize(a: Attributes, x: Tensor, scale: Any, zero: Any = None) -> Tensor:
+    steps = x.float() if zero is None else x.float() - _along(a, x, zero)
+    result: Tensor = steps * _along(a, x, scale)
+    return result
+
+
+def _along(a: Attributes, x: Tensor, each: Any) -> Any:
+    """A scale or zero point, or one for each place along an axis of x."""
+    if not isinstance(each, Tensor) or each.numel() == 1:
+        return each
+    shape = [1] * x.dim()
+    shape[a.get("axis", 1)] = -1
+    return each.reshape(shape)
+
+
+def _cast(a: Attributes, x: Tensor) -> Tensor:
+    return x.to(_TYPES[a["to"]])
+
+
+def _conv_transpose(a: Attributes, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    spatial = [1] * (x.dim() - 2)
+    pads = list(a.get("pads", [0] * 2 * len(spatial)))
+    if a.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in a:
+        raise ArtifactError("ConvTranspose of a given output is not known; give its padding")
+    before, after = pads[: len(spatial)], pads[len(spatial) :]
+    more = a.get("output_padding", [0] * len(spatial))
+    more = [wanted + b - e for wanted, b, e in zip(more, before, after, strict=True)]
+    run = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}[len(spatial)]
+    strides, dilations = a.get("strides", spatial), a.get("dilations", spatial)
+    result: Tensor = run(x, weight, bias, strides, before, more, a.get("group", 1), dilations)
+    return result
+
+
+def _conv(a: Attributes, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    x, pads = _pads(a, x)
+    spatial = [1] * (x.dim() - 2)
+    strides, dilations = a.get("strides", spatial), a.get("dilations", spatial)
+    run = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[x.dim() - 2]
+    result: Tensor = run(x, weight, bias, strides, pads, dilations, a.get("group", 1))
+    return result
+
+
+def _pool(run: Callable[..., Tensor], **options: Any) -> Operator:
+    def pool(a: Attributes, x: Tensor) -> Tensor:
+        x, pads = _pads(a, x)
+        kernel = a["kernel_shape"]
+        chosen = dict(options)
+        if "count_include_pad" in chosen:
+            chosen["count_include_pad"] = bool(a.get("count_include_pad", 0))
+        ceil = bool(a.get("ceil_mode", 0))
+        return run(x, kernel, a.get("strides", [1] * len(kernel)), pads, ceil_mode=ceil, **chosen)
+
+    return pool
+
+
+def _gemm(a: Attributes, x: Tensor, y: Tensor, bias: Tensor | None = None) -> Tensor:
+    x = x.t() if a.get("transA") else x
+    y = y.t() if a.get("transB") else y
+    product = a.get("alpha", 1.0) * (x @ y) if a.get("alpha", 1.0) != 1.0 else x @ y
+    return product if bias is None else product + a.get("beta", 1.0) * bias
+
+
+def _norm(a: Attributes, x: Tensor, *weights: Tensor) -> Tensor:
+    weight, bias, mean, variance = weights
+    return F.batch_norm(x, mean, variance, weight, bias, eps=a.get("epsilon", 1e-5))
+
+
+def _layer_norm(a: Attributes, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    axis = a.get("axis", -1) % x.dim()
+    return F.layer_norm(x, x.shape[axis:], weight, bias, a.get("epsilon", 1e-5))
+
+
+def _group_norm(a: Attributes, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    scale, bias = scale.flatten(), bias.flatten()
+    if a["num_groups"] > 1 or x.dim() != 4:
+        return F.group_norm(x, a["num_groups"], scale, bias, a.get("epsilon", 1e-5))
+    last = x.permute(0, 2, 3, 1)  # one group is a whole map, in whatever order it lies in memory
+    normalised = F.layer_norm(last, last.shape[1:], eps=a.get("epsilon", 1e-5))
+    return torch.addcmul(bias, normalised, scale).permute(0, 3, 1, 2)
+
+
+def _instance_norm(a: Attributes, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    return F.instance_norm(x, weight=scale, bias=bias, eps=a.get("epsilon", 1e-5))
+
+
+def _hard_sigmoid(a: Attributes, x: Tensor) -> Tensor:
+    alpha, beta = a.get("alpha", 0.2), a.get("beta", 0.5)
+    if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
+        return F.hardsigmoid(x)
+    result: Tensor = (alpha * x + beta).clamp(0, 1)
+    return result
+
+
+def _reshape(a: Attributes, x: Tensor, shape: Tensor) -> Tensor:
+    sizes = [x.shape[i] if size == 0 else size for i, size in enumerate(_integers(shape))]
+    return x.reshape(sizes)
+
+
+def _expand(a: Attributes, x: Tensor, shape: Tensor) -> Tensor:
+    sizes: Sequence[int] = torch.broadcast_shapes(x.shape, _integers(shape))  # type: ignore[no-untyped-call]
+    return x.expand(sizes)
+
+
+def _reduction(run: Callable[..., Tensor]) -> Operator:
+    def reduction(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
+        given = _integers(axes) if axes is not None else a.get("axes", list(range(x.dim())))
+        return run(x, given, keepdim=bool(a.get("keepdims", 1)))
+
+    return reduction
+
+
+def _clip(
+    a: Attributes, x: Tensor, low: Tensor | None = None, high: Tensor | None = None
+) -> Tensor:
+    least = a.get("min") if low is None else float(low)
+    most = a.get("max") if high is None else float(high)
+    return x.clamp(least, most)
+
+
+def _slice(
+    a: Attributes,
+    x: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    axes: Tensor | None = None,
+    steps: Tensor | None = None,
+) -> Tensor:
+    begins, limits = _integers(starts), _integers(ends)
+    places = _integers(axes) if axes is not None else range(len(begins))
+    strides = _integers(steps) if steps is not None else [1] * len(begins)
+    index = [slice(None)] * x.dim()
+    for axis, start, end, step in zip(places, begins, limits, strides, strict=True):
+        index[axis] = slice(start, min(end, x.shape[axis]), step)
+    return x[tuple(index)]
+
+
+def _split(a: Attributes, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, ...]:
+    axis = a.get("axis", 0)
+    if sizes is not None:
+        return torch.split(x, _integers(sizes), axis)
+    return x.tensor_split(a["num_outputs"], axis)
+
+
+def _squeeze(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    given = _integers(axes) if axes is not None else a.get("axes")
+    return x.squeeze(given) if given is not None else x.squeeze()
+
+
+def _unsqueeze(a: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    for axis in sorted(_integers(axes) if axes is not None else a["axes"]):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def _gather(a: Attributes, x: Tensor, index: Tensor | int | list[int]) -> Tensor:
+    axis = a.get("axis", 0) % x.dim()
+    index = torch.as_tensor(index, device=x.device) if isinstance(index, list) else index
+    if isinstance(index, int) or index.dim() == 0:
+        return x.select(axis, int(index))
+    shape = [*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]]
+    return x.index_select(axis, index.flatten()).reshape(shape)
+
+
+OPERATORS: dict[str, Operator] = {
+    "Add": lambda a, x, y: x + y,
+    "AveragePool": _pool(F.avg_pool2d, count_include_pad=False),
+    "BatchNormalization": _norm,
+    "Cast": _cast,
+    "Clip": _clip,
+    "Concat": lambda a, *x: torch.cat(x, a["axis"]),
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "DequantizeLinear": _dequantize,
+    "Div": lambda a, x, y: x / y,
+    "Dropout": lambda a, x, *rest: x,
+    "Elu": lambda a, x: F.elu(x, a.get("alpha", 1.0)),
+    "Erf": lambda a, x: torch.erf(x),
+    "Expand": _expand,
+    "Flatten": lambda a, x: x.flatten(a.get("axis", 1)),
+    "Gather": _gather,
+    "Gelu": lambda a, x: F.gelu(x, approximate=a.get("approximate", "none")),
+    "Gemm": _gemm,
+    "GlobalAveragePool": lambda a, x: x.mean(list(range(2, x.dim())), keepdim=True),
+    "GroupNormalization": _group_norm,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": lambda a, x: F.hardswish(x),
+    "Identity": lambda a, x: x,
+    "InstanceNormalization": _instance_norm,
+    "LayerNormalization": _layer_norm,
+    "LeakyRelu": lambda a, x: F.leaky_relu(x, a.get("alpha", 0.01)),
+    "MatMul": lambda a, x, y: x @ y,
+    "MaxPool": _pool(F.max_pool2d),
+    "Mul": lambda a, x, y: x * y,
+    "Pow": lambda a, x, y: x**y,
+    "QuantizeLinear": _quantize,
+    "ReduceMax": _reduction(torch.amax),
+    "ReduceMean": _reduction(torch.mean),
+    "Relu": lambda a, x: F.relu(x),
+    "Reshape": _reshape,
+    "Shape": lambda a, x: torch.tensor(x.shape),
+    "Sigmoid": lambda a, x: torch.sigmoid(x),
+    "Slice": _slice,
+    "Softmax": lambda a, x: x.softmax(a.get("axis", -1)),
+    "Split": _split,
+    "Sqrt": lambda a, x: torch.sqrt(x),
+    "Squeeze": _squeeze,
+    "Sub": lambda a, x, y: x - y,
+    "Swish": lambda a, x: x * torch.sigmoid(a.get("alpha", 1.0) * x),
+    "Tanh": lambda a, x: torch.tanh(x),
+    "Transpose": lambda a, x: x.permute(a.get("perm", tuple(reversed(range(x.dim()))))),
+    "Unsqueeze": _unsqueeze,
+}
+"""What each operator of ONNX does, given its attributes and its inputs."""

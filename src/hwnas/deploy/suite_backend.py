@@ -1,0 +1,112 @@
+"""ONNX Runtime as a backend of the suite of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hwnas.deploy.exporters import quiet
+from hwnas.deploy.first_line import first_line
+from hwnas.deploy.runtimes.checks import missing_package
+from hwnas.errors import ArtifactError, ConfigError
+from hwnas.kernels.backends import BACKENDS, Backend
+from hwnas.kernels.operator import Inputs, Operator
+from hwnas.plugin import resolve
+
+__all__ = ["OnnxRuntimeBackend", "backend_named"]
+
+
+@dataclass(frozen=True)
+class OnnxRuntimeBackend:
+    """The formulas, exported to ONNX, on the processor.
+
+    All inputs but the first are constants of the file, as the weights of a network are.
+    """
+
+    name: str = "onnxruntime"
+
+    def unavailable(self, device: torch.device) -> str | None:
+        """Why it cannot compute on a device, or None if it can."""
+        missing = missing_package("onnxruntime", "onnxruntime")
+        if missing is not None or device.type == "cpu":
+            return missing
+        return f"its inputs and outputs would be copied between {device.type!r} and the processor"
+
+    def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
+        """A session on a file that holds all inputs but the first.
+
+        Raises:
+            ArtifactError: The formula cannot be exported, or not run in these types.
+        """
+        x: Tensor = next(iter(inputs.values()))
+        if x.dtype == torch.bfloat16:
+            raise ArtifactError("ONNX Runtime takes no bfloat16 from NumPy, which does not have it")
+        try:
+            session = _session(_Formula(operator, inputs), x)
+        except Exception as error:  # exporter and runtime have no error in common
+            raise ArtifactError(
+                f"ONNX Runtime cannot compute {operator.name} in {x.dtype}: "
+                f"{first_line(_origin(error))}"
+            ) from error
+        return lambda: _run(session, x)
+
+
+def backend_named(name: str) -> Backend:
+    """A backend of hwnas, or ``"package.module:object"``.
+
+    Raises:
+        ConfigError: There is none of this name, or the object is none.
+    """
+    found = resolve("backend", name, {**BACKENDS, "onnxruntime": OnnxRuntimeBackend()})
+    if not isinstance(found, Backend):
+        raise ConfigError(
+            f"backend {name!r} is {found!r}, which lacks name, unavailable or prepare; see "
+            "hwnas.kernels.backends.Backend"
+        )
+    return found
+
+
+class _Formula(nn.Module):
+    """The reference as a function of its first input."""
+
+    def __init__(self, operator: Operator, inputs: Inputs) -> None:
+        super().__init__()
+        self._operator, self._first = operator, next(iter(inputs))
+        self._options = {k: v for k, v in inputs.items() if not isinstance(v, Tensor)}
+        self._held = [k for k, v in inputs.items() if isinstance(v, Tensor) and k != self._first]
+        for name in self._held:
+            self.register_buffer(f"held_{name}", inputs[name])
+
+    def forward(self, x: Tensor) -> Any:
+        """What the reference gives for x."""
+        held = {name: getattr(self, f"held_{name}") for name in self._held}
+        return self._operator.reference(**{self._first: x}, **held, **self._options)
+
+
+def _session(formula: nn.Module, x: Tensor) -> Any:
+    import onnxruntime
+
+    with quiet():
+        program = torch.onnx.export(formula.eval(), (x,), dynamo=True, verbose=False)
+        assert program is not None
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what goes wrong is raised, too
+        options.intra_op_num_threads = torch.get_num_threads()  # as many as its rivals have
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        model = program.model_proto.SerializeToString()
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _run(session: Any, x: Tensor) -> Any:
+    [name] = [each.name for each in session.get_inputs()]
+    outputs = tuple(map(torch.from_numpy, session.run(None, {name: x.numpy()})))
+    return outputs if len(outputs) > 1 else outputs[0]
+
+
+def _origin(error: BaseException) -> BaseException:
+    """What the exporter wraps in advice to those who write exporters."""
+    return error if error.__cause__ is None else _origin(error.__cause__)

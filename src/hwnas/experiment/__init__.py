@@ -1,0 +1,16 @@
+"""Runs, start to end: launched, resumed, taken to further targets, and what is made of them."""
+
+from hwnas.experiment.finished import cascade, export, rewrite_reports, space_of, status
+from hwnas.experiment.running import Experiment, resume, run, specialise
+
+__all__ = [
+    "Experiment",
+    "cascade",
+    "export",
+    "resume",
+    "rewrite_reports",
+    "run",
+    "space_of",
+    "specialise",
+    "status",
+]

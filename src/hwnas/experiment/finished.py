@@ -1,0 +1,203 @@
+"""What is made of a run that is there: reports, winners, cascades."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hwnas.atomic import replacing_folder
+from hwnas.deploy.bundle import Bundle
+from hwnas.errors import RunError, StorageError
+from hwnas.plugin import imports_from
+from hwnas.recipe import read_recipe
+from hwnas.run_folder import RunFolder
+from hwnas.search import SearchResult
+from hwnas.search_spaces import SearchSpace
+from hwnas.stages.cascade import Cascading, make_cascade
+from hwnas.stages.cascade_costs import Saved
+from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.pick import make_bundle, picked
+from hwnas.stages.report import write_results
+from hwnas.stages.search import found
+
+__all__ = [
+    "cascade",
+    "export",
+    "goals_of",
+    "is_finished",
+    "rewrite_reports",
+    "space_of",
+    "status",
+    "unfinished",
+]
+
+_RESULTS = ("measurements.parquet", "bundles")
+_ALL_RESULTS = (*_RESULTS, "front.csv", "report.html")
+
+
+def status(folder: str | Path) -> dict[str, Any]:
+    """How far a run is: its stages, and how many candidates are evaluated."""
+    opened = RunFolder.open(Path(folder))
+    goal = Goal(opened.recipe.objective)
+    result = SearchResult(goal.objectives, ())
+    if (opened.path / "study.db").exists():
+        result = found(opened.path, goal)
+    return {
+        "name": opened.recipe.name,
+        "state": "finished" if is_finished(opened, goal) else "unfinished",
+        "created": opened.about["created"],
+        "stages": opened.about["stages"],
+        "trials": result.tried,
+        "rungs": [asdict(rung) for rung in result.rungs],
+        "failed": [{"candidate": f.candidate.id, **f.failure.to_json()} for f in result.failed],
+        "trials_wanted": opened.recipe.search.trials,
+        "targets": [*goal.targets, *opened.specialised],
+    }
+
+
+def rewrite_reports(folder: str | Path) -> list[Path]:
+    """Write the reports of a run, and of the targets that were added to it, anew.
+
+    Raises:
+        RunError: The run is not finished.
+    """
+    opened = RunFolder.open(Path(folder))
+    finished = [goal for goal in goals_of(opened) if is_finished(opened, goal, _RESULTS)]
+    if not finished:
+        raise unfinished(opened)
+    with imports_from(opened.recipe_folder), opened:
+        job = Job.of(opened)
+        for goal in finished:
+            write_results(job, goal)
+    return [opened.output(goal.target) / "report.html" for goal in finished]
+
+
+def export(
+    folder: str | Path,
+    out: str | Path,
+    pick: str | None = None,
+    max_latency_ms: float | None = None,
+    target: str | None = None,
+) -> Bundle:
+    """Copy one winner of a run to a place of its own.
+
+    Args:
+        folder: A finished run.
+        out: Folder to make.
+        pick: ``"knee"`` (the default), ``"fastest"``, ``"most-accurate"`` (the default under a
+            latency limit), or the id of any network that the search evaluated; where that is no
+            finalist, its bundle is made first.
+        max_latency_ms: Choose only among finalists measured to be at most this slow.
+        target: A target that the run was specialised for; the run's own if None.
+
+    Raises:
+        ConfigError: There is no such pick.
+        InfeasibleError: No finalist is fast enough; the message names the fastest.
+        RunError: The run is not finished.
+        StorageError: ``out`` exists already or cannot be written.
+    """
+    out = Path(out)
+    with _finished_job(folder, target, out) as (job, goal):
+        source = picked(job, goal, pick, max_latency_ms)
+        with replacing_folder(out) as temporary:
+            if isinstance(source, Bundle):
+                source.verify()
+                shutil.copytree(source.folder, temporary, dirs_exist_ok=True)
+            else:
+                make_bundle(job, goal, source, temporary)
+    return Bundle.load(out)
+
+
+def cascade(
+    folder: str | Path,
+    target_accuracy: float,
+    out: str | Path,
+    margin: float = 1.0,
+    target: str | None = None,
+    saved: Saved = "latency",
+) -> Cascading:
+    """Pack the two finalists of a run that together reach an accuracy at the lowest cost.
+
+    Nothing is written where a single finalist that reaches it costs as little.
+
+    Args:
+        folder: A finished run.
+        target_accuracy: To be reached on validation images, in 0..1.
+        out: Folder to make.
+        margin: By so many standard errors the accuracy has to be above the target.
+        target: A target that the run was specialised for; the run's own if None.
+        saved: Expected latency or expected energy.
+
+    Raises:
+        ConfigError: The networks do not classify, or the target is not one image at a time on ONNX
+            Runtime.
+        InfeasibleError: Neither a finalist nor a pair reaches it; the message names the best.
+        RunError: The run is not finished.
+        StorageError: ``out`` exists already or cannot be written.
+    """
+    with _finished_job(folder, target, Path(out)) as (job, goal):
+        return make_cascade(job, goal, target_accuracy, margin, Path(out), saved)
+
+
+def space_of(path: str | Path) -> SearchSpace:
+    """The search space of a recipe, or of a run.
+
+    Args:
+        path: A TOML recipe, or a run's folder.
+
+    Raises:
+        ConfigError: It is neither, or the recipe is wrong.
+        DataError: The images that decide the size of the networks are missing.
+    """
+    found = Path(path)
+    if found.is_dir():
+        opened = RunFolder.open(found)
+        recipe, folder = opened.recipe, opened.recipe_folder
+    else:
+        recipe, folder = read_recipe(found)[0], found.absolute().parent
+    with imports_from(folder), tempfile.TemporaryDirectory() as cache:
+        return Ingredients.prepare(recipe, folder, Path(cache)).space
+
+
+def goals_of(folder: RunFolder) -> list[Goal]:
+    """The run's own goal, then those of the targets that were added to it."""
+    added = [Goal.specialised(folder.recipe, target) for target in folder.specialised]
+    return [Goal(folder.recipe.objective), *added]
+
+
+def is_finished(folder: RunFolder, goal: Goal, results: Sequence[str] = _ALL_RESULTS) -> bool:
+    """Whether a goal has its report, the last thing that is made, and no result was taken away."""
+    out = folder.output(goal.target)
+    made = [folder.path / "study.db", *(out / name for name in results)]
+    record = folder.stages.get(goal.stage("report"))
+    return record is not None and record.state == "done" and all(p.exists() for p in made)
+
+
+def unfinished(folder: RunFolder, target: str | None = None) -> RunError:
+    """What to say of a run that has not got there."""
+    if target is not None:
+        return RunError(
+            f"{folder.path} has no results for {target}; "
+            f"`hwnas specialise {folder.path} --target {target}` makes them"
+        )
+    return RunError(f"{folder.path} is not finished; `hwnas resume {folder.path}` first")
+
+
+@contextlib.contextmanager
+def _finished_job(folder: str | Path, target: str | None, out: Path) -> Iterator[tuple[Job, Goal]]:
+    """A finished run and its goal, or one that was added to it, to make ``out`` of."""
+    opened = RunFolder.open(Path(folder))
+    goal = Goal(opened.recipe.objective)
+    if target is not None:
+        goal = Goal.specialised(opened.recipe, target)
+    if not is_finished(opened, goal):
+        raise unfinished(opened, target)
+    if out.exists():
+        raise StorageError(f"{out} exists already; choose another --out")
+    with imports_from(opened.recipe_folder), opened:
+        yield Job.of(opened), goal

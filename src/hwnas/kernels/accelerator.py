@@ -1,0 +1,103 @@
+"""What a graphics card has, as far as kernels are limited by it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hwnas.errors import ConfigError, DeviceError
+from hwnas.plugin import closest
+
+__all__ = ["ACCELERATORS", "Accelerator"]
+
+WARP = 32
+# Programs that a multiprocessor holds, where they are not 32, by compute capability times ten.
+_PROGRAMS = {75: 16, 86: 16, 87: 16, 89: 24, 110: 24, 120: 24, 121: 24}
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A graphics card.
+
+    Attributes:
+        name: As the driver gives it.
+        capability: Compute capability times ten, so 90 for Hopper.
+        multiprocessors: Their number.
+        shared_bytes: Shared memory that one program can have.
+        registers: 32-bit registers of a multiprocessor.
+        registers_per_thread: The most that a thread can have.
+        warps: The most that a multiprocessor holds.
+        programs: The most that a multiprocessor holds.
+        l2_bytes: Size of the second-level cache.
+    """
+
+    name: str
+    capability: int
+    multiprocessors: int
+    shared_bytes: int
+    registers: int = 65536
+    registers_per_thread: int = 255
+    warps: int = 64
+    programs: int = 32
+    l2_bytes: int = 50 * 2**20
+
+    @property
+    def key(self) -> str:
+        """Its name as the stem of a file."""
+        return re.sub(r"[^a-z0-9.]+", "-", self.name.lower()).strip("-.")
+
+    @classmethod
+    def here(cls, index: int | None = None) -> Accelerator:
+        """A card of this machine.
+
+        Args:
+            index: Among those that PyTorch sees; the current one if None.
+
+        Raises:
+            DeviceError: There is none.
+        """
+        if not torch.cuda.is_available():
+            raise DeviceError(
+                "no graphics card that PyTorch can use was found; name one of "
+                f"{', '.join(ACCELERATORS)} to compile for it without having it"
+            )
+        # PyTorch lists fewer of its attributes than it has.
+        card: Any = torch.cuda.get_device_properties(
+            torch.cuda.current_device() if index is None else index
+        )
+        capability = 10 * card.major + card.minor
+        return cls(
+            name=card.name,
+            capability=capability,
+            multiprocessors=card.multi_processor_count,
+            shared_bytes=card.shared_memory_per_block_optin,
+            registers=card.regs_per_multiprocessor,
+            warps=card.max_threads_per_multi_processor // WARP,
+            programs=_PROGRAMS.get(capability, 32),
+            l2_bytes=card.L2_cache_size,
+        )
+
+    @classmethod
+    def named(cls, name: str) -> Accelerator:
+        """A card that is known without having it.
+
+        Raises:
+            ConfigError: It is not known; the message lists those that are.
+        """
+        if name not in ACCELERATORS:
+            raise ConfigError(f"unknown accelerator {name!r}; {closest(name, ACCELERATORS)}")
+        return ACCELERATORS[name]
+
+
+# From NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities", and the cards' data sheets.
+ACCELERATORS: dict[str, Accelerator] = {
+    card.key: card
+    for card in (
+        Accelerator("NVIDIA A100", 80, 108, 163 * 1024, l2_bytes=40 * 2**20),
+        Accelerator("NVIDIA H200", 90, 132, 227 * 1024, l2_bytes=60 * 2**20),
+        Accelerator("NVIDIA B200", 100, 148, 227 * 1024, l2_bytes=126 * 2**20),
+    )
+}

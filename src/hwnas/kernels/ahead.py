@@ -1,0 +1,162 @@
+"""Many kernels compiled ahead of time, in a process of their own.
+
+That process does not interpret, whatever this one does, and where the compiler itself dies or
+hangs, it costs one answer and not all of them. ``python -m hwnas.kernels.ahead`` reads a request a
+line and writes an answer a line, both in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import IO, Any
+
+import torch
+
+from hwnas.errors import DeviceError
+from hwnas.kernels.accelerator import Accelerator
+from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, dtype_name
+from hwnas.kernels.resources import Resources, compile_ahead
+from hwnas.plugin import resolve
+
+__all__ = ["Compiled", "Request", "compile_in_child"]
+
+Compiled = tuple[Resources, ...] | str  # of each kernel of an operator, or why there are none
+
+
+@dataclass(frozen=True)
+class Request:
+    """An operator to be compiled with a configuration.
+
+    Attributes:
+        operator: Its name among operators and chains, or ``"package.module:object"``.
+        sizes: Of its inputs.
+        dtype: Of its first input.
+        config: One of its configurations.
+        card: The card to compile for.
+    """
+
+    operator: str
+    sizes: Sizes
+    dtype: torch.dtype
+    config: Config
+    card: Accelerator
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return asdict(self) | {"dtype": dtype_name(self.dtype)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Request:
+        """The inverse of `to_json`."""
+        dtype, card = getattr(torch, data["dtype"]), Accelerator(**data["card"])
+        return cls(**{**data, "dtype": dtype, "card": card})
+
+
+def compile_in_child(requests: Sequence[Request], seconds: float = 60.0) -> list[Compiled]:
+    """Compile operators in a process of their own, one after the other.
+
+    Args:
+        requests: Those that differ in the configuration only are best side by side.
+        seconds: That one may take, besides the start of the process.
+
+    Returns:
+        For each request what its kernels take, or in words why they could not be compiled.
+
+    Raises:
+        DeviceError: The process cannot be started.
+    """
+    answers: list[Compiled] = []
+    while len(answers) < len(requests):
+        with tempfile.TemporaryFile("w+") as told:
+            child = _started(requests[len(answers) :], told)
+            answers += _answers(child, seconds)
+            if len(answers) < len(requests):
+                answers.append(_end(child, told, seconds))
+    return answers
+
+
+def _started(requests: Sequence[Request], told: IO[str]) -> subprocess.Popen[str]:
+    """The process, with all its requests to be read from a file."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    with tempfile.TemporaryFile("w+") as lines:
+        lines.writelines(json.dumps(request.to_json()) + "\n" for request in requests)
+        lines.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=lines,
+            stdout=subprocess.PIPE,
+            stderr=told,
+            text=True,
+            env=environment,
+        )
+
+
+def _answers(child: subprocess.Popen[str], seconds: float) -> Iterator[Compiled]:
+    """Answers as long as there are any, and none takes too long."""
+    assert child.stdout
+    starting = 60.0
+    with child, child.stdout:
+        while True:
+            watch = threading.Timer(starting + seconds, child.kill)
+            watch.start()
+            line = child.stdout.readline()
+            watch.cancel()
+            if not line.endswith("\n"):
+                return
+            starting = 0.0
+            answer = json.loads(line)
+            yield answer if isinstance(answer, str) else tuple(Resources(**row) for row in answer)
+
+
+def _end(child: subprocess.Popen[str], told: IO[str], seconds: float) -> str:
+    """Why a process ended before it had answered."""
+    if child.returncode >= 0:  # errors are answers, so it did not come to its requests
+        told.seek(0)
+        last = told.read().strip().splitlines()[-1:]
+        raise DeviceError(f"kernels cannot be compiled in a process of its own: {''.join(last)}")
+    return f"the compiler took over {seconds:g} s or died (signal {-child.returncode})"
+
+
+def _answer(request: Request) -> Compiled:
+    try:
+        operator, inputs = _example(request.operator, tuple(request.sizes.items()), request.dtype)
+        launches = operator.launches(inputs, operator.outputs(inputs), request.config)
+        return tuple(compile_ahead(launch, request.card) for launch in launches)
+    except Exception as error:  # operators and configurations may be a user's own
+        name = "" if isinstance(error, DeviceError) else f"{type(error).__name__}: "
+        return " ".join(f"{name}{error}".split())
+
+
+@lru_cache(maxsize=1)
+def _example(
+    name: str, sizes: tuple[tuple[str, int], ...], dtype: torch.dtype
+) -> tuple[Operator, Inputs]:
+    from hwnas.kernels.catalogue import OPERATORS
+    from hwnas.kernels.chains import CHAINS
+
+    operator = resolve("operator", name, OPERATORS | CHAINS)
+    generator = torch.Generator().manual_seed(0)
+    return operator, operator.example(dict(sizes), dtype, generator, torch.device("cpu"))
+
+
+def _main() -> None:
+    """Answer all requests; what libraries print meanwhile goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        answer = _answer(Request.from_json(json.loads(line)))
+        rows = answer if isinstance(answer, str) else [asdict(part) for part in answer]
+        print(json.dumps(rows), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    _main()

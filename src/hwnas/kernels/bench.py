@@ -1,0 +1,170 @@
+"""Every operator on every backend, timed in turn at sizes of searched networks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from hwnas.kernels.backends import Backend, Kernels
+from hwnas.kernels.cases import Case
+from hwnas.kernels.launch import interpreting
+from hwnas.kernels.operator import Inputs
+from hwnas.kernels.race import fair, raced, why
+from hwnas.kernels.suite import compared
+from hwnas.kernels.timer import Timer, Times, done
+from hwnas.kernels.tolerance import exact_outputs
+
+__all__ = ["Timing", "bench_case", "run_bench"]
+
+_ANOTHER = 16.0  # times what a type allows: then it is another thing that a backend computes
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long a backend takes for a case.
+
+    Attributes:
+        case: What was computed.
+        backend: Its name.
+        timing: How all backends of the case were timed, in words.
+        times: None where it was not timed.
+        reason: Why not.
+        fastest_other_us: The shortest median of another backend; None if there is none.
+    """
+
+    case: Case
+    backend: str
+    timing: str
+    times: Times | None = None
+    reason: str = ""
+    fastest_other_us: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast it is as the fastest of the others."""
+        if self.times is None or self.fastest_other_us is None:
+            return None
+        return self.fastest_other_us / self.times.p50_us
+
+    @property
+    def quantiles_ms(self) -> tuple[float, float, float] | None:
+        """The median, and what a fifth of the timings is below and above, in milliseconds."""
+        if self.times is None:
+            return None
+        return self.times.p50_us / 1000, self.times.p20_us / 1000, self.times.p80_us / 1000
+
+    def to_json(self) -> dict[str, Any]:
+        """One row, times in milliseconds."""
+        median, p20, p80 = self.quantiles_ms or (None, None, None)
+        return {
+            **self.case.to_json(),
+            "backend": self.backend,
+            "median_ms": median,
+            "p20_ms": p20,
+            "p80_ms": p80,
+            "n": 0 if self.times is None else self.times.n,
+            "ratio": self.ratio,
+            "timing": self.timing,
+            "reason": self.reason,
+        }
+
+
+def run_bench(
+    cases: Sequence[Case],
+    backends: Sequence[Backend],
+    device: torch.device,
+    timer: Timer,
+    seconds: float,
+    seed: int = 0,
+) -> Iterator[list[Timing]]:
+    """Timings of all backends, case by case.
+
+    Args:
+        cases: What to compute.
+        backends: Who computes.
+        device: Where the inputs lie.
+        timer: Of that device.
+        seconds: After which no case is begun; those that are left say so.
+        seed: Of the inputs.
+
+    Raises:
+        DeviceError: The card does nothing more in this process.
+    """
+    end = time.monotonic() + seconds
+    for case in cases:
+        if time.monotonic() < end:
+            yield done(partial(bench_case, case, backends, device, timer, seed))
+        else:
+            reason = f"not reached in {seconds:g} s"
+            yield [Timing(case, each.name, timer.description, reason=reason) for each in backends]
+
+
+def bench_case(
+    case: Case, backends: Sequence[Backend], device: torch.device, timer: Timer, seed: int = 0
+) -> list[Timing]:
+    """Time a case on backends in turn; what is wrong by far is not timed."""
+    try:
+        inputs = case.example(device, seed)
+    except RuntimeError as error:  # as where there is no memory for them
+        reasons = {backend.name: f"no inputs: {why(error)}" for backend in backends}
+        return _timings(case, backends, timer, {}, reasons)
+    with fair():
+        runs, absent = _ready(case, backends, device, inputs)
+        times, more = raced(runs, timer)
+    return _timings(case, backends, timer, times, absent | more)
+
+
+def _ready(
+    case: Case, backends: Sequence[Backend], device: torch.device, inputs: Inputs
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What is timed, by name, and why the others are not."""
+    truth = exact_outputs(case.operator.reference, inputs)
+    runs, absent = {}, {}
+    for backend in backends:
+        if reason := _untimed(backend, device):
+            absent[backend.name] = reason
+            continue
+        try:
+            run = backend.prepare(case.operator, inputs)
+        except Exception as error:  # a backend may be anybody's
+            absent[backend.name] = why(error)
+            continue
+        verdict = compared(case, run, truth)
+        if verdict.share is None or not verdict.share <= _ANOTHER:
+            absent[backend.name] = verdict.reason
+        else:
+            runs[backend.name] = run
+    return runs, absent
+
+
+def _untimed(backend: Backend, device: torch.device) -> str | None:
+    """Why a backend has no times on a device."""
+    if isinstance(backend, Kernels) and (device.type != "cuda" or interpreting()):
+        cause = "there is no graphics card" if device.type != "cuda" else "TRITON_INTERPRET is set"
+        return f"{cause}, and how long Triton's interpreter takes says nothing"
+    return backend.unavailable(device)
+
+
+def _timings(
+    case: Case,
+    backends: Sequence[Backend],
+    timer: Timer,
+    times: Mapping[str, Times],
+    absent: Mapping[str, str],
+) -> list[Timing]:
+    return [
+        Timing(
+            case,
+            name,
+            timer.description,
+            times.get(name),
+            absent.get(name, ""),
+            min((each.p50_us for other, each in times.items() if other != name), default=None),
+        )
+        for name in (backend.name for backend in backends)
+    ]

@@ -1,0 +1,217 @@
+"""How an inverted bottleneck can be cut into programs of a card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from hwnas.kernels.accelerator import WARP, Accelerator
+from hwnas.kernels.constraints import Constraint, Problem
+from hwnas.kernels.operator import Config, Sizes
+from hwnas.kernels.tiles import least_idle, power_block, powers
+from hwnas.kernels.windows import UNROLLED, out_map, window_registers, window_warps
+
+__all__ = ["Tile", "bottleneck_default", "bottleneck_problem"]
+
+_WIDEST = 256  # outputs that one program can hold
+_MANY = 128  # programs that keep a large card busy
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A piece of the result, and what it sees of the map that it is made of.
+
+    Attributes:
+        height: In pixels.
+        width: In pixels.
+        window_height: Of what it sees, which is no more than the map.
+        window_width: Of what it sees.
+        count: Tiles of an image.
+    """
+
+    height: int
+    width: int
+    window_height: int
+    window_width: int
+    count: int
+
+    @classmethod
+    def of(cls, sizes: Sizes, side: int) -> Tile:
+        """A square tile, or what of it fits into the result.
+
+        Args:
+            sizes: Of an operator, with height, width, kernel and stride.
+            side: In pixels.
+        """
+        _, height, width = out_map(sizes)
+        own = min(side, height), min(side, width)
+        reach = [(size - 1) * sizes["stride"] + sizes["kernel"] for size in own]
+        return cls(
+            *own,
+            min(reach[0], sizes["height"]),
+            min(reach[1], sizes["width"]),
+            triton.cdiv(height, own[0]) * triton.cdiv(width, own[1]),
+        )
+
+    @property
+    def pixels(self) -> int:
+        """Of the result."""
+        return self.height * self.width
+
+    @property
+    def seen(self) -> int:
+        """Pixels that it sees."""
+        return self.window_height * self.window_width
+
+    def constants(self, block_m: int) -> dict[str, int]:
+        """What kernels have to know of it that expand block_m pixels at a time."""
+        return {
+            "TILE_H": self.height,
+            "TILE_W": self.width,
+            "WINDOW_H": self.window_height,
+            "WINDOW_W": self.window_width,
+            "ROWS": triton.cdiv(self.seen, block_m) * block_m,
+            "BLOCK_M": block_m,
+        }
+
+
+def bottleneck_problem(sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+    """Tiles that see not much more than is their own, and blocks whose sums are in registers.
+
+    ``FUSED`` says whether all is one kernel, ``TILE`` is the side of a tile, of which BLOCK_M
+    pixels are expanded at a time to BLOCK_C hidden channels; the other blocks are those of the
+    projection where it is a kernel of its own.
+
+    Args:
+        sizes: As of `inverted_bottleneck`.
+        dtype: Of all factors.
+        card: Whose registers and shared memory must do.
+    """
+    images, height, width = out_map(sizes)
+    outer, inner = power_block(sizes["outputs"]), power_block(sizes["inputs"], 64)
+    hidden, tiles = power_block(sizes["hidden"]), {t: Tile.of(sizes, t) for t in _sides(sizes)}
+    half = card.registers_per_thread // 2
+    can_fuse = not sizes["squeezed"] and outer <= _WIDEST
+    return Problem(
+        {
+            "FUSED": (0, 1) if can_fuse else (0,),
+            "TILE": tuple(tiles),
+            "BLOCK_M": (16, 32, 64, 128),
+            "BLOCK_C": powers(16, min(64, hidden)),
+            "PROJECT_M": (16, 64) if images * height * width > 16 else (16,),
+            "PROJECT_N": powers(16, min(64, outer)),
+            "PROJECT_K": (32, 128) if hidden >= 128 else (32,),
+            "num_warps": (2, 4, 8),
+        },
+        (
+            Constraint(
+                lambda TILE, BLOCK_M: max(16, tiles[TILE].seen) > BLOCK_M // 2,
+                "more than half of what is expanded at a time is not seen",
+            ),
+            Constraint(
+                lambda BLOCK_M, BLOCK_C, num_warps: (
+                    2 <= BLOCK_M * BLOCK_C // (num_warps * WARP) <= 32
+                ),
+                "expanded channels leave threads idle, or take too many of their registers",
+            ),
+            Constraint(
+                lambda BLOCK_C, num_warps: num_warps * WARP > BLOCK_C,
+                "a place's weights are not loaded where they are needed but exchanged",
+            ),
+            Constraint(
+                lambda FUSED, TILE, num_warps: (
+                    not FUSED
+                    or power_block(tiles[TILE].pixels) * outer // (num_warps * WARP) <= half
+                ),
+                "sums of a tile's outputs take more than half of a thread's registers",
+            ),
+            Constraint(
+                lambda FUSED, TILE, BLOCK_M, BLOCK_C, num_warps: (
+                    window_registers(
+                        (power_block(tiles[TILE].pixels) if FUSED else BLOCK_M)
+                        * BLOCK_C
+                        // (num_warps * WARP),
+                        sizes["kernel"],
+                        dtype,
+                    )
+                    <= half
+                ),
+                "what is loaded for windows takes more than half of a thread's registers",
+            ),
+            Constraint(
+                lambda FUSED, TILE, BLOCK_M, BLOCK_C: (
+                    (
+                        (BLOCK_M + BLOCK_C) * inner
+                        + FUSED * (power_block(tiles[TILE].pixels) + outer) * BLOCK_C
+                    )
+                    * dtype.itemsize
+                    <= card.shared_bytes
+                ),
+                "factors of the products do not fit into shared memory",
+            ),
+            Constraint(
+                lambda PROJECT_M, PROJECT_N, PROJECT_K: (
+                    2 * (PROJECT_M + PROJECT_N) * PROJECT_K * dtype.itemsize <= card.shared_bytes
+                ),
+                "factors of the projection do not fit into shared memory",
+            ),
+            Constraint(
+                lambda FUSED, PROJECT_M, PROJECT_N, PROJECT_K: (
+                    not FUSED or (PROJECT_M, PROJECT_N, PROJECT_K) == (16, 16, 32)
+                ),
+                "there is no second product",
+            ),
+        ),
+    )
+
+
+def bottleneck_default(sizes: Sizes, dtype: torch.dtype) -> Config:
+    """One kernel where it has tiles for a large card; else tiles of 7 to 16 pixels.
+
+    Without tensor cores, which float32 has none of, factors of the expansion are in registers too,
+    so that less is expanded at a time.
+    """
+    images, height, width = out_map(sizes)
+    outer, sides = power_block(sizes["outputs"]), _sides(sizes)
+    many = images * height * width >= _MANY * 64
+    fused = many and not sizes["squeezed"] and outer <= 128 and 8 in sides
+    block_c, single = 16, dtype.itemsize > 2
+    if fused:
+        side = 8
+        wide = sizes["kernel"] == UNROLLED.value  # has many loads at once
+        block_c = 16 if wide or single else least_idle(sizes["hidden"], (32, 16))
+    else:
+        blocks = images * triton.cdiv(sizes["hidden"], block_c)
+        usual = [side for side in sides if 7 <= side <= 16] or sides[-1:]
+        enough = [side for side in usual if blocks * Tile.of(sizes, side).count >= _MANY]
+        side = enough[-1] if enough else usual[0]
+    project = (16, 16, 32)
+    if not fused:
+        deep = 128 if power_block(sizes["hidden"]) >= 128 else 32
+        project = (64, min(64, outer), deep) if many else (16, 16, deep)
+    tile = Tile.of(sizes, side)
+    block_m = power_block(tile.seen, 32 if single else 64)
+    windows = power_block(tile.pixels) if fused else block_m
+    warps = window_warps(windows * block_c, sizes["hidden"], sizes["kernel"], dtype)
+    return {
+        "FUSED": int(fused),
+        "TILE": side,
+        "BLOCK_M": block_m,
+        "BLOCK_C": block_c,
+        **dict(zip(("PROJECT_M", "PROJECT_N", "PROJECT_K"), project, strict=True)),
+        "num_warps": max(4 if fused else 2, warps),
+    }
+
+
+def _sides(sizes: Sizes) -> tuple[int, ...]:
+    """Sides of tiles, from small to large, that see at most four times what is their own."""
+    side = max(out_map(sizes)[1:])
+    sides = [small for small in (4, 7, 8, 14, 16, 28) if small < side]
+    sides += [side] if side <= 28 else []
+    return tuple(
+        side
+        for side, tile in ((side, Tile.of(sizes, side)) for side in sides)
+        if tile.seen <= 4 * tile.pixels * sizes["stride"] ** 2
+    )

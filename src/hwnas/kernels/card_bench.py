@@ -1,0 +1,106 @@
+"""Configurations of an operator tried on the card of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hwnas.errors import DeviceError
+from hwnas.kernels.accelerator import Accelerator
+from hwnas.kernels.ahead import Compiled
+from hwnas.kernels.operator import Config, Operator, Sizes
+from hwnas.kernels.resources import compile_ahead
+from hwnas.kernels.timer import CardTimer, Stopwatch, Times, done
+from hwnas.kernels.tolerance import exact_outputs, worst_error
+from hwnas.kernels.trial import Footprint, footprint, key_of
+
+__all__ = ["CardBench"]
+
+_RUNS = 30
+_READY = 8  # configurations that are kept ready to be timed again
+
+
+class CardBench:
+    """An operator with random inputs of some sizes, on a card.
+
+    Args:
+        operator: The operator.
+        sizes: Of its inputs.
+        dtype: Of its first input.
+        card: That of `device`.
+        timer: How its kernels are timed.
+        device: Where the inputs are made.
+        seed: Of their values.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        sizes: Sizes,
+        dtype: torch.dtype,
+        card: Accelerator,
+        timer: CardTimer,
+        device: torch.device,
+        seed: int = 0,
+    ) -> None:
+        self._operator, self._sizes, self._card, self._timer = operator, sizes, card, timer
+        generator = torch.Generator().manual_seed(seed)
+        self.inputs = operator.example(sizes, dtype, generator, device)
+        self._truth = exact_outputs(operator.reference, self.inputs)
+        self._stopwatches: dict[Any, Stopwatch] = {}
+
+    def footprint(self, config: Config) -> Footprint:
+        """By the grids of its kernels."""
+        return footprint(self._operator, self.inputs, self._sizes, config, self._card)
+
+    def compile(self, configs: Sequence[Config]) -> list[Compiled]:
+        """Side by side; a later start finds them in Triton's cache."""
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(self._compiled, configs))
+
+    def error(self, config: Config) -> float:
+        """Against the reference in float64, of all outputs the worst.
+
+        They are filled beforehand, so that what a kernel leaves out is not right by chance, with
+        what an older kernel left there.
+        """
+        outputs = self._operator.outputs(self.inputs)
+        for output in outputs:
+            output.fill_(torch.nan if output.is_floating_point() else torch.iinfo(output.dtype).min)
+        done(self._started(config, outputs))
+        return max(map(worst_error, outputs, self._truth))
+
+    def times_us(self, config: Config, runs: int) -> Sequence[float]:
+        """By the timer."""
+        key = key_of(config)
+        if key not in self._stopwatches:
+            if len(self._stopwatches) == _READY:
+                del self._stopwatches[next(iter(self._stopwatches))]
+            run = self._started(config, self._operator.outputs(self.inputs))
+            self._stopwatches[key] = done(partial(self._timer.stopwatch, run))
+        return done(partial(self._stopwatches[key], runs))
+
+    def rival(self, run: Callable[[], object]) -> Times:
+        """What something else takes that computes the same, timed in the same way."""
+        return Times.of(self._timer.stopwatch(run)(_RUNS))
+
+    def _compiled(self, config: Config) -> Compiled:
+        launches = self._operator.launches(self.inputs, self._operator.outputs(self.inputs), config)
+        try:
+            return tuple(compile_ahead(launch, self._card) for launch in launches)
+        except DeviceError as error:
+            return " ".join(str(error).split())
+
+    def _started(self, config: Config, outputs: tuple[Tensor, ...]) -> Callable[[], None]:
+        launches = self._operator.launches(self.inputs, outputs, config)
+
+        def run() -> None:
+            for launch in launches:
+                launch.run()
+
+        return run

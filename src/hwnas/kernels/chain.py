@@ -1,0 +1,259 @@
+"""Steps one after the other as an operator, of which `hwnas.kernels.fusion.fuse` makes subclasses.
+
+Between the steps values are float32 and stay in registers, so that memory is read and written once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from types import ModuleType
+from typing import ClassVar
+
+import torch
+import triton
+from torch import Generator, Tensor
+
+from hwnas.errors import KernelError
+from hwnas.kernels.accelerator import WARP, Accelerator
+from hwnas.kernels.constraints import Constraint, Problem
+from hwnas.kernels.generated import digest, loaded, source_of
+from hwnas.kernels.launch import Launch
+from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work, dtype_name
+from hwnas.kernels.steps import (
+    Operand,
+    Step,
+    floating,
+    named_operands,
+    reference_of,
+    stored_dtype,
+)
+from hwnas.kernels.tiles import powers
+
+__all__ = ["FUSED", "Chain", "chain_of"]
+
+FUSED = "fused_"  # names of chains, which go on with their steps and a digest of their kernels
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+MOST_CHANNELS = 8192  # that one program can hold, where a step needs all of a pixel
+PROGRAMS = 256  # that keep a card busy: two for each multiprocessor, or nearly
+MOST_PARTS = 64
+
+
+class Chain(Operator):
+    """Bytes: those of x, operands and y, once each. Tolerance: that of the type it stores.
+
+    Attributes:
+        steps: In their order.
+        source: Of the module with its kernels.
+    """
+
+    steps: ClassVar[tuple[Step, ...]]
+    source: ClassVar[str]
+    checked = (
+        {"images": 1, "pixels": 49, "channels": 17},
+        {"images": 2, "pixels": 13, "channels": 24},
+        {"images": 1, "pixels": 1, "channels": 1},
+    )
+    measured = (
+        {"images": 1, "pixels": 3136, "channels": 96},
+        {"images": 1, "pixels": 196, "channels": 480},
+    )
+
+    @cached_property
+    def kernels(self) -> ModuleType:
+        """The module, loaded from its file."""
+        return loaded(self.source)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether one value of each channel is left of an image."""
+        return any(step.reduction for step in self.steps)
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether a step needs all channels of a pixel."""
+        return any(step.place == "rows" for step in self.steps)
+
+    def sizes(self, inputs: Inputs) -> Sizes:
+        """Images, pixels and channels."""
+        x = inputs["x"]
+        if x.dim() < 2:
+            raise KernelError(f"{self.name} takes x (N, ..., C); given {tuple(x.shape)}")
+        for name, (place, operand) in named_operands(self.steps).items():
+            if operand.per == "number":
+                continue
+            given, shape = inputs[name], _shape(operand, x)
+            if given.shape != shape or not given.is_floating_point():
+                raise KernelError(
+                    f"step {place} ({self.steps[place].name}) takes floats {shape} as "
+                    f"{operand.name}, one per {operand.per} of x; "
+                    f"given {dtype_name(given.dtype)} {tuple(given.shape)}"
+                )
+        if self.needs_rows and x.shape[-1] > MOST_CHANNELS:
+            raise KernelError(
+                f"softmax and layer_norm take up to {MOST_CHANNELS} channels; given {x.shape[-1]}"
+            )
+        return {
+            "images": x.shape[0],
+            "pixels": x.shape[1:-1].numel(),
+            "channels": x.shape[-1],
+        }
+
+    def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
+        """Operands are floats of any type."""
+        return dict.fromkeys(named_operands(self.steps), (*FLOATS, torch.float64))
+
+    def example(
+        self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
+    ) -> Inputs:
+        """Values of a normal distribution, or all of int8; operands around what is typical."""
+        shape = (sizes["images"], sizes["pixels"], sizes["channels"])
+        if dtype == torch.int8:
+            x = torch.randint(-128, 128, shape, generator=generator, dtype=dtype).to(device)
+        else:
+            x = torch.randn(shape, generator=generator).to(device, dtype)
+        inputs: Inputs = {"x": x}
+        for name, (_, operand) in named_operands(self.steps).items():
+            inputs[name] = operand.typical
+            if operand.per != "number":
+                noise = torch.randn(_shape(operand, x), generator=generator) / 4
+                inputs[name] = (operand.typical + noise).to(device, floating(dtype))
+        return inputs
+
+    def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        """Y."""
+        x: Tensor = inputs["x"]
+        shape = (len(x), x.shape[-1]) if self.reduces else x.shape
+        return (x.new_empty(shape, dtype=stored_dtype(self.steps, x.dtype)),)
+
+    def launches(
+        self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
+    ) -> Sequence[Launch]:
+        """One kernel, or two where the pixels of an image are reduced in parts."""
+        images, pixels, channels = self.sizes(inputs).values()
+        blocks = triton.cdiv(channels, config["BLOCK_C"])
+        constants = {"CHANNELS": channels} | {
+            name: config[name] for name in ("BLOCK_P", "BLOCK_C", "PARTS") if name in config
+        }
+        options = (config["num_warps"], config["num_stages"])
+        kernel, [y] = self.kernels.fused_kernel, outputs
+        if not self.reduces:
+            rows = images * pixels
+            grid = (triton.cdiv(rows, config["BLOCK_P"]), blocks)
+            arguments = inputs | {"y": y, "rows": rows, "pixels": pixels}
+            return [Launch(kernel, grid, arguments, constants, *options)]
+        parts = config["PARTS"]
+        target = y if parts == 1 else y.new_empty(images, parts, channels, dtype=torch.float32)
+        arguments = inputs | {"y": target, "pixels": pixels}
+        first = Launch(kernel, (images * parts, blocks), arguments, constants, *options)
+        return [first] if parts == 1 else [first, self._finish(inputs, target, y)]
+
+    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+        """Blocks of which a thread has up to 32 values, and parts that each have a pixel."""
+        pixels = sizes["pixels"]
+        width = triton.next_power_of_2(sizes["channels"])
+        height = triton.next_power_of_2(pixels * (1 if self.reduces else sizes["images"]))
+        variables = {
+            "BLOCK_C": (width,) if self.needs_rows else powers(min(16, width), min(256, width)),
+            "BLOCK_P": powers(1, min(256, height)),
+            "num_warps": (1, 2, 4, 8),
+            "num_stages": (1, 2, 3) if self.reduces else (1,),
+        }
+        constraints = [
+            Constraint(
+                lambda BLOCK_P, BLOCK_C, num_warps: (
+                    32 * num_warps * WARP >= BLOCK_P * BLOCK_C
+                    and (num_warps == 1 or num_warps * WARP <= BLOCK_P * BLOCK_C)
+                ),
+                "a thread has more than 32 values, or none",
+            )
+        ]
+        if self.reduces:
+            variables["PARTS"] = powers(1, min(MOST_PARTS, height))
+            constraints.append(
+                Constraint(
+                    lambda PARTS, BLOCK_P: PARTS == 1 or pixels > (PARTS - 1) * BLOCK_P,
+                    "a part has no pixel",
+                )
+            )
+        return Problem(variables, tuple(constraints))
+
+    def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
+        """Eight values a thread, so that a load has up to 16 bytes, and programs enough."""
+        images, pixels, channels = sizes["images"], sizes["pixels"], sizes["channels"]
+        width = triton.next_power_of_2(channels)
+        block_c = width if self.needs_rows else min(32 if self.reduces else 128, width)
+        height = triton.next_power_of_2(pixels * (1 if self.reduces else images))
+        values = 1024
+        if not self.reduces:
+            values = _clipped(images * pixels * width // PROGRAMS, 256, 2048)
+        block_p = _clipped(values // block_c, 1, min(256, height))
+        config = {
+            "BLOCK_C": block_c,
+            "BLOCK_P": block_p,
+            "num_warps": _clipped(block_p * block_c // (8 * WARP), 1, 8),
+            "num_stages": 1,
+        }
+        if self.reduces:
+            programs = images * triton.cdiv(channels, block_c)
+            most = min(PROGRAMS // programs, pixels // (2 * block_p))
+            # Fewer parts than eight are not worth the start of a second kernel.
+            config["PARTS"] = _clipped(most, 1, MOST_PARTS) if most >= 8 else 1
+        return config
+
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+        """Each step of each value counts as one, though none of them is a product of matrices."""
+        shape = (sizes["images"], sizes["pixels"], sizes["channels"])
+        x = torch.empty(shape, dtype=dtype, device="meta")
+        read = sum(
+            math.prod(_shape(operand, x))
+            for _, operand in named_operands(self.steps).values()
+            if operand.per != "number"
+        )
+        [y] = self.outputs({"x": x})
+        moved = x.nbytes + y.nbytes + read * floating(dtype).itemsize
+        return Work(moved, x.numel() * len(self.steps))
+
+    def _finish(self, inputs: Inputs, parts: Tensor, y: Tensor) -> Launch:
+        """The kernel that puts parts (images, PARTS, C) together."""
+        cut = next(place for place, step in enumerate(self.steps) if step.reduction)
+        named = named_operands(self.steps)
+        arguments = {name: inputs[name] for name, (place, _) in named.items() if place >= cut}
+        arguments |= {"parts": parts, "y": y, "pixels": inputs["x"].shape[1:-1].numel()}
+        images, count, channels = parts.shape
+        width = min(32, triton.next_power_of_2(channels))
+        constants = {"CHANNELS": channels, "PARTS": count, "BLOCK_C": width}
+        grid = (images, triton.cdiv(channels, width))
+        return Launch(self.kernels.finish_kernel, grid, arguments, constants, 4, 1)
+
+
+@cache
+def chain_of(steps: tuple[Step, ...]) -> Chain:
+    """The operator of some steps, always the same for the same ones."""
+    source = source_of(steps)
+    made = type(
+        "Chain",
+        (Chain,),
+        {
+            "name": f"{FUSED}{'_'.join(step.name for step in steps)}_{digest(source)[:8]}",
+            "dtypes": (torch.int8,) if steps[0].place == "first" else FLOATS,
+            "steps": steps,
+            "source": source,
+            "reference": staticmethod(reference_of(steps)),
+        },
+    )
+    chain: Chain = made()
+    return chain
+
+
+def _shape(operand: Operand, x: Tensor) -> tuple[int, ...]:
+    """That of a tensor, for this input."""
+    if operand.per == "channel":
+        return tuple(x.shape[-1:])
+    return (len(x), x.shape[-1]) if operand.per == "image" else tuple(x.shape)
+
+
+def _clipped(number: int, low: int, high: int) -> int:
+    """The power of two that is not above it, from low to high."""
+    return max(low, min(high, 1 << max(0, number.bit_length() - 1)))

@@ -1,0 +1,31 @@
+"""Chains of pieces as searched networks have them: one of each kind that `fuse` can make."""
+
+from __future__ import annotations
+
+from hwnas.kernels.chain import Chain
+from hwnas.kernels.fusion import fuse
+from hwnas.kernels.pieces import (
+    add,
+    dequantize,
+    hard_swish,
+    layer_norm,
+    pixel_mean,
+    quantize,
+    relu,
+    scale_shift,
+)
+
+__all__ = ["CHAINS"]
+
+_PIECES = (
+    (scale_shift(), relu(), add()),  # batch normalisation, activation, residual
+    (scale_shift(), relu(), add(), quantize(0.05, 3)),
+    (dequantize(0.05, 3), add(), hard_swish(), quantize(0.05, 3)),
+    (hard_swish(), pixel_mean()),  # what a squeeze-excite or a classifier begins with
+    (add(), layer_norm()),
+)
+
+CHAINS: dict[str, Chain] = {
+    "+".join(piece.step.name for piece in pieces): fuse(*pieces).chain for pieces in _PIECES
+}
+"""By the names of their steps."""

@@ -1,0 +1,163 @@
+"""Which configurations of a kernel are allowed at all: a small problem in integers.
+
+As ConstrINT of FlashRNN (Poeppel, Beck and Hochreiter, ICLR 2025, section 4) the sizes of
+registers, shared memory and the network are written down as constraints, and a solver lists what
+keeps them all, instead of a grid of which most does not compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from random import Random
+from typing import Any
+
+from hwnas.errors import InfeasibleError, KernelError
+
+__all__ = ["Constraint", "Problem"]
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What must hold between some variables.
+
+    Attributes:
+        holds: Takes variables as arguments of their names.
+        reason: What is wrong where it does not hold.
+    """
+
+    holds: Callable[..., bool]
+    reason: str
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The variables."""
+        code: Any = self.holds.__code__
+        return tuple(code.co_varnames[: code.co_argcount])
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Integers and what they must keep.
+
+    Attributes:
+        variables: Values that each may have, by name, in the order in which they shall be tried.
+        constraints: All of which hold in a solution.
+    """
+
+    variables: Mapping[str, tuple[int, ...]]
+    constraints: tuple[Constraint, ...] = ()
+
+    def __post_init__(self) -> None:
+        for constraint in self.constraints:
+            if strange := set(constraint.names) - set(self.variables):
+                raise KernelError(
+                    f"a constraint ({constraint.reason!r}) is about {', '.join(sorted(strange))}; "
+                    f"the variables are {', '.join(self.variables)}"
+                )
+
+    def solutions(self) -> Iterator[dict[str, int]]:
+        """All solutions, by depth first search that looks ahead.
+
+        A constraint is checked as soon as all its variables but one have a value, and takes values
+        from that one; where none is left the search turns round (forward checking, Haralick and
+        Elliott, Artificial Intelligence 1980).
+        """
+        yield from self._extended({}, {k: tuple(v) for k, v in self.variables.items()})
+
+    def broken(self, config: Mapping[str, int]) -> list[str]:
+        """Reasons why a configuration is not a solution; empty if it is."""
+        reasons = [
+            f"{name} is {config.get(name)}, not one of {values}"
+            for name, values in self.variables.items()
+            if config.get(name) not in values
+        ]
+        return reasons or [
+            constraint.reason
+            for constraint in self.constraints
+            if not constraint.holds(*(config[name] for name in constraint.names))
+        ]
+
+    def random(self, random: Random) -> dict[str, int]:
+        """A solution, each of which can come, though not equally often.
+
+        Raises:
+            InfeasibleError: There is none.
+        """
+        names = random.sample([*self.variables], len(self.variables))
+        shuffled = {
+            name: tuple(random.sample(self.variables[name], len(self.variables[name])))
+            for name in names
+        }
+        found = next(Problem(shuffled, self.constraints).solutions(), None)
+        if found is None:
+            raise InfeasibleError("no configuration keeps all constraints")
+        return {name: found[name] for name in self.variables}
+
+    def neighbours(self, config: Mapping[str, int]) -> list[dict[str, int]]:
+        """Solutions in which one variable is another, or two are each one step away.
+
+        Two at once, because where constraints tie variables together no single step may be left.
+
+        Args:
+            config: Values that the variables may have; need not keep the constraints.
+        """
+        single = [
+            {**config, name: value}
+            for name, values in self.variables.items()
+            for value in values
+            if value != config[name]
+        ]
+        steps = {name: self._steps(name, config[name]) for name in self.variables}
+        double = [
+            {**config, one: a, other: b}
+            for one, other in combinations(self.variables, 2)
+            for a in steps[one]
+            for b in steps[other]
+        ]
+        return [near for near in single + double if not self.broken(near)]
+
+    def _steps(self, name: str, value: int) -> tuple[int, ...]:
+        """The values before and after a value."""
+        values = self.variables[name]
+        place = values.index(value)
+        return values[max(place - 1, 0) : place] + values[place + 1 : place + 2]
+
+    def _extended(
+        self, chosen: dict[str, int], left: dict[str, tuple[int, ...]]
+    ) -> Iterator[dict[str, int]]:
+        pruned = self._pruned(chosen, left)
+        if pruned is None:
+            return
+        if not pruned:
+            yield chosen
+            return
+        name = next(iter(pruned))
+        others = {other: values for other, values in pruned.items() if other != name}
+        for value in pruned[name]:
+            yield from self._extended(chosen | {name: value}, others)
+
+    def _pruned(
+        self, chosen: dict[str, int], left: dict[str, tuple[int, ...]]
+    ) -> dict[str, tuple[int, ...]] | None:
+        """Values that are left of the free variables, or None where one has none."""
+        left = dict(left)
+        for constraint in self.constraints:
+            free = [name for name in constraint.names if name not in chosen]
+            if len(free) > 1 or (not free and left):
+                continue
+            if not free:
+                if not constraint.holds(*(chosen[name] for name in constraint.names)):
+                    return None
+                continue
+            [name] = free
+            left[name] = tuple(
+                value
+                for value in left[name]
+                if constraint.holds(*((chosen | {name: value})[n] for n in constraint.names))
+            )
+            if not left[name]:
+                return None
+        return left

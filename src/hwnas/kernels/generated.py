@@ -1,0 +1,190 @@
+"""Source of the kernels of a fused chain: written from its steps, kept in a file, loaded from it.
+
+Two layouts are all there is. A chain that keeps the pixels cuts them and the channels into blocks.
+One that reduces them has programs that each run over a part of an image; where an image has several
+parts a second kernel puts them together, always in the same order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from hwnas.atomic import write_text
+from hwnas.home import home
+from hwnas.kernels.operator import dtype_name
+from hwnas.kernels.steps import Named, Operand, Step, named_operands
+
+__all__ = ["digest", "loaded", "source_of"]
+
+IMPORTED = {
+    "hwnas.kernels.activations": ("activate",),
+    "hwnas.kernels.expressions": ("largest", "normalized", "quantized", "softmaxed"),
+}
+SHAPES = {
+    "value": "like x",
+    "image": "(images, CHANNELS)",
+    "channel": "(CHANNELS,)",
+    "number": "a number",
+}
+
+KEEPING = '''
+@triton.jit
+def fused_kernel(
+    x,  # (images, pixels, CHANNELS){arguments}
+    y,  # like x
+    rows,
+    pixels,
+    CHANNELS: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """One program computes BLOCK_P pixels of BLOCK_C channels."""
+    row = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)[:, None]
+    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    image = row // pixels
+    inside = (row < rows) & (channel < CHANNELS)
+    place = row * CHANNELS + channel{channels}
+    v = tl.load(x + place, mask=inside, other=0).to(tl.float32){steps}
+    tl.store(y + place, v.to(y.dtype.element_ty), mask=inside)
+'''
+
+REDUCING = '''
+@triton.jit
+def fused_kernel(
+    x,  # (images, pixels, CHANNELS){arguments}
+    y,  # (images, CHANNELS), or (images, PARTS, CHANNELS) where there are several
+    pixels,
+    CHANNELS: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """One program reduces every PARTS-th block of the pixels of an image, for BLOCK_C channels."""
+    image = tl.program_id(0) // PARTS
+    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]{channels}
+    total = tl.full((BLOCK_P, BLOCK_C), {start}, tl.float32)
+    for first in range(tl.program_id(0) % PARTS * BLOCK_P, pixels, PARTS * BLOCK_P):
+        pixel = first + tl.arange(0, BLOCK_P)[:, None]
+        inside = (pixel < pixels) & (channel < CHANNELS)
+        place = (image * pixels + pixel) * CHANNELS + channel
+        v = tl.load(x + place, mask=inside, other=0).to(tl.float32){steps}
+        total = {joined}
+    v = {collapsed}{whole}
+    place = tl.program_id(0) * CHANNELS + channel
+    tl.store(y + place, v.to(y.dtype.element_ty), mask=channel < CHANNELS)
+
+
+@triton.jit
+def finish_kernel(
+    parts,  # (images, PARTS, CHANNELS){last_arguments}
+    y,  # (images, CHANNELS)
+    pixels,
+    CHANNELS: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """One program puts the parts of an image together, for BLOCK_C channels."""
+    image = tl.program_id(0)
+    channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    part = image * PARTS + tl.arange(0, PARTS)[:, None]
+    total = tl.load(parts + part * CHANNELS + channel, mask=channel < CHANNELS, other=0)
+    v = {collapsed}{last}
+    tl.store(y + image * CHANNELS + channel, v.to(y.dtype.element_ty), mask=channel < CHANNELS)
+'''
+
+
+def digest(source: str) -> str:
+    """What a file of this content is named by."""
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+def source_of(steps: tuple[Step, ...]) -> str:
+    """A module with ``fused_kernel``, and ``finish_kernel`` where pixels are reduced."""
+    named = named_operands(steps)
+    cut = next((place for place, step in enumerate(steps) if step.reduction), len(steps))
+    fields = {"arguments": _arguments(named), "channels": _channels(named)}
+    if cut == len(steps):
+        body = KEEPING.format(**fields, steps=_lines(steps, 0, 4))
+    else:
+        after = {name: there for name, there in named.items() if there[0] >= cut}
+        last = _lines(steps[cut:], cut, 4)
+        whole = "\n    if PARTS == 1:" + _lines(steps[cut:], cut, 8) if "v = " in last else last
+        fields |= {"last": last, "whole": whole, "last_arguments": _arguments(after)}
+        fields |= vars(steps[cut].reduction)
+        body = REDUCING.format(**fields, steps=_lines(steps[:cut], 0, 8))
+    return _head(steps, body) + body
+
+
+def loaded(source: str, folder: Path | None = None) -> ModuleType:
+    """A module of this content, from a file, as Triton reads the text of functions from there.
+
+    Args:
+        source: Of the module.
+        folder: Where files are kept; ``$HWNAS_HOME/kernels`` if None.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    name = f"fused_{digest(source)}"
+    path = (folder or home() / "kernels") / f"{name}.py"
+    if not path.is_file() or path.read_bytes() != source.encode():
+        write_text(path, source)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _head(steps: tuple[Step, ...], body: str) -> str:
+    """Docstring and imports."""
+    titles = "; ".join(map(_title, steps))
+    lines = [f'"""{titles}: fused."""', "", "import triton", "import triton.language as tl"]
+    imports = [
+        f"from {module} import {', '.join(used)}"
+        for module, names in IMPORTED.items()
+        if (used := [name for name in names if f"{name}(" in body])
+    ]
+    return "\n".join([*lines, *([""] if imports else []), *imports, "", ""])
+
+
+def _title(step: Step) -> str:
+    return step.name if step.gives is None else f"{step.name} to {dtype_name(step.gives)}"
+
+
+def _arguments(named: Named) -> str:
+    """Parameters of a kernel, one a line."""
+    shapes = {name: SHAPES[operand.per] for name, (_, operand) in named.items()}
+    return "".join(f"\n    {name},  # {shape}" for name, shape in shapes.items())
+
+
+def _channels(named: Named) -> str:
+    """What is read once for all pixels."""
+    names = [name for name, (_, operand) in named.items() if operand.per == "channel"]
+    load = "tl.load({0} + channel, mask=channel < CHANNELS, other=0).to(tl.float32)"
+    return "".join(f"\n    {name} = {load.format(name)}" for name in names)
+
+
+def _lines(steps: Sequence[Step], first: int, indent: int) -> str:
+    """Steps, of which the first has this place; each has a comment that names it."""
+    start = "\n" + " " * indent
+    text = ""
+    for place, step in enumerate(steps, first):
+        text += f"{start}# step {place}: {_title(step)}"
+        if step.expression != "v":
+            values = {o.name: _value(o, f"{o.name}_{place}") for o in step.operands}
+            text += f"{start}v = {step.expression.format(**values)}"
+    return text
+
+
+def _value(operand: Operand, name: str) -> str:
+    """An operand in an expression."""
+    offset = {"value": "place", "image": "image * CHANNELS + channel"}.get(operand.per)
+    if offset is None:
+        return name
+    return f"tl.load({name} + {offset}, mask=inside, other=0).to(tl.float32)"

@@ -1,0 +1,283 @@
+"""Dense k x k convolution from int8 to int8 by implicit GEMM, requantised in the same kernel.
+
+y = requantise(x * W + b), see `hwnas.kernels.requantisation`; a map is padded with its zero point.
+Windows are gathered while they are multiplied; the product is exact, in int32, on tensor cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from hwnas.kernels.accelerator import Accelerator
+from hwnas.kernels.arguments import check_shapes
+from hwnas.kernels.constraints import Problem
+from hwnas.kernels.launch import Launch
+from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.random_values import RandomValues
+from hwnas.kernels.requantisation import (
+    REQUANTISATION_TYPES,
+    check_requantisation,
+    example_requantisation,
+    requantise,
+    requantised_arguments,
+    store_requantised,
+)
+from hwnas.kernels.tiles import alignment, int8_product_default, product_blocks, product_problem
+from hwnas.kernels.windows import STRIDES, corners, load_windows, out_shape, window_product
+
+__all__ = ["Int8Convolution", "int8_convolution"]
+
+
+@triton.jit
+def int8_convolution_kernel(
+    x,  # (images, height, width, C)
+    weight,  # (N, KERNEL * KERNEL * C)
+    bias,  # (N,)
+    multiplier,  # (N,)
+    residual,  # (M, N) or None
+    table,  # (256,) or None
+    y,  # (M, N)
+    M,  # windows
+    N,
+    height,
+    width,
+    out_height,
+    out_width,
+    x_zero,
+    y_scale,
+    y_zero,
+    residual_step,
+    residual_zero,
+    table_zero,
+    C: tl.constexpr,
+    KERNEL: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ALIGN_N: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """One program computes BLOCK_N channels of BLOCK_M windows."""
+    N = N // ALIGN_N * ALIGN_N
+    K: tl.constexpr = KERNEL * KERNEL * C
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    in_rows, in_columns = rows[:, None] < M, columns[None, :] < N
+    image, top, left = corners(rows, out_height, out_width, STRIDE, KERNEL)
+    corner = ((image * height + top) * width + left) * C
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
+    for start in range(0, K, BLOCK_K):
+        a = load_windows(
+            x, corner, top, left, in_rows, start, height, width, x_zero, C, KERNEL, BLOCK_K
+        )
+        inner = start + tl.arange(0, BLOCK_K)
+        b = tl.load(
+            weight + columns[None, :] * K + inner[:, None],
+            mask=(inner[:, None] < K) & in_columns,
+            other=0,
+        )
+        total = tl.dot(a, b, total, out_dtype=tl.int32)
+    store_requantised(
+        total,
+        bias,
+        multiplier,
+        residual,
+        table,
+        y,
+        rows[:, None] * N + columns[None, :],
+        in_rows & in_columns,
+        columns[None, :],
+        in_columns,
+        y_scale,
+        y_zero,
+        residual_step,
+        residual_zero,
+        table_zero,
+        ACTIVATION,
+    )
+
+
+class Int8Convolution(Operator):
+    """Bytes: those of x, W, b, multiplier, residual and y, once each. Tolerance: one step.
+
+    A channel's weights lie side by side, because tensor cores read bytes along the sum only.
+    """
+
+    name = "int8_convolution"
+    dtypes = (torch.int8,)
+    checked = (
+        {"images": 1, "height": 7, "width": 5, "inputs": 3, "outputs": 17}
+        | {"kernel": 3, "stride": 2, "residual": 0, "table": 1},
+        {"images": 2, "height": 4, "width": 5, "inputs": 16, "outputs": 24}
+        | {"kernel": 3, "stride": 1, "residual": 1, "table": 0},
+        {"images": 1, "height": 1, "width": 6, "inputs": 5, "outputs": 1}
+        | {"kernel": 5, "stride": 2, "residual": 1, "table": 1},
+    )
+    measured = (
+        {"images": 1, "height": 224, "width": 224, "inputs": 3, "outputs": 16}
+        | {"kernel": 3, "stride": 2, "residual": 0, "table": 0},
+        {"images": 1, "height": 56, "width": 56, "inputs": 32, "outputs": 128}
+        | {"kernel": 3, "stride": 1, "residual": 0, "table": 0},
+        {"images": 1, "height": 14, "width": 14, "inputs": 128, "outputs": 256}
+        | {"kernel": 3, "stride": 2, "residual": 0, "table": 0},
+    )
+
+    @staticmethod
+    def reference(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        multiplier: Tensor,
+        x_zero: int,
+        y_scale: float,
+        y_zero: int,
+        residual: Tensor | None = None,
+        residual_scale: float = 1.0,
+        residual_zero: int = 0,
+        stride: int = 1,
+        activation: str = "none",
+        table: Tensor | None = None,
+        table_zero: int = 0,
+    ) -> Tensor:
+        """The formula above; `hwnas.kernels.requantisation.folded` gives bias and multiplier.
+
+        Args:
+            x: (N, H, W, C) in int8.
+            weight: (O, k, k, C) in int8, rows of a window first; k is odd.
+            bias: (O,) in int32, less the zero point of x times the sum of a channel's weights.
+            multiplier: (O,) in float32, x_scale * weight_scale / y_scale.
+            x_zero: Of x, from -128 to 127, for what lies outside of the map.
+            y_scale: Of the outcome, above 0.
+            y_zero: Of the outcome, from -128 to 127.
+            residual: (N, H', W', O) in int8, added after the activation or the table.
+            residual_scale: Of the residual, above 0.
+            residual_zero: Of the residual, from -128 to 127.
+            stride: 1 or 2.
+            activation: One of `hwnas.kernels.activations.ACTIVATIONS`, of the value in real units.
+            table: (256,) in float32, instead of an activation.
+            table_zero: Of the steps that the table is read by, from -128 to 127.
+
+        Returns:
+            (N, H', W', O) in int8; H' and W' are half of H and W, rounded up, for a stride of 2.
+        """
+        padded = functional.pad(x, (0, 0, *(weight.shape[1] // 2,) * 4), value=x_zero)
+        # Exact: whole numbers below 2^53. PyTorch convolves no integers on a GPU.
+        images, filters = (each.permute(0, 3, 1, 2).double() for each in (padded, weight))
+        total = functional.conv2d(images, filters, bias.double(), stride).permute(0, 2, 3, 1)
+        return requantise(
+            total,
+            multiplier,
+            y_scale,
+            y_zero,
+            residual,
+            residual_scale,
+            residual_zero,
+            activation,
+            table,
+            table_zero,
+        ).contiguous()
+
+    def sizes(self, inputs: Inputs) -> Sizes:
+        """Images, sides, channels in and out, k, stride, and whether there are both others."""
+        x, weight, residual, stride = (
+            inputs[name] for name in ("x", "weight", "residual", "stride")
+        )
+        fits = (
+            x.dim() == weight.dim() == 4
+            and weight.shape[1] == weight.shape[2]
+            and weight.shape[1] % 2 == 1
+            and weight.shape[3] == x.shape[3]
+            and inputs["bias"].shape == inputs["multiplier"].shape == weight.shape[:1]
+            and stride in STRIDES
+            and (residual is None or residual.shape == out_shape(x, stride, len(weight)))
+        )
+        takes = (
+            "x (N, H, W, C), weight (O, k, k, C) with an odd k, bias and multiplier (O,), a "
+            "residual of the output's shape and stride 1 or 2"
+        )
+        check_shapes(self.name, takes, fits, inputs, "stride")
+        check_requantisation(self.name, inputs)
+        names = ("images", "height", "width", "inputs")
+        return {
+            **dict(zip(names, x.shape, strict=True)),
+            "outputs": len(weight),
+            "kernel": weight.shape[1],
+            "stride": stride,
+            "residual": int(residual is not None),
+            "table": int(inputs["table"] is not None),
+        }
+
+    def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
+        """Sums are int32, and what is multiplied by float32."""
+        return REQUANTISATION_TYPES
+
+    def example(
+        self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
+    ) -> Inputs:
+        """Steps from all of int8; the activation is ``hard_swish`` where there is no table."""
+        steps = RandomValues(dtype, generator, device).steps
+        inner, outer, side = sizes["inputs"], sizes["outputs"], sizes["kernel"]
+        x = steps(sizes["images"], sizes["height"], sizes["width"], inner)
+        shape = out_shape(x, sizes["stride"], outer)
+        return {
+            "x": x,
+            "weight": steps(outer, side, side, inner),
+            "x_zero": 11,
+            "stride": sizes["stride"],
+            **example_requantisation(shape, side**2 * inner, sizes, generator, device),
+        }
+
+    def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        """Y."""
+        x, outer = inputs["x"], len(inputs["weight"])
+        return (x.new_empty(out_shape(x, inputs["stride"], outer)),)
+
+    def launches(
+        self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
+    ) -> Sequence[Launch]:
+        """One kernel."""
+        x, weight, (y,) = inputs["x"], inputs["weight"], outputs
+        _, height, width, inner = x.shape
+        _, out_height, out_width, outer = y.shape
+        rows = y.shape[:-1].numel()
+        return [
+            Launch(
+                int8_convolution_kernel,
+                product_blocks(rows, outer, config),
+                {name: inputs[name] for name in ("x", "weight", "x_zero")}
+                | {"y": y, "M": rows, "N": outer, "height": height, "width": width}
+                | {"out_height": out_height, "out_width": out_width}
+                | requantised_arguments(inputs),
+                {"C": inner, "KERNEL": weight.shape[1], "STRIDE": inputs["stride"]}
+                | {"ALIGN_N": alignment(outer), "ACTIVATION": inputs["activation"]}
+                | {name: config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")},
+                config["num_warps"],
+                config["num_stages"],
+            )
+        ]
+
+    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+        """That of its product of matrices."""
+        return product_problem(*window_product(sizes), dtype, card)
+
+    def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
+        """That of its product of matrices, in steps that no pixel begins or ends inside of."""
+        channels = sizes["inputs"]
+        return int8_product_default(*window_product(sizes), channels & -channels)
+
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+        """Of one product; bias and multiplier take four bytes each."""
+        rows, outer, inner = window_product(sizes)
+        moved = sizes["images"] * sizes["height"] * sizes["width"] * sizes["inputs"]
+        moved += inner * outer + 8 * outer + rows * outer * (1 + sizes["residual"])
+        return Work(moved, rows * inner * outer)
+
+
+int8_convolution = Int8Convolution()

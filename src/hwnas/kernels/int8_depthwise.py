@@ -1,0 +1,309 @@
+"""Depthwise k x k convolution from int8 to int8, requantised in the same kernel.
+
+y = requantise(x * W + b), see `hwnas.kernels.requantisation`; each channel is convolved with a
+window of its own, and a map is padded with its zero point. Sums are exact, in int32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from hwnas.kernels.accelerator import WARP, Accelerator
+from hwnas.kernels.arguments import check_shapes
+from hwnas.kernels.constraints import Constraint, Problem
+from hwnas.kernels.launch import Launch
+from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.random_values import RandomValues
+from hwnas.kernels.requantisation import (
+    REQUANTISATION_TYPES,
+    check_requantisation,
+    example_requantisation,
+    requantise,
+    requantised_arguments,
+    store_requantised,
+)
+from hwnas.kernels.tiles import alignment, powers
+from hwnas.kernels.windows import STRIDES, corners, out_map, out_shape
+
+__all__ = ["Int8Depthwise", "int8_depthwise"]
+
+
+@triton.jit
+def int8_depthwise_kernel(
+    x,  # (images, height, width, C)
+    weight,  # (KERNEL, KERNEL, C)
+    bias,  # (C,)
+    multiplier,  # (C,)
+    residual,  # (M, C) or None
+    table,  # (256,) or None
+    y,  # (M, C)
+    M,  # windows
+    C,
+    height,
+    width,
+    out_height,
+    out_width,
+    x_zero,
+    y_scale,
+    y_zero,
+    residual_step,
+    residual_zero,
+    table_zero,
+    KERNEL: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ALIGN_C: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """One program computes BLOCK_C channels of BLOCK_M windows."""
+    C = C // ALIGN_C * ALIGN_C
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    in_rows, in_columns = rows < M, columns < C
+    image, top, left = corners(rows, out_height, out_width, STRIDE, KERNEL)
+    corner = ((image * height + top) * width + left) * C
+    total = tl.zeros((BLOCK_M, BLOCK_C), tl.int32)
+    # Loads of all taps are under way at once, but for 49 of them there are too few registers.
+    for down in tl.range(0, KERNEL, loop_unroll_factor=KERNEL if KERNEL < 7 else 1):
+        in_height = in_rows & (top + down >= 0) & (top + down < height)
+        for along in tl.static_range(KERNEL):
+            inside = in_height & (left + along >= 0) & (left + along < width)
+            a = tl.load(
+                x + (corner + (down * width + along) * C)[:, None] + columns[None, :],
+                mask=inside[:, None] & in_columns[None, :],
+                other=x_zero,
+            )
+            places = weight + (down * KERNEL + along) * C + columns[None, :]
+            if ALIGN_C >= 8:
+                # A thread has so many channels that it has few windows: it loads its weights by
+                # itself, which is less than handing them round.
+                places = tl.broadcast_to(places, (BLOCK_M, BLOCK_C))
+            b = tl.load(places, mask=in_columns[None, :], other=0)
+            total += a.to(tl.int32) * b.to(tl.int32)
+    store_requantised(
+        total,
+        bias,
+        multiplier,
+        residual,
+        table,
+        y,
+        rows[:, None] * C + columns[None, :],
+        in_rows[:, None] & in_columns[None, :],
+        columns[None, :],
+        in_columns[None, :],
+        y_scale,
+        y_zero,
+        residual_step,
+        residual_zero,
+        table_zero,
+        ACTIVATION,
+    )
+
+
+class Int8Depthwise(Operator):
+    """Bytes: those of x, W, b, multiplier, residual and y, once each. Tolerance: one step."""
+
+    name = "int8_depthwise"
+    dtypes = (torch.int8,)
+    checked = (
+        {"images": 1, "height": 7, "width": 5, "channels": 23}
+        | {"kernel": 3, "stride": 1, "residual": 0, "table": 1},
+        {"images": 2, "height": 4, "width": 9, "channels": 40}
+        | {"kernel": 5, "stride": 2, "residual": 1, "table": 0},
+        {"images": 1, "height": 1, "width": 3, "channels": 1}
+        | {"kernel": 3, "stride": 2, "residual": 1, "table": 1},
+    )
+    measured = (
+        {"images": 1, "height": 56, "width": 56, "channels": 96}
+        | {"kernel": 5, "stride": 1, "residual": 0, "table": 0},
+        {"images": 1, "height": 14, "width": 14, "channels": 480}
+        | {"kernel": 3, "stride": 1, "residual": 0, "table": 0},
+        {"images": 1, "height": 7, "width": 7, "channels": 960}
+        | {"kernel": 5, "stride": 1, "residual": 0, "table": 0},
+    )
+
+    @staticmethod
+    def reference(
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        multiplier: Tensor,
+        x_zero: int,
+        y_scale: float,
+        y_zero: int,
+        residual: Tensor | None = None,
+        residual_scale: float = 1.0,
+        residual_zero: int = 0,
+        stride: int = 1,
+        activation: str = "none",
+        table: Tensor | None = None,
+        table_zero: int = 0,
+    ) -> Tensor:
+        """The formula above; `hwnas.kernels.requantisation.folded` gives bias and multiplier.
+
+        Args:
+            x: (N, H, W, C) in int8.
+            weight: (k, k, C) in int8; k is odd.
+            bias: (C,) in int32, less the zero point of x times the sum of a channel's weights.
+            multiplier: (C,) in float32, x_scale * weight_scale / y_scale.
+            x_zero: Of x, from -128 to 127, for what lies outside of the map.
+            y_scale: Of the outcome, above 0.
+            y_zero: Of the outcome, from -128 to 127.
+            residual: (N, H', W', C) in int8, added after the activation or the table.
+            residual_scale: Of the residual, above 0.
+            residual_zero: Of the residual, from -128 to 127.
+            stride: 1 or 2.
+            activation: One of `hwnas.kernels.activations.ACTIVATIONS`, of the value in real units.
+            table: (256,) in float32, instead of an activation.
+            table_zero: Of the steps that the table is read by, from -128 to 127.
+
+        Returns:
+            (N, H', W', C) in int8; H' and W' are half of H and W, rounded up, for a stride of 2.
+        """
+        side = len(weight)
+        _, height, width, _ = x.shape
+        padded = functional.pad(x, (0, 0, *(side // 2,) * 4), value=x_zero)
+        total = bias
+        for down in range(side):
+            rows = padded[:, down : down + height : stride].int()
+            for along in range(side):
+                total = total + rows[:, :, along : along + width : stride] * weight[down, along]
+        return requantise(
+            total,
+            multiplier,
+            y_scale,
+            y_zero,
+            residual,
+            residual_scale,
+            residual_zero,
+            activation,
+            table,
+            table_zero,
+        )
+
+    def sizes(self, inputs: Inputs) -> Sizes:
+        """Images, sides, channels, k, stride, and whether there are residual and table."""
+        x, weight, residual, stride = (
+            inputs[name] for name in ("x", "weight", "residual", "stride")
+        )
+        fits = (
+            x.dim() == 4
+            and weight.dim() == 3
+            and weight.shape[0] == weight.shape[1]
+            and weight.shape[0] % 2 == 1
+            and weight.shape[2] == x.shape[3]
+            and inputs["bias"].shape == inputs["multiplier"].shape == weight.shape[2:]
+            and stride in STRIDES
+            and (residual is None or residual.shape == out_shape(x, stride, x.shape[3]))
+        )
+        takes = (
+            "x (N, H, W, C), weight (k, k, C) with an odd k, bias and multiplier (C,), a residual "
+            "of the output's shape and stride 1 or 2"
+        )
+        check_shapes(self.name, takes, fits, inputs, "stride")
+        check_requantisation(self.name, inputs)
+        names = ("images", "height", "width", "channels")
+        return {
+            **dict(zip(names, x.shape, strict=True)),
+            "kernel": len(weight),
+            "stride": stride,
+            "residual": int(residual is not None),
+            "table": int(inputs["table"] is not None),
+        }
+
+    def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
+        """Sums are int32, and what is multiplied by float32."""
+        return REQUANTISATION_TYPES
+
+    def example(
+        self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
+    ) -> Inputs:
+        """Steps from all of int8; the activation is ``hard_swish`` where there is no table."""
+        steps = RandomValues(dtype, generator, device).steps
+        channels, side = sizes["channels"], sizes["kernel"]
+        x = steps(sizes["images"], sizes["height"], sizes["width"], channels)
+        shape = out_shape(x, sizes["stride"], channels)
+        return {
+            "x": x,
+            "weight": steps(side, side, channels),
+            "x_zero": 11,
+            "stride": sizes["stride"],
+            **example_requantisation(shape, side**2, sizes, generator, device),
+        }
+
+    def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        """Y."""
+        x = inputs["x"]
+        return (x.new_empty(out_shape(x, inputs["stride"], x.shape[3])),)
+
+    def launches(
+        self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
+    ) -> Sequence[Launch]:
+        """One kernel."""
+        (y,) = outputs
+        _, height, width, channels = inputs["x"].shape
+        _, out_height, out_width, _ = y.shape
+        rows = y.shape[:-1].numel()
+        return [
+            Launch(
+                int8_depthwise_kernel,
+                (triton.cdiv(rows, config["BLOCK_M"]), triton.cdiv(channels, config["BLOCK_C"])),
+                {name: inputs[name] for name in ("x", "weight", "x_zero")}
+                | {"y": y, "M": rows, "C": channels, "height": height, "width": width}
+                | {"out_height": out_height, "out_width": out_width}
+                | requantised_arguments(inputs),
+                {"KERNEL": len(inputs["weight"]), "STRIDE": inputs["stride"]}
+                | {"ALIGN_C": alignment(channels), "ACTIVATION": inputs["activation"]}
+                | {name: config[name] for name in ("BLOCK_M", "BLOCK_C")},
+                config["num_warps"],
+            )
+        ]
+
+    def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
+        """Blocks of windows and channels that give each thread some, but not too many."""
+        widest = max(16, triton.next_power_of_2(sizes["channels"]))
+        return Problem(
+            {
+                "BLOCK_M": powers(1, 64),
+                "BLOCK_C": powers(16, min(256, widest)),
+                "num_warps": (1, 2, 4, 8),
+            },
+            (
+                Constraint(
+                    lambda BLOCK_M, BLOCK_C, num_warps: (
+                        4 <= BLOCK_M * BLOCK_C // (num_warps * WARP) <= 32
+                    ),
+                    "a thread has fewer than 4 sums or more than 32",
+                ),
+            ),
+        )
+
+    def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
+        """Eight sums a thread, and whole sectors of 32 bytes that waste the fewest lanes."""
+        channels = sizes["channels"]
+        block = min((64, 32), key=lambda size: triton.cdiv(channels, size) * size)
+        block = 16 if channels <= 16 else block
+        few = math.prod(out_map(sizes)) * channels < 2**18
+        return {
+            "BLOCK_M": (256 if few else 1024) // block,
+            "BLOCK_C": block,
+            "num_warps": 1 if few else 4,
+        }
+
+    def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
+        """Bias and multiplier take four bytes each."""
+        rows, taps = math.prod(out_map(sizes)), sizes["kernel"] ** 2
+        read = sizes["images"] * sizes["height"] * sizes["width"] + taps + 8
+        moved = read + rows * (1 + sizes["residual"])
+        return Work(moved * sizes["channels"], rows * taps * sizes["channels"])
+
+
+int8_depthwise = Int8Depthwise()

@@ -1,0 +1,118 @@
+"""A proposer that the tuner can rely on, whatever the one that was given does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from numbers import Integral
+from typing import TypeVar
+
+from hwnas.kernels.constraints import Problem
+from hwnas.kernels.operator import Config
+from hwnas.kernels.proposers import Proposer, Rules
+from hwnas.kernels.trial import Task, Trial, key_of
+
+__all__ = ["Proposing"]
+
+T = TypeVar("T")
+
+_AT_ONCE = 256
+_PATIENCE = 3  # times that a proposer may have nothing new
+
+
+class Proposing:
+    """Asks a proposer, refuses what is no solution, and goes on by rules where it fails.
+
+    Args:
+        task: What is tuned.
+        seed: Of the proposer, and of the rules after it.
+        proposer: Makes a proposer of both.
+
+    Attributes:
+        notes: What the user should know, a line each.
+        refused: What was proposed and is no solution.
+    """
+
+    def __init__(self, task: Task, seed: int, proposer: Callable[[Task, int], Proposer]) -> None:
+        self._task, self._seed = task, seed
+        self._known: set[str] = set()
+        self._told: list[Trial] = []
+        self._name = getattr(proposer, "__name__", str(proposer))
+        self._by_rules = proposer is Rules
+        self._proposer: Proposer
+        self.notes: list[str] = []
+        self.refused: list[Trial] = []
+
+        def begin() -> None:
+            self._proposer = proposer(task, seed)
+
+        self._safely(begin, None)
+
+    def ask(self) -> list[Config]:
+        """Solutions that were not tried before; none if there is nothing left to try."""
+        for _ in range(_PATIENCE):
+            if new := self._new():
+                return new
+        if self._by_rules:
+            return []
+        self._give_up(f"had nothing new {_PATIENCE} times")
+        return self.ask()
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """What became of them."""
+        self._known |= {_key(trial.config) for trial in trials}
+        self._hear(trials)
+
+    def _hear(self, trials: Sequence[Trial]) -> None:
+        self._told += trials
+        self._safely(lambda: self._proposer.tell(trials), None)
+
+    def _new(self) -> list[Config]:
+        none: list[Config] = []
+        proposed = self._safely(lambda: [*islice(self._proposer.ask(_AT_ONCE), _AT_ONCE)], none)
+        new: dict[str, Config] = {}
+        refused: dict[str, Trial] = {}
+        for config in proposed:
+            if reason := _fault(self._task.problem, config):
+                given = dict(config) if isinstance(config, Mapping) else {}
+                refused[repr(config)] = Trial(given, "refused", reason)
+            else:
+                whole = {name: int(value) for name, value in config.items()}
+                new[_key(whole)] = whole
+        if strange := [trial for key, trial in refused.items() if key not in self._known]:
+            self._known |= set(refused)
+            self.refused += strange
+            self._hear(strange)
+        return [config for key, config in new.items() if key not in self._known]
+
+    def _safely(self, work: Callable[[], T], otherwise: T) -> T:
+        """What a proposer gives; one that fails is given up."""
+        if self._by_rules:
+            return work()
+        try:
+            return work()
+        except Exception as error:  # it may be the user's own
+            self._give_up(f"raised {type(error).__name__}: {error}")
+            return otherwise
+
+    def _give_up(self, reason: str) -> None:
+        self.notes.append(f"the proposer {self._name} {reason}; rules go on in its place")
+        self._proposer, self._by_rules = Rules(self._task, self._seed), True
+        self._proposer.tell(self._told)
+
+
+def _fault(problem: Problem, config: object) -> str:
+    """Why something that was proposed is no solution; empty if it is one."""
+    if not isinstance(config, Mapping):
+        return f"{config!r:.80} is no configuration"
+    if set(config) != set(problem.variables):
+        given = ", ".join(map(str, config)) or "nothing"
+        return f"it has {given}; expected {', '.join(problem.variables)}"
+    if not all(isinstance(v, Integral) and not isinstance(v, bool) for v in config.values()):
+        return f"{config!r:.80} does not hold whole numbers only"
+    return "; ".join(problem.broken(config))
+
+
+def _key(config: Config) -> str:
+    """The same for equal solutions, in whatever order their names are."""
+    return repr(key_of(config))

@@ -1,0 +1,74 @@
+"""Sizes and types of operators as text, to be read from a command and shown to people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from hwnas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hwnas.kernels.operator import Operator
+
+__all__ = ["dtype_name", "dtype_read", "sizes_read", "sizes_text"]
+
+_MOST = 2**31 - 1  # what a kernel counts with
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As ``float16`` for ``torch.float16``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_read(operator: Operator, name: str, called: str = "") -> torch.dtype:
+    """The inverse of `dtype_name`, for types that an operator takes.
+
+    Args:
+        operator: The operator.
+        name: Of the type.
+        called: What the operator is called, if not by its name.
+
+    Raises:
+        ConfigError: It does not take it; the message lists those that it does.
+    """
+    taken = {dtype_name(dtype): dtype for dtype in operator.dtypes}
+    if name not in taken:
+        raise ConfigError(
+            f"{called or operator.name} does not take {name!r}; it takes {', '.join(taken)}"
+        )
+    return taken[name]
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """As ``images=1,pixels=196``."""
+    return ",".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def sizes_read(operator: Operator, text: str) -> dict[str, int]:
+    """The inverse of `sizes_text`, for sizes of an operator, in any order.
+
+    What an operator can do without is 0 where it is not said.
+
+    Raises:
+        ConfigError: A size is missing, not known, no number or too small.
+    """
+    checked = operator.checked[0]
+    least = {name: min(sizes[name] for sizes in operator.checked) for name in checked}
+    given: dict[str, int] = {name: 0 for name in checked if not least[name]}
+    try:
+        given |= {
+            name.strip(): int(value) for name, value in (p.split("=") for p in text.split(","))
+        }
+    except ValueError:
+        raise ConfigError(f"sizes {text!r} are not as {sizes_text(checked)}") from None
+    wrong = set(given) ^ set(checked) or {
+        name for name, size in given.items() if not min(least[name], 1) <= size <= _MOST
+    }
+    if wrong:
+        raise ConfigError(
+            f"sizes {text!r} of {operator.name}: {', '.join(sorted(wrong))} is missing, unknown "
+            f"or beyond what it can be; expected as {sizes_text(checked)}"
+        )
+    return {name: given[name] for name in checked}

@@ -1,0 +1,63 @@
+"""Configurations in the order of what is known of them without any card. Nothing is measured."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import islice
+
+import torch
+
+from hwnas.kernels.accelerator import Accelerator
+from hwnas.kernels.ahead import Request, compile_in_child
+from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.operator import Sizes
+from hwnas.kernels.trial import Trial, footprint
+from hwnas.plugin import resolve
+
+__all__ = ["ranked_statically"]
+
+_MOST = 20_000  # solutions that are looked at
+
+
+def ranked_statically(
+    name: str, sizes: Sizes, dtype: torch.dtype, card: Accelerator, count: int
+) -> list[Trial]:
+    """Compile those configurations whose busiest multiprocessor reads least, and rank them.
+
+    Args:
+        name: Of an operator in the catalogue, or ``"package.module:object"``.
+        sizes: Of its inputs.
+        dtype: Of its first input.
+        card: Need not be here.
+        count: How many are compiled, 0.2 to 2 seconds each.
+
+    Returns:
+        First those without spills, then those that read less, then those with more warps at work;
+        last those that cannot be compiled, with the reason.
+    """
+    operator = resolve("operator", name, OPERATORS)
+    inputs = operator.example(sizes, dtype, torch.Generator().manual_seed(0), torch.device("cpu"))
+    solutions = islice(operator.problem(sizes, dtype, card).solutions(), _MOST)
+    untried = (
+        Trial(config, "untried", footprint=footprint(operator, inputs, sizes, config, card))
+        for config in solutions
+    )
+    chosen = heapq.nsmallest(count, untried, key=_busiest_bytes)
+    requests = [Request(name, sizes, dtype, trial.config, card) for trial in chosen]
+    compiled = [
+        Trial(trial.config, "failed", answer, trial.footprint)
+        if isinstance(answer, str)
+        else Trial(trial.config, "untried", "", trial.footprint, answer)
+        for trial, answer in zip(chosen, compile_in_child(requests), strict=True)
+    ]
+
+    def order(trial: Trial) -> tuple[bool, int, float, float]:
+        bad = trial.verdict == "failed"
+        return bad, trial.spilled_bytes, _busiest_bytes(trial), -trial.occupancy(card)
+
+    return sorted(compiled, key=order)
+
+
+def _busiest_bytes(trial: Trial) -> float:
+    assert trial.footprint
+    return trial.footprint.busiest_bytes

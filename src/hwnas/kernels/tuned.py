@@ -1,0 +1,188 @@
+"""What was measured of configurations on one card, as a file that people can read.
+
+Results that come with hwnas lie in ``hwnas/kernels/tuned/<card>.json``; those of the user's own, in
+``$HWNAS_HOME/kernels/<card>.json``, come before them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hwnas.atomic import write_json
+from hwnas.errors import ArtifactError
+from hwnas.home import home
+from hwnas.kernels.accelerator import Accelerator
+from hwnas.kernels.timer import Times
+
+__all__ = ["KERNEL", "REFERENCE", "Entry", "TunedTable", "own_path", "shipped_path"]
+
+SCHEMA = 1
+KERNEL = "triton"
+REFERENCE = "reference"  # the rival that an operator can fall back on
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The best configuration of an operator at some sizes.
+
+    Attributes:
+        operator: Its name.
+        dtype: Of its first input, as ``"float16"``.
+        sizes: Of its inputs.
+        config: The configuration.
+        times: Of its kernels.
+        timing: How they and the rivals were timed, in words.
+        rivals: Times of others that compute the same, by name; `REFERENCE` is the operator's own
+            reference in PyTorch.
+        versions: Of Triton, PyTorch and the driver.
+        date: When, in ISO 8601.
+    """
+
+    operator: str
+    dtype: str
+    sizes: Mapping[str, int] = field(hash=False)
+    config: Mapping[str, int] = field(hash=False)
+    times: Times
+    timing: str
+    rivals: Mapping[str, Times] = field(hash=False)
+    versions: Mapping[str, str] = field(hash=False)
+    date: str
+
+    @property
+    def fastest(self) -> str:
+        """`KERNEL`, or the name of the rival that is faster."""
+        rivals = {name: times.p50_us for name, times in self.rivals.items()}
+        everyone = {KERNEL: self.times.p50_us, **rivals}
+        return min(everyone, key=everyone.__getitem__)
+
+    @property
+    def beats_reference(self) -> bool:
+        """Whether the kernels are at least as fast as what an operator falls back on."""
+        rival = self.rivals.get(REFERENCE)
+        return rival is None or self.times.p50_us <= rival.p50_us
+
+    def distance(self, sizes: Mapping[str, int]) -> float:
+        """How far its sizes are from others, in powers of two; infinite where names differ."""
+        if set(sizes) != set(self.sizes):
+            return math.inf
+        return math.hypot(*(math.log2((1 + sizes[n]) / (1 + self.sizes[n])) for n in sizes))
+
+    def replaces(self, other: Entry) -> bool:
+        """Whether it is about the same operator, type and sizes."""
+        mine, others = ((e.operator, e.dtype, dict(e.sizes)) for e in (self, other))
+        return mine == others
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object, times in microseconds; `fastest` is told for those who read it."""
+        return {
+            "operator": self.operator,
+            "dtype": self.dtype,
+            "sizes": dict(self.sizes),
+            "config": dict(self.config),
+            "fastest": self.fastest,
+            "times": self.times.to_json(),
+            "rivals": {name: times.to_json() for name, times in self.rivals.items()},
+            "timing": self.timing,
+            "versions": dict(self.versions),
+            "date": self.date,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Entry:
+        """The inverse of `to_json`."""
+        return cls(
+            operator=str(data["operator"]),
+            dtype=str(data["dtype"]),
+            sizes={str(name): int(size) for name, size in data["sizes"].items()},
+            config={str(name): int(value) for name, value in data["config"].items()},
+            times=Times.from_json(data["times"]),
+            timing=str(data["timing"]),
+            rivals={name: Times.from_json(times) for name, times in data["rivals"].items()},
+            versions={str(name): str(version) for name, version in data["versions"].items()},
+            date=str(data["date"]),
+        )
+
+
+@dataclass(frozen=True)
+class TunedTable:
+    """Results of one card.
+
+    Attributes:
+        device: Its name, as the driver gives it.
+        entries: At most one for each operator, type and sizes.
+    """
+
+    device: str
+    entries: tuple[Entry, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path, card: Accelerator) -> TunedTable:
+        """Results of a card; none if there is no file.
+
+        Raises:
+            ArtifactError: The file is damaged, of another version of hwnas, or of another card.
+        """
+        if not path.exists():
+            return cls(card.name)
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            schema, device = data["schema"], str(data["device"])
+            found = tuple(map(Entry.from_json, data["entries"] if schema == SCHEMA else ()))
+        except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ArtifactError(
+                f"{path} holds no results of kernels ({type(error).__name__}: {error}). Delete it "
+                "and tune again"
+            ) from error
+        if schema != SCHEMA:
+            raise ArtifactError(
+                f"{path}: schema {schema!r} is not {SCHEMA}; it needs another hwnas"
+            )
+        if device != card.name:
+            raise ArtifactError(
+                f"{path} holds results of {device!r}, expected {card.name!r}; what is fast on one "
+                "is not on the other. Delete it and tune again"
+            )
+        return cls(device, found)
+
+    def write(self, path: Path) -> None:
+        """Write it whole or not at all, operators and sizes in order.
+
+        Raises:
+            StorageError: The file cannot be written.
+        """
+        entries = sorted(self.entries, key=lambda e: (e.operator, e.dtype, [*e.sizes.values()]))
+        rows = [entry.to_json() for entry in entries]
+        write_json(path, {"schema": SCHEMA, "device": self.device, "entries": rows})
+
+    def with_entry(self, entry: Entry) -> TunedTable:
+        """With an entry in the place of an older one."""
+        others = (other for other in self.entries if not entry.replaces(other))
+        return TunedTable(self.device, (*others, entry))
+
+    def over(self, other: TunedTable) -> TunedTable:
+        """Its entries, and those of another table that it does not replace."""
+        merged = other
+        for entry in self.entries:
+            merged = merged.with_entry(entry)
+        return merged
+
+    def nearest(self, operator: str, dtype: str, sizes: Mapping[str, int]) -> list[Entry]:
+        """Entries of an operator and type, those of the nearest sizes first."""
+        near = [e for e in self.entries if (e.operator, e.dtype) == (operator, dtype)]
+        near = [entry for entry in near if math.isfinite(entry.distance(sizes))]
+        return sorted(near, key=lambda entry: entry.distance(sizes))
+
+
+def own_path(card: Accelerator) -> Path:
+    """Where results of the user's own are."""
+    return home() / "kernels" / f"{card.key}.json"
+
+
+def shipped_path(card: Accelerator) -> Path:
+    """Where results that come with hwnas are, if there are any of this card."""
+    return Path(__file__).with_name("tuned") / f"{card.key}.json"

@@ -1,0 +1,131 @@
+"""How wrong outputs are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hwnas.kernels.tolerance import TOLERANCES, worst_error
+from hwnas.kernels.verifier.calls import Outcome
+from hwnas.kernels.verifier.memory import same_bytes
+from hwnas.kernels.verifier.plan import Trial
+from hwnas.kernels.verifier.specification import Truth
+
+__all__ = ["Result", "error", "extreme_error", "same_outputs", "unseen_bits"]
+
+_LIKE_PYTORCH = 4.0  # times PyTorch's own error, where numbers are extreme
+
+
+@dataclass(frozen=True)
+class Result:
+    """A call that was made, what came of it and what should have.
+
+    Attributes:
+        trial: The call, and why it was made.
+        outcome: What the kernel's process told.
+        truth: What is right.
+    """
+
+    trial: Trial
+    outcome: Outcome
+    truth: Truth
+
+
+def error(result: Result) -> float:
+    """The worst error as a multiple of what is allowed; infinite where nothing can be compared."""
+    outputs, truth = result.outcome.outputs, result.truth
+    if result.outcome.error is not None or len(outputs) != len(truth.exact):
+        return math.inf
+    return max(
+        _error(output, exact, dtype)
+        for output, exact, dtype in zip(outputs, truth.exact, truth.dtypes, strict=True)
+    )
+
+
+def _error(output: Tensor, exact: Tensor, dtype: torch.dtype) -> float:
+    if output.shape != exact.shape:
+        return math.inf
+    if dtype in TOLERANCES:
+        return worst_error(output.to(dtype), exact)
+    return 0.0 if torch.equal(output.double(), exact.double()) else math.inf
+
+
+def extreme_error(result: Result) -> float:
+    """The same where numbers are very large, very small or none.
+
+    What is allowed grows with the outputs, since what is left of large sums that cancel is not
+    exact, and with what PyTorch gets wrong itself in this type. What is not finite has to be so in
+    the truth, or in what PyTorch gives.
+    """
+    outputs, truth = result.outcome.outputs, result.truth
+    if result.outcome.error is not None or len(outputs) != len(truth.exact):
+        return math.inf
+    plain = truth.plain or truth.exact
+    return max(
+        _extreme_error(output.to(dtype), exact, like.to(dtype))
+        if output.shape == exact.shape and dtype in TOLERANCES
+        else _error(output, exact, dtype)
+        for output, exact, like, dtype in zip(
+            outputs, truth.exact, plain, truth.dtypes, strict=True
+        )
+    )
+
+
+def _extreme_error(output: Tensor, exact: Tensor, plain: Tensor) -> float:
+    tolerance = TOLERANCES[output.dtype]
+    given, exact, plain = output.double(), exact.double(), plain.double()
+    rounded = exact.to(output.dtype).double()
+    right = _same_special(given, rounded) | _same_special(given, plain)
+    if output.is_floating_point():  # what is near the largest number may be rounded to infinity
+        edge = exact.abs() > 0.99 * torch.finfo(output.dtype).max
+        right |= edge & (given.abs() >= 0.99 * torch.finfo(output.dtype).max)
+        right &= ~(edge & (given.sign() != exact.sign()))
+    finite = given.isfinite() & exact.isfinite() & rounded.isfinite()
+    if not bool((right | finite).all()):
+        return math.inf
+    if not finite.any():
+        return 0.0
+    size = exact[finite].square().mean().sqrt().clamp(1, 1e300)
+    allowed = (tolerance.absolute * size + tolerance.relative * exact.abs())[finite]
+    errors = (given - exact).abs()[finite] / allowed
+    theirs = ((plain - exact).abs()[finite] / allowed).nan_to_num(0, 0, 0).max().item()
+    return errors.max().item() / max(1.0, _LIKE_PYTORCH * theirs)
+
+
+def _same_special(one: Tensor, other: Tensor) -> Tensor:
+    """Where both are infinite alike, or both no numbers."""
+    return (one.isnan() & other.isnan()) | (one.isinf() & (one == other))
+
+
+def same_outputs(one: Outcome, other: Outcome) -> bool:
+    """Whether outputs are the same, bit by bit."""
+    return len(one.outputs) == len(other.outputs) and all(
+        a.shape == b.shape and a.dtype == b.dtype and same_bytes(a, b)
+        for a, b in zip(one.outputs, other.outputs, strict=True)
+    )
+
+
+def unseen_bits(coarse: Result, fine: Result) -> float:
+    """How wrong the difference is that low bits of an input make, where it is large enough.
+
+    Returns:
+        The worst error of a difference, as a multiple of what is allowed of two outputs.
+    """
+    if max(error(coarse), error(fine)) == math.inf:
+        return math.inf
+    worst = 0.0
+    pairs = zip(coarse.outcome.outputs, fine.outcome.outputs, strict=True)
+    exact = zip(coarse.truth.exact, fine.truth.exact, strict=True)
+    for (before, after), (then, now) in zip(pairs, exact, strict=True):
+        if after.dtype not in TOLERANCES:
+            continue
+        tolerance = TOLERANCES[after.dtype]
+        allowed = tolerance.absolute + tolerance.relative * now.abs()
+        right = (now - then).double()
+        told = right.abs() > 3 * allowed
+        wrong = ((after.double() - before.double()) - right).abs() / (2 * allowed)
+        worst = max(worst, wrong[told].max().item() if told.any() else 0.0)
+    return worst

@@ -1,0 +1,212 @@
+"""Tensors amid memory that nobody may touch, and new memory that holds what nobody wrote.
+
+As a tool like compute-sanitizer would, but for all that a kernel is given or asks PyTorch for, on
+any device: what lies around a tensor has a value that is known, and must neither change nor matter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hwnas.kernels.verifier.calls import Call, Layout
+from hwnas.kernels.verifier.wire import flat_bytes
+
+__all__ = ["Guarded", "Memory", "extent", "fenced", "same_bytes"]
+
+_AROUND = 4096  # bytes before and after; a multiple of every alignment
+_EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+_FILLED: tuple[str, ...] = ("zeros", "ones", "full", "zeros_like", "ones_like", "full_like")
+_FILLED += ("new_zeros", "new_ones", "new_full")
+_allocate = torch.empty  # before it is replaced
+_PROT_NONE, _PROT_READ = 0, 1
+
+
+class Guarded:
+    """A tensor and the memory around it.
+
+    Attributes:
+        tensor: Lies in the middle of a larger buffer.
+        bounds: Its first address, and the first behind it.
+    """
+
+    def __init__(self, like: Tensor, layout: Layout | None, around: int) -> None:
+        strides = like.stride() if layout is None else _strides(like, layout)
+        values = sum((n - 1) * s for n, s in zip(like.shape, strides, strict=True)) + 1
+        size = values * like.itemsize if like.numel() else 0
+        first = _AROUND + (like.itemsize if layout == "shifted" else 0)
+        whole = first + -(-size // 64) * 64 + _AROUND
+        self._buffer = _allocate(whole, dtype=torch.uint8, device=like.device)
+        self._before = self._buffer  # a copy, once it is filled
+        self._inside = slice(first, first + size)
+        self._place = (like.dtype, like.shape, strides)
+        self._around = around
+        self.tensor = self._view(self._buffer)
+        start = self._buffer.data_ptr() + first
+        self.bounds = (start, start + size)
+        self._buffer.fill_(around)
+
+    def fill(self, values: Tensor, around: int) -> None:
+        """Write values, and a byte all around; PyTorch's count of changes stays as it was."""
+        self._around = around
+        self._buffer.data.fill_(around)
+        self._view(self._buffer.data).copy_(values)
+        self._before = self._buffer.data.clone()
+
+    def fill_bytes(self, byte: int) -> None:
+        """Fill the tensor with a byte."""
+        self._buffer[self._inside] = byte
+
+    def written(self) -> bool:
+        """Whether values are others than those that were filled in."""
+        return not same_bytes(self.tensor, self._view(self._before))
+
+    def written_around(self) -> bool:
+        """Whether anything else in the buffer changed."""
+        after = self._buffer.data.clone()
+        self._view(after).copy_(self._view(self._before))
+        return not torch.equal(after, self._before)
+
+    def written_outside(self) -> bool:
+        """The same for a tensor that was not filled: before its first or behind its last value."""
+        before, behind = self._buffer[: self._inside.start], self._buffer[self._inside.stop :]
+        return bool((before != self._around).any() or (behind != self._around).any())
+
+    def _view(self, buffer: Tensor) -> Tensor:
+        dtype, shape, strides = self._place
+        flat = buffer[self._inside].view(dtype)
+        return flat.as_strided(shape, strides, flat.storage_offset())
+
+
+class Memory:
+    """New tensors that a kernel asks PyTorch for, guarded, and never of zeros by chance."""
+
+    def __init__(self) -> None:
+        self._made: list[Guarded] = []
+        self._call: Call | None = None
+        self._bounds: dict[int, tuple[int, int]] = {}
+
+    def install(self) -> None:
+        """From now on PyTorch's functions that make tensors give guarded ones, inside `during`."""
+        for name in _EMPTY + _FILLED:
+            owner = torch.Tensor if name.startswith("new_") else torch
+            setattr(owner, name, self._guarding(getattr(owner, name), name in _EMPTY))
+
+    @contextmanager
+    def during(self, inputs: Sequence[Guarded], call: Call) -> Iterator[None]:
+        """While a kernel runs."""
+        self._made = []
+        self._bounds = {_storage(each.tensor): each.bounds for each in inputs}
+        self._call = call
+        try:
+            yield
+        finally:
+            self._call = None
+
+    def written_outside(self) -> list[str]:
+        """New tensors around which something was written."""
+        made, self._made = self._made, []
+        return [f"new {tuple(each.tensor.shape)}" for each in made if each.written_outside()]
+
+    def bounds(self, tensor: Tensor) -> tuple[int, int]:
+        """First address that may be touched through a tensor, and the first behind them."""
+        start = _storage(tensor)
+        return self._bounds.get(start, (start, start + tensor.untyped_storage().nbytes()))
+
+    def _guarding(self, make: Callable[..., Any], empty: bool) -> Callable[..., Any]:
+        def guarding(*args: Any, **kwargs: Any) -> Any:
+            call = self._call
+            if call is not None and call.disguised and kwargs.get("device") is not None:
+                kwargs["device"] = "cpu"  # where the tensors are that say they are on a card
+            made = make(*args, **kwargs)
+            if call is None or not _is_plain(made):
+                return made
+            guarded = Guarded(made, None, call.around)
+            if empty:
+                guarded.fill_bytes(call.fresh)
+            else:
+                guarded.tensor.copy_(made)
+            self._made.append(guarded)
+            self._bounds[_storage(guarded.tensor)] = guarded.bounds
+            return guarded.tensor
+
+        return guarding
+
+
+def _is_plain(made: Any) -> bool:
+    """Whether it is a tensor that holds memory of its own, and no proxy of one."""
+    return (
+        type(made) is Tensor
+        and made.device.type in ("cpu", "cuda")
+        and made.layout == torch.strided
+        and made.numel() > 0
+        and not made.requires_grad
+    )
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _strides(like: Tensor, layout: Layout) -> tuple[int, ...]:
+    """In values, not in bytes."""
+    shape = list(like.shape)
+    if layout == "transposed" and len(shape) > 1:
+        shape[0], shape[1] = shape[1], shape[0]
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * max(1, shape[axis + 1])
+    if layout == "transposed" and len(shape) > 1:
+        strides[0], strides[1] = strides[1], strides[0]
+    return tuple(2 * s if layout == "apart" else s for s in strides)
+
+
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """First address of a tensor's values, and the first behind them; equal where it has none."""
+    start = tensor.data_ptr()
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + ((last + 1) * tensor.itemsize if tensor.numel() else 0)
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Whether values are equal bit by bit, so also where they are not numbers."""
+    return torch.equal(flat_bytes(one), flat_bytes(other))
+
+
+def fenced(like: Tensor, layout: Layout) -> Tensor:
+    """A tensor of the CPU right before or after memory that ends the process when touched.
+
+    Args:
+        like: Its values.
+        layout: ``after`` if memory that is forbidden comes before the tensor, ``before`` if the
+            tensor comes before it, or ``readonly``, where the tensor cannot be written besides.
+    """
+    size = like.numel() * like.itemsize
+    if not size:
+        return like.clone()
+    page = mmap.PAGESIZE
+    pages = -(-size // page)
+    region = mmap.mmap(-1, (pages + 2) * page)
+    offset = page if layout == "after" else (pages + 1) * page - size
+    tensor = torch.frombuffer(region, dtype=torch.uint8, count=size, offset=offset)
+    start = tensor.data_ptr() - offset
+    made = tensor.view(like.dtype).reshape(like.shape)
+    made.copy_(like)
+    if layout == "readonly":
+        _protect(start + page, pages * page, _PROT_READ)
+    else:
+        for border in (start, start + (pages + 1) * page):
+            _protect(border, page, _PROT_NONE)
+    return made
+
+
+def _protect(start: int, size: int, protection: int) -> None:
+    address, length = ctypes.c_void_p(start), ctypes.c_size_t(size)
+    if ctypes.CDLL(None).mprotect(address, length, protection) != 0:
+        raise OSError("memory cannot be protected")

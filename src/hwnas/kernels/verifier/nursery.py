@@ -1,0 +1,208 @@
+"""Processes for code that may hang, crash or take all memory, made in milliseconds.
+
+The first, which imports PyTorch and Triton, takes seconds; it then copies itself for each job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import torch
+from torch import Tensor
+
+import hwnas
+from hwnas.errors import DeviceError, KernelError
+from hwnas.kernels.verifier.wire import message, messages
+
+__all__ = ["Ended", "Limits", "Nursery"]
+
+_CHILD = "hwnas.kernels.verifier.child"
+_WORD = 8
+_GLANCE_S = 0.2
+_LAST_BYTES = 8192
+_PASSED_ON: tuple[str, ...] = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "HOME",
+    "TRITON_",
+)
+_PASSED_ON += ("CUDA_", "NVIDIA_", "CC", "CPATH", "LIBRARY_PATH")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a job may take.
+
+    Attributes:
+        seconds: Of one call, or of importing the file.
+        memory_bytes: On top of what PyTorch takes itself; not limited where there is a card.
+    """
+
+    seconds: float = 60.0
+    memory_bytes: int = 4 * 2**30
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that ended.
+
+    Attributes:
+        told: All that it told before.
+        how: Why it ended early, or None.
+        hung: Whether it was ended for taking too long.
+    """
+
+    told: Sequence[tuple[dict[str, Any], list[Tensor]]]
+    how: str | None
+    hung: bool = False
+
+
+class Nursery:
+    """Makes processes for jobs; used in a ``with`` statement.
+
+    Attributes:
+        device: Where kernels run.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self._control.close()
+            self._process.kill()
+            self._process.wait()
+            self._folder.cleanup()
+
+    def job(
+        self, header: Mapping[str, Any], parts: Sequence[bytes], path: Path | None, limits: Limits
+    ) -> Ended:
+        """Have a job done.
+
+        Args:
+            header: What `hwnas.kernels.verifier.child` takes.
+            parts: Messages, one for each thing to do.
+            path: File whose code runs, to find it in what a crash leaves behind.
+            limits: Of each part.
+
+        Raises:
+            DeviceError: No process can be made.
+        """
+        if self._process is None:
+            self._start()
+        memory_bytes = limits.memory_bytes if self.device.type == "cpu" else None
+        common = {"memory_bytes": memory_bytes, "path": path and str(path)}
+        with _files(3) as (job, results, log):
+            job.write(message({**common, "device": str(self.device), **header}))
+            job.writelines(parts)
+            job.flush()
+            socket.send_fds(self._control, [b"!"], [f.fileno() for f in (job, results, log)])
+            pid = self._word()
+            hung = True
+            try:
+                hung = not self._wait(results, limits.seconds, len(parts) + 1)
+            finally:
+                if hung:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(pid, signal.SIGKILL)
+            status = self._word()
+            results.seek(0)
+            how = _how(status, hung, limits, log, path)
+            told: list[tuple[dict[str, Any], list[Tensor]]] = []
+            try:
+                told += messages(results.read())
+            except KernelError as error:
+                how = str(error)
+            return Ended(told, how, hung)
+
+    def _start(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _CHILD],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                cwd=self._folder.name,
+                env=self._environment(),
+            )
+
+    def _environment(self) -> dict[str, str]:
+        """No secrets, and one thread, so that sums come out the same each time."""
+        passed_on = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}
+        code = str(Path(hwnas.__file__).parents[1])
+        passed_on |= {"PYTHONPATH": os.pathsep.join([code, *filter(None, sys.path)])}
+        passed_on.pop("TRITON_INTERPRET", None)
+        if self.device.type == "cpu":
+            passed_on["TRITON_INTERPRET"] = "1"
+        return passed_on | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def _word(self) -> int:
+        word = self._control.recv(_WORD, socket.MSG_WAITALL)
+        if len(word) < _WORD:
+            raise DeviceError(
+                f"processes for kernels cannot be made; see what `python -m {_CHILD}` says"
+            )
+        return int.from_bytes(word, "little", signed=True)
+
+    def _wait(self, results: IO[bytes], seconds: float, steps: int) -> bool:
+        """Wait until a job ends; whether it did, with no step that took too long."""
+        size, since = -1, time.monotonic()
+        deadline = since + steps * seconds  # for one that tells too much
+        while not select.select([self._control], [], [], _GLANCE_S)[0]:
+            now = os.fstat(results.fileno()).st_size
+            if now != size:
+                size, since = now, time.monotonic()
+            if time.monotonic() > min(since + seconds, deadline):
+                return False
+        return True
+
+
+@contextlib.contextmanager
+def _files(number: int) -> Iterator[list[IO[bytes]]]:
+    """Files without names, to hand to other processes."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(tempfile.TemporaryFile()) for _ in range(number)]
+
+
+def _how(status: int, hung: bool, limits: Limits, log: IO[bytes], path: Path | None) -> str | None:
+    """Why a process ended, with the line of the file where that was, if it is known."""
+    if hung:
+        return f"no answer within {limits.seconds:g} s"
+    if status == 0:
+        return None
+    log.seek(0, os.SEEK_END)
+    log.seek(max(0, log.tell() - _LAST_BYTES))
+    lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
+    at = [line for line in lines if path is not None and f'"{path}"' in line]
+    where = ""
+    if at and "line" in at[0]:
+        where = f" at line {at[0].split('line ')[1].split()[0]}"
+    if status < 0:
+        return f"the process was ended by {signal.Signals(-status).name}{where}"
+    return f"the process ended itself with status {status}{where}"

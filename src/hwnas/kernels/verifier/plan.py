@@ -1,0 +1,196 @@
+"""Which calls are made of a kernel, and of what each is meant to show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from random import Random
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from hwnas.errors import KernelError
+from hwnas.kernels.operator import Inputs, Sizes, dtype_name
+from hwnas.kernels.verifier.calls import FENCED, NAN, SMALL, Call
+from hwnas.kernels.verifier.specification import Specification
+
+__all__ = ["LOW_BITS", "Question", "Trial", "plan"]
+
+_LENGTHS = (1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 33, 37, 41, 43, 47, 53, 59, 61, 67)
+_VARIED, _TRIED = 4, 24
+# What needs the interpreter, tensors that are on no card, or pages of memory.
+_ON_CPU = ("backwards", "disguised", "fence", "readonly")
+LOW_BITS = 2.0**-12  # relative; half of what float16, and TF32, can still tell apart is twice that
+
+
+@dataclass(frozen=True)
+class Question:
+    """Inputs whose outputs a kernel has to know.
+
+    Attributes:
+        about: What is special about them.
+        sizes: Of the inputs.
+        dtype: Of the first input.
+        seed: That the file or operator made them from.
+        inputs: By name.
+    """
+
+    about: str
+    sizes: Sizes
+    dtype: torch.dtype
+    seed: int
+    inputs: Inputs
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} {size}" for name, size in self.sizes.items())
+        return f"{dtype_name(self.dtype)} at {sizes} (seed {self.seed})"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A call and why it is made.
+
+    Attributes:
+        aim: Name of what it shall show.
+        question: Whose outputs are right.
+        call: Without a word of these.
+    """
+
+    aim: str
+    question: Question
+    call: Call
+
+
+def plan(specification: Specification, random: Random, *, on_card: bool) -> list[Trial]:
+    """All calls of a kernel, in their order; those come last that can end its process.
+
+    Raises:
+        KernelError: There are no inputs of sizes that are listed.
+    """
+    listed = [*specification.sizes, specification.sizes[0]]
+    others = [_other_sizes(specification.sizes, random) for _ in range(_TRIED)]
+    sizes = [*listed, *(each for each in others if each not in listed)]
+    asked = [
+        (each, dtype, random.getrandbits(62)) for dtype in specification.dtypes for each in sizes
+    ]
+    made = iter(zip(asked, specification.examples(asked), strict=True))
+    trials: list[Trial] = []
+    for _ in specification.dtypes:
+        questions = [_question(*next(made)) for _ in listed]
+        varied = [_question(*each) for each in islice(made, len(sizes) - len(listed)) if each[1]]
+        trials += [_trial("values", question) for question in questions[:-1]]
+        trials += [_trial("shapes", question) for question in varied[:_VARIED]]
+        trials += _closely(questions[0], questions[-1], random)
+    if on_card:
+        trials = [trial for trial in trials if trial.aim not in _ON_CPU]
+    return sorted(trials, key=lambda trial: trial.call.layout in FENCED)
+
+
+def _question(asked: tuple[Sizes, torch.dtype, int], inputs: Inputs | None) -> Question:
+    sizes, dtype, seed = asked
+    if inputs is None:
+        raise KernelError(f"there are no inputs of {dict(sizes)} in {dtype_name(dtype)}")
+    return Question("", sizes, dtype, seed, inputs)
+
+
+def _trial(aim: str, question: Question, **options: Any) -> Trial:
+    return Trial(aim, question, Call(question.inputs, **{"slot": f"{id(question)}"} | options))
+
+
+def _other_sizes(listed: Sequence[Sizes], random: Random) -> Sizes:
+    """Sizes like some that are listed: one, primes, not multiples of blocks.
+
+    What is never more than 1 is a switch, and stays.
+    """
+    base = random.choice(listed)
+    work = 2 * max(math.prod(max(1, size) for size in sizes.values()) for sizes in listed)
+    other = dict(base)
+    for name in random.sample(sorted(base), len(base)):
+        most = max(sizes.get(name, 0) for sizes in listed)
+        others = math.prod(max(1, size) for size in other.values()) // max(1, other[name])
+        lengths = [n for n in _LENGTHS if n <= max(3, 1.5 * most) and n * others <= work]
+        if most > 1 and lengths:
+            other[name] = random.choice(lengths)
+    return other
+
+
+def _closely(first: Question, second: Question, random: Random) -> Iterator[Trial]:
+    """All that is done with inputs of one size and type."""
+    slot = {"slot": f"{id(first)} again"}
+    yield _trial("first", first, **slot)
+    yield _trial("again", first, **slot)
+    yield _trial("backwards", first, **slot, backwards=True)
+    yield _trial("around", first, **slot, around=SMALL)
+    yield _trial("unwritten", first, **slot, fresh=SMALL)
+    yield _trial("disguised", first, **slot, disguised=True)
+    yield _trial("refilled", second, **slot)
+    yield _trial("elsewhere", first, slot=f"{id(first)} elsewhere", around=NAN)
+    for layout in ("shifted", "apart", "transposed"):
+        yield _trial("layouts", second, slot=f"{id(first)} {layout}", layout=layout)
+    for question in _extremes(first, random):
+        yield _trial("extremes", question, **slot)
+    for question in _not_finite(first, random):
+        yield _trial("not finite", question, **slot)
+    for question in _low_bits(first):
+        yield _trial("low bits", question, **slot)
+    for layout in FENCED:
+        yield _trial("readonly" if layout == "readonly" else "fence", second, layout=layout)
+
+
+def _main(question: Question) -> tuple[str, Tensor]:
+    """The first tensor of the inputs, which is what the others work on."""
+    return next((k, v) for k, v in question.inputs.items() if isinstance(v, Tensor))
+
+
+def _extremes(question: Question, random: Random) -> Iterator[Question]:
+    """Zeros, values near the largest and the smallest that the type has."""
+    name, value = _main(question)
+    if not value.is_floating_point():
+        if value.dtype == torch.int8:
+            generator = Generator().manual_seed(random.getrandbits(62))
+            ends = torch.randint(0, 2, value.shape, generator=generator) * 255 - 128
+            yield _with(question, "the least and the greatest", name, ends.to(value.dtype))
+        yield _with(question, "zeros", name, torch.zeros_like(value))
+        return
+    most, large = torch.finfo(value.dtype).max, 1e4 if value.dtype == torch.float16 else 1e15
+    tiny = torch.finfo(value.dtype).tiny / 4
+    yield _with(question, "zeros", name, torch.zeros_like(value))
+    for about, factor in (("very large", large), ("subnormal", tiny)):
+        scaled = (value.double() * factor).clamp(-most, most).to(value.dtype)
+        yield _with(question, about, name, scaled)
+
+
+def _not_finite(question: Question, random: Random) -> Iterator[Question]:
+    """Not-a-number somewhere in each tensor of the type, and infinities in the first."""
+    tensors = {
+        name: value
+        for name, value in question.inputs.items()
+        if isinstance(value, Tensor) and value.is_floating_point() and value.numel()
+    }
+    for place, (name, value) in enumerate(tensors.items()):
+        for special in (math.nan, math.inf, -math.inf)[: 1 if place else 3]:
+            changed = value.clone()
+            changed.view(-1)[random.randrange(value.numel())] = special
+            yield _with(question, f"{special:g} in {name}", name, changed)
+
+
+def _low_bits(question: Question) -> Iterator[Question]:
+    """Inputs of few bits, and the same with lower bits in one of them that narrow types lose."""
+    if question.dtype != torch.float32:
+        return
+    tensors = {
+        name: value.bfloat16().to(value.dtype)
+        for name, value in question.inputs.items()
+        if isinstance(value, Tensor) and value.dtype == torch.float32
+    }
+    coarse = replace(question, about="few bits", inputs=question.inputs | tensors)
+    yield coarse
+    for name, value in tensors.items():
+        yield _with(coarse, f"low bits in {name}", name, value * (1 + LOW_BITS))
+
+
+def _with(question: Question, about: str, name: str, value: Tensor) -> Question:
+    return replace(question, about=about, inputs=question.inputs | {name: value})

@@ -1,0 +1,135 @@
+"""Calls of one kernel in its own process, and what can be seen of them there.
+
+It never knows what is right, nor what a call is for.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hwnas.kernels.operator import Inputs, dtype_name
+from hwnas.kernels.verifier.calls import FENCED, Call, Outcome, as_tuple
+from hwnas.kernels.verifier.interpreter import Watch
+from hwnas.kernels.verifier.memory import Guarded, Memory, extent, fenced
+from hwnas.kernels.verifier.snooping import Snooping, State, disguised
+from hwnas.kernels.verifier.wire import DTYPES
+
+__all__ = ["Session", "error_text"]
+
+
+class Session:
+    """Calls of one kernel, one after the other, in this process.
+
+    Attributes:
+        run: The kernel.
+    """
+
+    run: Callable[..., Any]
+
+    def __init__(self, device: torch.device, path: str | None) -> None:
+        self._device = device
+        self._path = path
+        self._memory = Memory()
+        self._watch = Watch(self._memory)
+        self._snooping = Snooping()
+        self._slots: dict[str, dict[str, Guarded]] = {}
+        self._held: list[Tensor] = []  # former outputs, so that their memory is not given out again
+
+    def hide(self) -> None:
+        """Make this process like any other that uses a kernel, and watch it."""
+        for name in [name for name in sys.modules if name.startswith("hwnas.kernels.verifier")]:
+            del sys.modules[name]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        sys.argv = [""]
+        self._memory.install()
+        self._watch.install()
+        self._snooping.install()
+        self._state = State()
+
+    def outcome(self, call: Call) -> Outcome:
+        """Do one call and look at what it did."""
+        inputs, guards = self._placed(call)
+        outputs: tuple[Any, ...] = ()
+        error = None
+        with (
+            self._memory.during(list(guards.values()), call),
+            self._watch.during(call.backwards),
+            disguised(call.disguised),
+        ):
+            try:
+                outputs = as_tuple(self.run(**inputs))
+                if self._device.type == "cuda":
+                    torch.cuda.synchronize(self._device)
+            except BaseException as raised:
+                error = error_text(raised, self._path)
+        facts = self._facts(inputs, outputs, guards)
+        if facts["kinds"]:
+            outputs = ()
+        self._held += outputs
+        watched = ["interpreter"] if self._watch.active else []
+        return Outcome(outputs, error, facts=facts, watched=watched)
+
+    def _placed(self, call: Call) -> tuple[Inputs, dict[str, Guarded]]:
+        """Inputs as the kernel gets them, and what guards them."""
+        given = {k: v for k, v in call.inputs.items() if isinstance(v, Tensor)}
+        if call.layout in FENCED:
+            return call.inputs | {k: fenced(v, call.layout) for k, v in given.items()}, {}
+        given = {name: value.to(self._device) for name, value in given.items()}
+        if call.slot not in self._slots:
+            self._slots[call.slot] = {
+                name: Guarded(value, call.layout, call.around) for name, value in given.items()
+            }
+        guards = self._slots[call.slot]
+        for name, value in given.items():
+            guards[name].fill(value, call.around)
+        return call.inputs | {name: guards[name].tensor for name in given}, guards
+
+    def _facts(
+        self, inputs: Inputs, outputs: tuple[Any, ...], guards: Mapping[str, Guarded]
+    ) -> dict[str, list[str]]:
+        kinds = [type(output).__name__ for output in outputs if type(output) is not Tensor]
+        tensors = [output for output in outputs if type(output) is Tensor]
+        kinds += [
+            f"{dtype_name(output.dtype)} on {output.device.type}"
+            for output in tensors
+            if output.dtype not in DTYPES.values() or output.device != self._device
+        ]
+        return {
+            "kinds": kinds,
+            "written": [name for name, guard in guards.items() if guard.written()],
+            "outside": [name for name, guard in guards.items() if guard.written_around()]
+            + self._memory.written_outside(),
+            "shared": self._shared(inputs, tensors),
+            "stray": self._watch.stray,
+            "conflicts": self._watch.conflicts,
+            "changed": self._state.changes(),
+            "asked": self._snooping.taken(),
+        }
+
+    def _shared(self, inputs: Inputs, outputs: Sequence[Tensor]) -> list[str]:
+        """What outputs share memory with."""
+        tensors = [(name, value) for name, value in inputs.items() if isinstance(value, Tensor)]
+        others = [*tensors, *(("a former output", held) for held in self._held)]
+        found: list[str] = []
+        for output in outputs:
+            first, behind = extent(output)
+            for name, other in others:
+                start, end = extent(other)
+                if max(first, start) < min(behind, end) and name not in found:
+                    found.append(name)
+        return found
+
+
+def error_text(error: BaseException, path: str | None) -> str:
+    """An error in a line, with the last line of the file that led to it."""
+    lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == path]
+    where = f"line {lines[-1]}: " if lines else ""
+    text = " ".join(str(error).split())[:300]
+    return f"{where}{type(error).__name__}: {text}"

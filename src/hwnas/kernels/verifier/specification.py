@@ -1,0 +1,155 @@
+"""What is right: an operator of hwnas, or a reference of the user's own in a process of its own.
+
+The truth is computed in float64 after the kernel's process has ended, so there is none to be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from hwnas.errors import ConfigError, KernelError
+from hwnas.kernels.operator import Inputs, Operator, Sizes, dtype_name
+from hwnas.kernels.tolerance import in_float64
+from hwnas.kernels.verifier.calls import as_tuple
+from hwnas.kernels.verifier.candidate import Rules
+from hwnas.kernels.verifier.nursery import Ended, Limits, Nursery
+from hwnas.kernels.verifier.wire import inputs_from, inputs_to, message
+
+__all__ = ["OfFile", "OfOperator", "Specification", "Truth"]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a kernel should give.
+
+    Attributes:
+        exact: Outputs of the reference in float64, or in integers.
+        plain: The same computed by PyTorch from inputs as they are; empty where it cannot.
+        dtypes: Of the outputs.
+    """
+
+    exact: tuple[Tensor, ...]
+    plain: tuple[Tensor, ...]
+    dtypes: tuple[torch.dtype, ...]
+
+
+class Specification(Protocol):
+    """What a kernel is to compute.
+
+    Attributes:
+        sizes: At which it must be right.
+        dtypes: Of its first input, that it must take.
+    """
+
+    sizes: tuple[Sizes, ...]
+    dtypes: tuple[torch.dtype, ...]
+
+    def examples(self, asked: Sequence[tuple[Sizes, torch.dtype, int]]) -> list[Inputs | None]:
+        """Random inputs for sizes, a type and a seed each; None where such are not taken."""
+
+    def truths(self, questions: Sequence[tuple[Inputs, torch.dtype]]) -> list[Truth | None]:
+        """What is right for each inputs of a type; None where the reference refuses them."""
+
+
+class OfOperator:
+    """That of one of hwnas's own operators."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self.sizes = operator.checked
+        self.dtypes = operator.dtypes
+
+    def examples(self, asked: Sequence[tuple[Sizes, torch.dtype, int]]) -> list[Inputs | None]:
+        """Examples of the operator, if it takes them."""
+        return [self._example(*each) for each in asked]
+
+    def truths(self, questions: Sequence[tuple[Inputs, torch.dtype]]) -> list[Truth | None]:
+        """Of its reference."""
+        return [self._truth(inputs) for inputs, _ in questions]
+
+    def _example(self, sizes: Sizes, dtype: torch.dtype, seed: int) -> Inputs | None:
+        generator = Generator().manual_seed(seed)
+        try:
+            inputs = self._operator.example(sizes, dtype, generator, torch.device("cpu"))
+            return self._operator.bound(**inputs)
+        except (KernelError, RuntimeError, ValueError, IndexError, ArithmeticError):
+            return None  # sizes that no such operator has, as a window larger than the image
+
+    def _truth(self, inputs: Inputs) -> Truth | None:
+        try:
+            exact = as_tuple(self._operator.reference(**in_float64(inputs)))
+        except (RuntimeError, ValueError):
+            return None
+        dtypes = tuple(output.dtype for output in self._operator.outputs(inputs))
+        try:
+            plain = as_tuple(self._operator.reference(**inputs))
+        except RuntimeError:  # PyTorch has not every function for every type
+            plain = ()
+        return Truth(exact, plain, dtypes)
+
+
+class OfFile:
+    """That of a user's file, whose code runs in processes of its own."""
+
+    def __init__(self, rules: Rules, nursery: Nursery, limits: Limits) -> None:
+        self._path, self._nursery, self._limits = rules.path, nursery, limits
+        self.sizes = rules.sizes
+        self.dtypes = rules.dtypes
+
+    def examples(self, asked: Sequence[tuple[Sizes, torch.dtype, int]]) -> list[Inputs | None]:
+        """Of its ``inputs``; None where it raises an error."""
+        parts = [
+            message({"sizes": dict(sizes), "dtype": dtype_name(dtype), "seed": seed})
+            for sizes, dtype, seed in asked
+        ]
+        return [
+            None if "error" in told else inputs_from(told["inputs"], tensors)
+            for told, tensors in self._done("examples", parts)
+        ]
+
+    def truths(self, questions: Sequence[tuple[Inputs, torch.dtype]]) -> list[Truth | None]:
+        """Of its ``reference``; types are those that PyTorch gives, or else that of the inputs."""
+        parts = []
+        for inputs, _ in questions:
+            told, tensors = inputs_to(inputs)
+            parts.append(message({"inputs": told}, tensors))
+        answers = self._done("truths", parts)
+        return [
+            None if "error" in told else _split(tensors, told["exact"], dtype)
+            for (told, tensors), (_, dtype) in zip(answers, questions, strict=True)
+        ]
+
+    def _done(self, role: str, parts: list[bytes]) -> list[tuple[dict[str, Any], list[Tensor]]]:
+        ended = self._nursery.job({"role": role}, parts, self._path, self._limits)
+        answers = answers_of(ended, str(self._path))
+        if len(answers) < len(parts):
+            raise KernelError(f"{self._path}: its `{_ASKED[role]}` ended early: {ended.how}")
+        return answers
+
+
+_ASKED = {"examples": "inputs", "truths": "reference"}
+
+
+def answers_of(ended: Ended, path: str) -> list[tuple[dict[str, Any], list[Tensor]]]:
+    """What was told after a file was imported.
+
+    Raises:
+        ConfigError: An error was raised by that.
+    """
+    told = list(ended.told)
+    if told and "unloadable" in told[0][0]:
+        raise ConfigError(f"{path} cannot be imported: {told[0][0]['unloadable']}")
+    return told[1:]
+
+
+def _split(tensors: list[Tensor], exact: int, dtype: torch.dtype) -> Truth:
+    plain = tuple(tensors[exact:])
+    dtypes = tuple(output.dtype for output in plain) or tuple(
+        dtype if output.is_floating_point() else output.dtype for output in tensors[:exact]
+    )
+    return Truth(tuple(tensors[:exact]), plain, dtypes)

@@ -1,0 +1,131 @@
+"""Messages between processes that do not trust each other: a line of JSON and plain arrays.
+
+Nothing is unpickled: what a process sends can be wrong, but it cannot run anything here.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hwnas.errors import ConfigError, KernelError
+from hwnas.kernels.operator import Inputs, dtype_name
+
+__all__ = [
+    "DTYPES",
+    "flat_bytes",
+    "from_bytes",
+    "inputs_from",
+    "inputs_to",
+    "message",
+    "messages",
+    "to_bytes",
+]
+
+DTYPES: dict[str, torch.dtype] = {
+    dtype_name(dtype): dtype
+    for dtype in (
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.int8,
+        torch.uint8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.bool,
+    )
+}
+_LENGTH = 8
+
+
+def message(header: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> bytes:
+    """One message; tensors arrive contiguous, on the CPU."""
+    kinds = [[dtype_name(tensor.dtype), list(tensor.shape)] for tensor in tensors]
+    line = json.dumps({"header": header, "tensors": kinds}).encode()
+    return b"".join(
+        [len(line).to_bytes(_LENGTH, "little"), line, *(to_bytes(tensor) for tensor in tensors)]
+    )
+
+
+def messages(data: bytes) -> Iterator[tuple[dict[str, Any], list[Tensor]]]:
+    """All whole messages, in their order; the last one may have been cut off.
+
+    Raises:
+        KernelError: These are no messages.
+    """
+    stream = io.BytesIO(data)
+    while len(length := stream.read(_LENGTH)) == _LENGTH:
+        size = int.from_bytes(length, "little")
+        line = stream.read(min(size, len(data)))
+        if len(line) < size:
+            return
+        try:
+            content = json.loads(line)
+            kinds = [(DTYPES[name], tuple(map(int, shape))) for name, shape in content["tensors"]]
+            header = dict(content["header"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise KernelError("the kernel's process sent back damaged results") from error
+        sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in kinds]
+        if any(size < 0 for _, shape in kinds for size in shape) or sum(sizes) > len(data):
+            raise KernelError("the kernel's process sent back damaged results")
+        parts = [stream.read(size) for size in sizes]
+        if any(len(part) < size for part, size in zip(parts, sizes, strict=True)):
+            return
+        yield (
+            header,
+            [from_bytes(part, *kind) for part, kind in zip(parts, kinds, strict=True)],
+        )
+
+
+def flat_bytes(tensor: Tensor) -> Tensor:
+    """Values of a tensor as bytes (n,), in the order of its indices, on its device."""
+    # `contiguous` would keep the stride of an axis of one, of which `view` does not approve.
+    return tensor.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
+
+
+def to_bytes(tensor: Tensor) -> bytes:
+    """The same as bytes of Python."""
+    return flat_bytes(tensor).cpu().numpy().tobytes()
+
+
+def from_bytes(data: bytes, dtype: torch.dtype, shape: Iterable[int]) -> Tensor:
+    """A tensor of its own from its values."""
+    flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    return flat.reshape(tuple(shape))
+
+
+def inputs_to(inputs: Inputs) -> tuple[dict[str, Any], list[Tensor]]:
+    """Inputs as what a header says of them, and their tensors.
+
+    Raises:
+        ConfigError: There are others than tensors, numbers, texts and None.
+    """
+    told: dict[str, Any] = {}
+    tensors: list[Tensor] = []
+    for name, value in inputs.items():
+        if isinstance(value, Tensor):
+            told[name] = {"tensor": len(tensors)}
+            tensors.append(value)
+        elif value is None or isinstance(value, bool | int | float | str):
+            told[name] = {"value": value}
+        else:
+            raise ConfigError(
+                f"input {name!r} is a {type(value).__name__}; inputs are tensors, numbers, texts "
+                "and None"
+            )
+    return told, tensors
+
+
+def inputs_from(told: Mapping[str, Any], tensors: Sequence[Tensor]) -> Inputs:
+    """The inverse of `inputs_to`."""
+    return {
+        name: tensors[of["tensor"]] if "tensor" in of else of["value"] for name, of in told.items()
+    }

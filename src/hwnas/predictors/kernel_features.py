@@ -1,0 +1,143 @@
+"""What is known of networks for a target of our own kernels without running anything.
+
+Shapes: N networks, S steps, F features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hwnas.deploy.catalogue import processor_of
+from hwnas.deploy.device import Target
+from hwnas.errors import ConfigError
+from hwnas.predictors.blocks import Scale
+from hwnas.predictors.gaussian_process import Numbers, Parts
+from hwnas.predictors.shipped import shipped_profiles
+from hwnas.search_spaces import Step, StepTable
+
+if TYPE_CHECKING:
+    from hwnas.deploy.kernel_work import KernelSite
+
+__all__ = ["KERNELS", "KernelFeatures", "kernel_features"]
+
+KERNELS = "kernels"
+"""Name of the block."""
+_NEAR = "kernels_near"
+_UNITS = (("_bytes", 1e4), ("products", 1e5), ("_ms", 1e-3))
+
+
+@dataclass(frozen=True)
+class KernelFeatures:
+    """Describes networks as a target's kernels see them.
+
+    Attributes:
+        site: Where they run.
+        hardware: What the card's driver calls it; empty if there is none.
+    """
+
+    site: KernelSite
+    hardware: str
+
+    @property
+    def note(self) -> str:
+        """What to know of the card; empty where there is nothing."""
+        if self.hardware.startswith(self.site.card.name):
+            return ""
+        found = f"the card is {self.hardware}" if self.hardware else "no card is here"
+        return f"{found}; what kernels take of it is taken to be as on {self.site.card.name}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all features."""
+        from hwnas.deploy.kernel_work import KernelWork
+
+        return KernelWork.names()
+
+    def quantities(self, steps: StepTable) -> Numbers:
+        """Launches, bytes, products, programs and rounds, of shape (N, F)."""
+        found = steps.total(_works(steps.steps, self.site))
+        ends, starts, moved = _maps(steps.steps)
+        spared = np.minimum(steps.total(ends), steps.total(starts))
+        found[:, self.names.index("launches")] -= spared.sum(1)
+        found[:, self.names.index("moved_bytes")] -= 2 * self.site.bytes_of(1) * (spared @ moved)
+        return np.maximum(found, 0.0)
+
+    def block(self, steps: StepTable) -> Numbers:
+        """Logarithms of `quantities`, each in a unit in which 1 is little, of the same shape."""
+        units = [next((u for end, u in _UNITS if n.endswith(end)), 1.0) for n in self.names]
+        features: Numbers = np.log1p(self.quantities(steps) / np.array(units))
+        return features
+
+    def parts(self, block: Numbers) -> Parts:
+        """What the kernel of a process reads of a block."""
+        scaled = self._scale(block)
+        return Parts({KERNELS: scaled}, {_NEAR: 2.0 * scaled})
+
+    @cached_property
+    def _scale(self) -> Scale:
+        """Over the networks over which all other features are scaled."""
+        return Scale.over(self.block(next(iter(shipped_profiles().values())).steps))
+
+
+def kernel_features(device: str, hardware: str = "") -> KernelFeatures | None:
+    """What more there is to say of networks on a device; None if its runtime is not ours.
+
+    Nor is there anything to say where Triton is not installed.
+
+    Args:
+        device: Name of a target, or of a device of one's own.
+        hardware: Name of its card; that of this machine, or of where it was added, if empty.
+    """
+    try:
+        target = Target.parse(device)
+    except ConfigError:  # a device of one's own, or one that was removed
+        return None
+    if target.device.runtime != "triton" or find_spec("triton") is None:
+        return None
+    return _features(target, hardware)
+
+
+@lru_cache(maxsize=16)
+def _features(target: Target, hardware: str) -> KernelFeatures:
+    from hwnas.deploy.kernel_work import KernelSite
+
+    card = hardware or processor_of(target.device.hardware)
+    return KernelFeatures(KernelSite.of(target, card), card)
+
+
+@lru_cache(maxsize=4)  # networks of one space, however many, are made of the same steps
+def _works(steps: tuple[Step, ...], site: KernelSite) -> Numbers:
+    """Of each step, of shape (S, F)."""
+    from hwnas.deploy.kernel_work import KernelWork, kernel_work
+
+    table = [kernel_work(step, site).values for step in steps]
+    return np.array(table, dtype=np.float64).reshape(-1, len(KernelWork.names()))
+
+
+@lru_cache(maxsize=4)
+def _maps(steps: tuple[Step, ...]) -> tuple[Numbers, Numbers, Numbers]:
+    """Maps between an expansion and a depthwise convolution, B of their sizes.
+
+    The two are one launch that does not store what is between them. Which belong together is not
+    known of steps, but that they have a map of one size.
+
+    Returns:
+        Whether each step writes a map of each size as an expansion, and whether it reads one as a
+        depthwise convolution, each of shape (S, B); the sizes in bytes, (B,).
+    """
+    sizes = sorted({s.read_bytes for s in steps if s.kind == "depthwise" and not s.dead})
+    place = {size: index for index, size in enumerate(sizes)}
+    ends, starts = np.zeros((2, len(steps), len(sizes)))
+    for row, step in enumerate(steps):
+        if step.dead:
+            continue
+        if step.kind == "depthwise":
+            starts[row, place[step.read_bytes]] = 1
+        elif step.kind == "pointwise" and step.stride == 1 and step.written_bytes in place:
+            ends[row, place[step.written_bytes]] = 1
+    return ends, starts, np.array(sizes, dtype=np.float64)

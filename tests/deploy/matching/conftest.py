@@ -1,0 +1,12 @@
+"""Kernels of chains are written to a folder of the tests."""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def kernels_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HWNAS_HOME", str(tmp_path_factory.mktemp("home")))
+        yield

@@ -1,0 +1,83 @@
+"""The file that says how operators are computed: written, read, held against what is here."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from hwnas.deploy import Target
+from hwnas.deploy.matching import chosen_calls, matched
+from hwnas.deploy.matching.plan import KernelPlan, plan_file
+from hwnas.errors import ArtifactError
+from hwnas.kernels.catalogue import OPERATORS
+
+from .graphs import conv, module, node, normal
+
+TARGET = Target.parse("cuda-triton-fp16-b2-t1")
+SOURCE = module(
+    [conv("x w", "a"), node("Relu", "a", "b"), node("Tanh", "b", "y")], {"w": normal(7, 4, 1, 1)}
+)
+SIZES = {"images": 2, "pixels": 30, "inputs": 4, "outputs": 7, "gate": 0, "residual": 0}
+
+
+@pytest.fixture
+def plan() -> KernelPlan:
+    graph = matched(SOURCE, 2, torch.float16)
+    return KernelPlan.of(graph, chosen_calls(graph, torch.float16), torch.float16, TARGET)
+
+
+def test_it_says_what_is_computed_how(plan: KernelPlan, tmp_path: Path) -> None:
+    path = plan_file(tmp_path / "model.onnx", TARGET)
+    plan.write(path)
+    assert path.name == "model.cuda-triton-fp16-b2-t1.json"
+    told = json.loads(path.read_text())
+    [call] = told["calls"]
+    assert (call["operator"], call["dtype"], call["sizes"]) == ("pointwise", "float16", SIZES)
+    assert call["nodes"] == ["Conv", "Relu"]
+    assert call["config"] == OPERATORS["pointwise"].default_config(SIZES, torch.float16)
+    [left] = told["in_torch"]
+    assert left == {"kind": "Tanh", "reason": "there is no operator for it", "count": 1}
+    assert KernelPlan.read(path) == plan
+    assert plan.misfit(TARGET) == ""
+
+
+def test_what_was_chosen_is_chosen_again(plan: KernelPlan) -> None:
+    call = replace(plan.calls[0], config={"BLOCK_M": 32}, note="measured")
+    decide = replace(plan, calls=(call,)).decide
+    decision = decide(OPERATORS["pointwise"], SIZES, torch.float16)
+    assert (decision.config, decision.kernel, decision.note) == ({"BLOCK_M": 32}, True, "measured")
+    for other in (SIZES | {"pixels": 31}, SIZES | {"gate": 1}):
+        assert not decide(OPERATORS["pointwise"], other, torch.float16).kernel
+    assert not decide(OPERATORS["pointwise"], SIZES, torch.float32).kernel
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"card": "NVIDIA Z900"}, "card NVIDIA Z900 instead of "),
+        ({"target": "cuda-triton-fp32-b2-t1"}, "target cuda-triton-fp32-b2-t1 instead of "),
+        ({"versions": {"triton": "1.0"}}, "triton 1.0 instead of .*, torch None instead of "),
+    ],
+)
+def test_another_card_or_version_is_told(
+    plan: KernelPlan, change: dict[str, object], reason: str
+) -> None:
+    assert re.search(f"was made for {reason}", replace(plan, **change).misfit(TARGET))
+
+
+def test_operators_that_have_changed_since_or_are_gone_are_told(plan: KernelPlan) -> None:
+    [call] = plan.calls
+    old = replace(plan, calls=(replace(call, revision="0"), replace(call, operator="gone")))
+    assert old.misfit(TARGET) == "since the plan of kernels was made, gone, pointwise have changed"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 9}', '{"schema": 1, "calls": [{}]}'])
+def test_a_damaged_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(ArtifactError, match=r"plan\.json") as raised:
+        KernelPlan.read(path)
+    assert len(str(raised.value).splitlines()) == 1

@@ -1,0 +1,115 @@
+"""What steps take on a card, worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hwnas.deploy.device import Target
+from hwnas.deploy.kernel_work import KernelSite, KernelWork, kernel_work
+from hwnas.kernels.accelerator import ACCELERATORS
+from hwnas.search_spaces import OperatorKind, Step
+
+H200, A100 = ACCELERATORS["nvidia-h200"], ACCELERATORS["nvidia-a100"]
+HALF = KernelSite(H200, torch.float16)
+
+
+def pointwise(inputs: int, outputs: int, pixels: int) -> Step:
+    sizes = inputs * outputs * pixels, 4 * inputs * pixels, 4 * outputs * pixels
+    return Step("pointwise", *sizes, 4 * inputs * outputs, 1, 1)
+
+
+def test_a_layer_by_hand() -> None:
+    """13 x 3 blocks of 16 x 16 results, of which 12 x 16 and 8 x 16 are of padding."""
+    work = kernel_work(pointwise(32, 40, 196), HALF)
+    assert work.launches == 1
+    assert work.torch_launches == 0
+    assert work.moved_bytes == 2 * (32 * 196 + 40 * 196 + 32 * 40)
+    assert work.programs == 13 * 3
+    assert work.products == 208 * 48 * 32
+    assert work.idle_products == 208 * 48 * 32 - 196 * 40 * 32
+    assert work.rounds == 1
+    assert work.idle_rounds == pytest.approx(1 - 39 / 132)
+    assert work.busiest_bytes == pytest.approx(work.asked_bytes / 39)
+
+
+def test_the_tail_of_a_launch_depends_on_the_card() -> None:
+    step = pointwise(32, 32, 65 * 32)  # 130 x 1 blocks of 16 x 32
+    work, other = (kernel_work(step, KernelSite(card, torch.float16)) for card in (H200, A100))
+    assert work.programs == other.programs == 130
+    assert (work.rounds, other.rounds) == (1, 2)
+    assert other.idle_rounds == pytest.approx(2 - 130 / 108)
+    assert other.busiest_bytes == pytest.approx(2 * work.busiest_bytes)
+
+
+def test_friendly_channels_waste_nothing() -> None:
+    assert kernel_work(pointwise(32, 64, 256), HALF).idle_products == 0
+    assert kernel_work(pointwise(33, 65, 256), HALF).idle_products > 0
+
+
+def test_a_batch_brings_more_of_all_but_weights_and_launches() -> None:
+    one, eight = (kernel_work(pointwise(32, 40, 196), replace(HALF, batch=b)) for b in (1, 8))
+    assert eight.launches == one.launches
+    assert eight.moved_bytes == 8 * one.moved_bytes - 7 * 2 * 32 * 40
+    assert eight.programs > 4 * one.programs
+
+
+@pytest.mark.parametrize(
+    ("step", "moved"),
+    [
+        (Step("activation", 0, 4000, 4000), 0),
+        (Step("layer_norm", 0, 4000, 4000, 32), 0),
+        (Step("view"), 0),
+        (Step("elementwise", 0, 8000, 4000), 2000),  # a residual
+        (Step("elementwise", 1000, 4040, 4000), 20),  # a gate
+        (Step("pool", 0, 4000, 40), 20),  # a mean over a map
+    ],
+)
+def test_what_layers_take_in_is_no_launch(step: Step, moved: int) -> None:
+    work = kernel_work(step, HALF)
+    assert (work.launches, work.programs, work.moved_bytes) == (0, 0, moved)
+
+
+def test_what_no_operator_computes_is_left_to_pytorch() -> None:
+    pool = Step("pool", 0, 4000, 1000)
+    grouped = Step("conv", 9 * 4 * 32 * 64, 4 * 16 * 64, 4 * 32 * 64, 4 * 9 * 4 * 32, 3, 1)
+    for step in (pool, grouped):
+        work = kernel_work(step, HALF)
+        assert work.launches == work.torch_launches == 1
+        assert work.moved_bytes == step.bytes_moved / 2
+    assert kernel_work(replace(pool, dead=True), HALF) == KernelWork()
+
+
+STEPS = st.builds(
+    Step,
+    kind=st.sampled_from(get_args(OperatorKind)),
+    macs=st.integers(0, 2**34),
+    read_bytes=st.integers(0, 2**28),
+    written_bytes=st.integers(0, 2**28),
+    weight_bytes=st.integers(0, 2**28),
+    kernel_size=st.integers(0, 7),
+    stride=st.integers(0, 3),
+    dead=st.booleans(),
+)
+
+
+@settings(max_examples=50)
+@given(step=STEPS, batch=st.sampled_from((1, 8, 64)))
+def test_whatever_a_step_says_all_is_finite(step: Step, batch: int) -> None:
+    """Also of files in other formats, whose bytes fit no float32 layer."""
+    work = kernel_work(step, replace(HALF, batch=batch))
+    assert all(math.isfinite(value) for value in work.values)
+    assert all(value >= 0 for value in work.values[1:-1])
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA A100-SXM4-80GB", "", "Another card"])
+def test_a_card_is_known_by_its_name_or_taken_for_a_usual_one(name: str) -> None:
+    site = KernelSite.of(Target.parse("cuda-triton-bf16-b8-t1"), name)
+    assert site.card == (A100 if "A100" in name else H200)
+    assert (site.dtype, site.batch) == (torch.bfloat16, 8)

@@ -1,0 +1,91 @@
+"""Which range of an activation eight bits stand for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from hwnas.deploy import export_onnx
+from hwnas.deploy.quantize import Int8Quantizer, quantize_int8
+from hwnas.deploy.ranges import RANGES, Activation, activations
+from hwnas.deploy.sweep import outputs_of
+
+BATCHES = [np.random.default_rng(i).standard_normal((8, 3, 8, 8), dtype=np.float32) for i in (0, 1)]
+
+
+def of(values: np.ndarray) -> Activation:
+    return Activation(float(values.min()), float(values.max()), values.astype(np.float32))
+
+
+def error(values: np.ndarray, low: float, high: float, power: float) -> float:
+    step = (high - low) / 255
+    zero = round(-low / step)
+    rounded = (np.clip(np.round(values / step) + zero, 0, 255) - zero) * step
+    return float((np.abs(rounded - values) ** power).mean())
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1.0, 2.0]), st.floats(-3, 3))
+def test_a_fitted_range_lies_in_the_full_one_and_errs_no_more(
+    seed: int, power: float, shift: float
+) -> None:
+    values = np.random.default_rng(seed).standard_t(3, 5000) + shift
+    low, high = of(values).fitted(power)
+    least, most = of(values).full()
+    assert least <= low <= 0 <= high <= most
+    # The fit sees a histogram, which differs from the values by half a bin.
+    assert error(values, low, high, power) <= 1.02 * error(values, least, most, power)
+
+
+def test_one_far_value_does_not_make_all_others_coarse() -> None:
+    values = np.append(np.random.default_rng(0).uniform(-1, 1, 100_000), 10.0)
+    low, high = of(values).fitted(2.0)
+    assert low == pytest.approx(-1, abs=0.05)
+    assert high < 10
+    assert of(values).fitted(1.0)[1] <= high
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_zeros_have_a_range(name: str) -> None:
+    assert RANGES[name](of(np.zeros(10))) == (0, 0)
+
+
+class Gated(nn.Module):
+    """A hard swish behind a convolution, and a hard sigmoid behind another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.hardswish(8 * self.first(images))
+        return self.head((x * nn.functional.hardsigmoid(8 * self.gate(x))).mean((2, 3)))
+
+
+def test_what_the_next_operator_does_not_tell_apart_has_no_range(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain = export_onnx(Gated(), (3, 8, 8), tmp_path / "plain.onnx").path
+    with Int8Quantizer(plain, BATCHES, ["full"]) as quantizer:
+        seen = activations(quantizer._prepared, BATCHES)
+    ends = [(round(each.least, 3), round(each.most, 3)) for each in seen.values()]
+    assert (-3.03, 3.03) in ends, "before the hard sigmoid"
+    assert any(low == -3.03 and high > 4 for low, high in ends), "before the hard swish"
+
+
+def test_of_several_ranges_the_one_is_taken_that_computes_what_is_closest(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = Gated()
+    plain = export_onnx(network, (3, 8, 8), tmp_path / "plain.onnx").path
+    far = [batch.copy() for batch in BATCHES]
+    far[0][0, 0, 0, 0] = 300.0  # one pixel that makes a range of all values useless
+    expected, errors = outputs_of(plain, far), {}
+    for name in RANGES:
+        made = quantize_int8(plain, tmp_path / f"{name}.onnx", far, [name])
+        errors[name] = float(np.square(outputs_of(made, far) - expected).mean())
+    with Int8Quantizer(plain, far) as quantizer:
+        assert quantizer.ranges == min(errors, key=errors.__getitem__)
+    assert len(set(errors.values())) == len(RANGES)

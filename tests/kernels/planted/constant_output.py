@@ -1,0 +1,3 @@
+# refused by: dependence
+def run(x, weight):
+    return x.new_zeros(x.shape)

@@ -1,0 +1,6 @@
+# refused by: runs
+import ctypes
+
+
+def run(x, weight):
+    ctypes.string_at(0)

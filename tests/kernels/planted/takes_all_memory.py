@@ -1,0 +1,3 @@
+# refused by: runs
+def run(x, weight):
+    return x.new_ones(2**40)

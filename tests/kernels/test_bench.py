@@ -1,0 +1,158 @@
+"""Backends timed in turn: what is timed, what is not and why, and what a row says."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hwnas.errors import ArtifactError, ConfigError
+from hwnas.kernels.accelerator import ACCELERATORS
+from hwnas.kernels.backends import Backend, Kernels, Reference
+from hwnas.kernels.bench import Timing, bench_case, run_bench
+from hwnas.kernels.cases import Case
+from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.chains import CHAINS
+from hwnas.kernels.operator import Inputs, Operator
+from hwnas.kernels.timer import ProcessorTimer, Stopwatch, Times
+
+CPU = torch.device("cpu")
+CASE = Case("pointwise", OPERATORS["pointwise"], torch.float32, OPERATORS["pointwise"].checked[0])
+
+
+class Changed(Reference):
+    """The reference under another name, and then something happens to what it gives."""
+
+    def __init__(self, name: str, change: Callable[[Any], Any] = lambda y: y) -> None:
+        super().__init__(name)
+        object.__setattr__(self, "change", change)
+
+    def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
+        return lambda: self.change(operator.reference(**inputs))  # type: ignore[attr-defined]
+
+
+class Unwilling(Reference):
+    def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
+        raise ArtifactError("not this one")
+
+
+class Listed:
+    """Gives times from a list, one to each backend, and remembers who was asked when."""
+
+    description = "listed"
+
+    def __init__(self, *times_us: float) -> None:
+        self.left, self.asked = list(times_us), []
+
+    def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
+        run()
+        own = self.left.pop(0)
+
+        def timed(runs: int) -> Sequence[float]:
+            self.asked.append(own)
+            return [own] * runs
+
+        return timed
+
+
+def timings(timer: Any, *backends: Backend) -> list[Timing]:
+    return bench_case(CASE, backends, CPU, timer)
+
+
+def test_a_ratio_is_to_the_fastest_of_the_others() -> None:
+    timer = Listed(40.0, 10.0, 20.0)
+    rows = timings(timer, *map(Changed, ("slow", "fast", "middle")))
+    assert [row.ratio for row in rows] == [0.25, 2.0, 0.5]
+    first = rows[0].to_json()
+    assert first["op"] == "pointwise"
+    assert first["dtype"] == "float32"
+    assert first["shape"] == [1, 49, 17, 23, 0, 0]
+    assert (first["backend"], first["timing"], first["reason"]) == ("slow", "listed", "")
+    assert [first[name] for name in ("median_ms", "p20_ms", "p80_ms")] == [0.04] * 3
+
+
+def test_backends_take_turns() -> None:
+    timer = Listed(1.0, 2.0)
+    rows = timings(timer, Changed("one"), Changed("other"))
+    assert len(timer.asked) > 4
+    assert timer.asked == [1.0, 2.0] * (len(timer.asked) // 2)
+    assert {row.times and row.times.n for row in rows} == {3 * len(timer.asked)}
+
+
+def test_one_alone_has_a_time_and_no_ratio() -> None:
+    [row] = timings(Listed(5.0), Reference())
+    assert row.times == Times.of([5.0] * 30)
+    assert row.ratio is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [
+        (Changed("other", lambda y: y + 1), "times what its type allows"),
+        (Changed("other", lambda y: y * torch.nan), "inf times what its type allows"),
+        (Changed("other", lambda y: y[:0]), "an output has the wrong shape"),
+        (Changed("other", lambda y: y @ torch.ones(99)), "RuntimeError: "),
+        (Unwilling("other"), "not this one"),
+    ],
+)
+def test_what_is_wrong_or_fails_is_not_timed_and_says_why(backend: Backend, reason: str) -> None:
+    right, other = timings(Listed(1.0), Reference(), backend)
+    assert right.times
+    assert right.ratio is None
+    assert other.times is None
+    assert reason in other.reason
+    assert other.to_json()["median_ms"] is None
+
+
+def test_an_interpreter_is_never_timed() -> None:
+    [row] = timings(Listed(), Kernels())
+    assert row.times is None
+    assert "there is no graphics card" in row.reason
+
+
+def test_inputs_for_which_there_is_no_memory_are_a_reason() -> None:
+    large = Case(CASE.name, CASE.operator, CASE.dtype, {**CASE.sizes, "pixels": 2**50})
+    [row] = bench_case(large, [Reference()], CPU, Listed())
+    assert row.times is None
+    assert row.reason.startswith("no inputs: RuntimeError")
+
+
+def test_what_is_not_reached_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    a_second_each = SimpleNamespace(monotonic=itertools.count().__next__)
+    monkeypatch.setattr("hwnas.kernels.bench.time", a_second_each)
+    [[first], *rest] = run_bench([CASE] * 3, [Reference()], CPU, Listed(1.0), seconds=1.5)
+    assert first.times
+    assert ["not reached in 1.5 s" in row.reason for [row] in rest] == [True, True]
+
+
+def test_more_work_takes_longer_on_the_processor() -> None:
+    less, more = (
+        Times.of(ProcessorTimer().stopwatch(torch.ones(2**power).neg_)(10)) for power in (10, 22)
+    )
+    assert 0 < less.p20_us < more.p20_us
+    assert "processor, " in ProcessorTimer().description
+
+
+@pytest.mark.parametrize("name", [*OPERATORS, *CHAINS])
+def test_sizes_of_networks_are_such_that_an_operator_takes_them(name: str) -> None:
+    for case in Case.measured(OPERATORS | CHAINS, [name], batches=(1, 8)):
+        operator = case.operator
+        assert list(case.sizes) == list(operator.checked[0])
+        for card in ACCELERATORS.values():
+            assert not operator.problem(case.sizes, case.dtype, card).broken(case.config)
+    single, several = (Case.measured({name: operator}, batches=(n,)) for n in (1, 8))
+    for one, eight in zip(single, several, strict=True):
+        work = [operator.work(each.sizes, each.dtype).macs for each in (one, eight)]
+        assert work[1] == 8 * work[0]
+
+
+def test_types_are_the_first_of_each_operator_or_those_that_are_wanted() -> None:
+    both = {name: OPERATORS[name] for name in ("pointwise", "int8_pointwise")}
+    assert {case.dtype for case in Case.measured(both)} == {torch.float16, torch.int8}
+    assert {case.name for case in Case.measured(both, dtype="bfloat16")} == {"pointwise"}
+    with pytest.raises(ConfigError, match="no operator takes 'float61'; did you mean 'float16'"):
+        Case.measured(both, dtype="float61")
+    with pytest.raises(ConfigError, match="int8_pointwise does not take 'float16'; it takes int8"):
+        Case.measured(both, ["int8_pointwise"], "float16")

@@ -1,0 +1,125 @@
+"""Trying configurations on a card: values and grids in the interpreter, times on a real one."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hwnas.kernels.accelerator import ACCELERATORS, Accelerator
+from hwnas.kernels.card_bench import CardBench
+from hwnas.kernels.card_tuning import CardTuning, keep, task_of, versions_here
+from hwnas.kernels.launch import Launch
+from hwnas.kernels.operator import Config, Inputs
+from hwnas.kernels.pointwise import Pointwise, pointwise
+from hwnas.kernels.timer import CardTimer, Times
+from hwnas.kernels.tuned import Entry, TunedTable, own_path
+
+H200 = ACCELERATORS["nvidia-h200"]
+CPU = torch.device("cpu")
+SIZES = {"images": 1, "pixels": 40, "inputs": 24, "outputs": 33, "gate": 0, "residual": 0}
+CONFIG = {
+    "BLOCK_M": 16,
+    "BLOCK_N": 32,
+    "BLOCK_K": 16,
+    "num_warps": 1,
+    "num_stages": 1,
+    "SPLIT_K": 1,
+}
+
+
+class Careless(Pointwise):
+    """Leaves out the last block of rows where the configuration says so."""
+
+    def __init__(self) -> None:
+        pass
+
+    def launches(self, inputs: Inputs, outputs: Any, config: Config) -> Any:
+        [launch] = super().launches(inputs, outputs, config)
+        down, across = launch.grid
+        return [Launch(launch.kernel, (down - 1, across), launch.arguments, launch.constants)]
+
+
+def bench(operator: Pointwise = pointwise, dtype: torch.dtype = torch.float16) -> CardBench:
+    return CardBench(operator, SIZES, dtype, H200, CardTimer(), CPU)
+
+
+def test_what_is_right_is_within_what_is_allowed() -> None:
+    for dtype in pointwise.dtypes:
+        assert bench(dtype=dtype).error(CONFIG) <= 1
+
+
+def test_what_a_kernel_leaves_out_is_found_though_an_older_result_lies_there() -> None:
+    right, careless = bench(), bench(Careless())
+    for _ in range(3):  # memory that was just freed is used again
+        assert right.error(CONFIG) <= 1
+        assert careless.error(CONFIG) == float("inf")
+
+
+def test_the_footprint_is_that_of_the_grid() -> None:
+    found = bench().footprint(CONFIG)
+    assert found.programs == 3 * 2
+    reads = 24 * (40 * 2 + 33 * 3) + 40 * 33
+    assert found.busiest_bytes == pytest.approx(2 * reads / 6)  # each on a multiprocessor
+
+
+def test_many_programs_share_few_multiprocessors() -> None:
+    small = Accelerator("small", 90, 4, 1024)
+    found = CardBench(pointwise, SIZES, torch.float16, small, CardTimer(), CPU).footprint(CONFIG)
+    assert found.busiest_bytes == pytest.approx(2 * bench().footprint(CONFIG).busiest_bytes)
+
+
+def test_a_task_starts_with_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
+    found = task_of(pointwise, SIZES, torch.float16, H200)
+    assert found.starts == (pointwise.default_config(SIZES, torch.float16),)
+    assert {"triton", "torch", "driver"} == set(versions_here())
+
+
+def test_times_are_quantiles() -> None:
+    times = Times.of([5.0, 1.0, 2.0, 3.0, 4.0, 0.0])
+    assert times == Times(1.0, 2.5, 4.0, 6)
+    assert Times.from_json(times.to_json()) == times
+
+
+def test_results_say_how_they_were_timed() -> None:
+    assert CardTimer.cold(H200).flush_bytes == 120 * 2**20
+    assert CardTimer.cold(H200).description == "CUDA graph, second-level cache cold"
+    assert CardTimer(graph=False).description == "started from Python, second-level cache warm"
+
+
+def test_results_that_are_kept_at_the_same_time_are_all_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
+    entries = [
+        Entry("pointwise", "float16", SIZES | {"pixels": pixels}, CONFIG, Times(1, 2, 3, 30),
+              "CUDA graph", {}, versions_here(), "2026-01-01")
+        for pixels in range(1, 41)
+    ]  # fmt: skip
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(partial(keep, H200), entries))
+    assert len(TunedTable.read(own_path(H200), H200).entries) == len(entries)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("timer", [CardTimer(), CardTimer(graph=False), CardTimer(2**27)])
+def test_more_work_takes_longer_on_a_card(timer: CardTimer) -> None:
+    small, large = (torch.ones(2**power, device="cuda") for power in (16, 26))
+    less, more = (Times.of(timer.stopwatch(values.neg_)(10)) for values in (small, large))
+    assert 0 < less.p50_us < more.p50_us
+
+
+@pytest.mark.gpu
+def test_tuning_on_a_card_keeps_the_best(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
+    card = Accelerator.here()
+    outcome, entry = CardTuning(card, CardTimer.cold(card), 10.0).tune(
+        pointwise, SIZES | {"pixels": 3136}, torch.float16
+    )
+    assert entry
+    assert outcome.best
+    assert entry.config == outcome.best.config
+    assert (tmp_path / "kernels" / f"{card.key}.json").is_file()

@@ -1,0 +1,144 @@
+"""What is true of every operator: the conformance suite of `hwnas.kernels.operator.Operator`."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hwnas.errors import KernelError
+from hwnas.kernels.accelerator import ACCELERATORS
+from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.operator import Operator, Sizes, dtype_name
+from hwnas.kernels.tolerance import in_float64, worst_error
+
+CPU = torch.device("cpu")
+CASES = [
+    pytest.param(operator, sizes, dtype, id=f"{name}-{place}-{dtype_name(dtype)}")
+    for name, operator in OPERATORS.items()
+    for place, sizes in enumerate(operator.checked)
+    for dtype in operator.dtypes
+]
+each_case = pytest.mark.parametrize(("operator", "sizes", "dtype"), CASES)
+each_operator = pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
+
+
+def example(operator: Operator, sizes: Sizes, dtype: torch.dtype, seed: int = 0) -> dict[str, Any]:
+    return operator.example(sizes, dtype, torch.Generator().manual_seed(seed), CPU)
+
+
+def tensors(outputs: Any) -> tuple[Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def first(operator: Operator) -> dict[str, Any]:
+    return example(operator, operator.checked[0], operator.dtypes[0])
+
+
+@each_case
+def test_it_computes_its_reference(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> None:
+    inputs = example(operator, sizes, dtype)
+    truth = operator.reference(**in_float64(inputs))
+    for output, expected in zip(tensors(operator(**inputs)), tensors(truth), strict=True):
+        assert output.shape == expected.shape
+        assert worst_error(output, expected) <= 1
+
+
+@each_case
+def test_its_default_configuration_is_one_of_those_that_fit_each_card(
+    operator: Operator, sizes: Sizes, dtype: torch.dtype
+) -> None:
+    for card in ACCELERATORS.values():
+        problem = operator.problem(sizes, dtype, card)
+        assert problem.broken(operator.default_config(sizes, dtype)) == []
+        assert next(problem.solutions())
+
+
+@each_case
+def test_sizes_are_those_of_its_example(
+    operator: Operator, sizes: Sizes, dtype: torch.dtype
+) -> None:
+    assert dict(operator.sizes(example(operator, sizes, dtype))) == dict(sizes)
+    work = operator.work(sizes, dtype)
+    assert work.moved_bytes > 0
+    assert work.macs > 0
+
+
+@each_operator
+def test_other_configurations_give_the_same(operator: Operator) -> None:
+    sizes, dtype = operator.checked[-1], operator.dtypes[0]
+    inputs = example(operator, sizes, dtype)
+    configs = list(operator.problem(sizes, dtype, ACCELERATORS["nvidia-h200"]).solutions())
+    for config in (configs[0], configs[len(configs) // 2], configs[-1]):
+        truth = operator.reference(**in_float64(inputs))
+        for output, expected in zip(
+            tensors(operator.run(inputs, config)), tensors(truth), strict=True
+        ):
+            assert worst_error(output, expected) <= 1, config
+
+
+@each_operator
+def test_pytorch_knows_its_shapes_without_computing(operator: Operator) -> None:
+    inputs = first(operator)
+    fakes = {k: v.to("meta") if isinstance(v, Tensor) else v for k, v in inputs.items()}
+    for fake, real in zip(tensors(operator(**fakes)), tensors(operator(**inputs)), strict=True):
+        assert (fake.shape, fake.dtype, fake.stride()) == (real.shape, real.dtype, real.stride())
+    torch.library.opcheck(
+        getattr(torch.ops.hwnas, operator.name).default,
+        tuple(operator.bound(**inputs).values()),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+@each_operator
+def test_it_takes_tensors_that_are_not_contiguous(operator: Operator) -> None:
+    inputs = first(operator)
+    apart = {
+        name: value.repeat_interleave(2, -1)[..., ::2] if isinstance(value, Tensor) else value
+        for name, value in inputs.items()
+    }
+    for output, expected in zip(
+        tensors(operator(**apart)), tensors(operator(**inputs)), strict=True
+    ):
+        assert torch.equal(output, expected)
+
+
+@each_operator
+def test_a_type_that_it_does_not_take_is_refused_with_those_that_it_does(
+    operator: Operator,
+) -> None:
+    inputs = first(operator)
+    name = next(iter(inputs))
+    with pytest.raises(
+        KernelError, match=f"does not take complex64; it takes {dtype_name(operator.dtypes[0])}"
+    ):
+        operator(**inputs | {name: inputs[name].to(torch.complex64)})
+
+
+@each_operator
+def test_tensors_too_large_for_its_counting_are_refused(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwnas.kernels.operator._MOST", 1)
+    with pytest.raises(KernelError, match=f"{operator.name} .* give it fewer {operator.batched}"):
+        operator(**first(operator))
+
+
+@each_operator
+def test_a_shape_that_does_not_fit_is_refused(operator: Operator) -> None:
+    inputs = first(operator)
+    name = next(iter(inputs))
+    with pytest.raises(KernelError, match=rf"{operator.name} takes .*given"):
+        operator(**inputs | {name: inputs[name][..., :-1]})
+
+
+@each_operator
+def test_a_tensor_of_another_type_than_it_must_have_is_refused_with_its_name(
+    operator: Operator,
+) -> None:
+    inputs = example(operator, operator.checked[-1], operator.dtypes[0])
+    others = [name for name, value in inputs.items() if isinstance(value, Tensor)][1:]
+    assert others
+    for name in others:
+        with pytest.raises(KernelError, match=f"takes {name} in .*; given float64"):
+            operator(**inputs | {name: inputs[name].double()})

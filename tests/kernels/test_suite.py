@@ -1,0 +1,110 @@
+"""The suite, on backends that are right, wrong and broken."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hwnas.errors import ConfigError, KernelError
+from hwnas.kernels.accelerator import ACCELERATORS
+from hwnas.kernels.backends import BACKENDS, Backend, Kernels, Reference
+from hwnas.kernels.cases import Case
+from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.chains import CHAINS
+from hwnas.kernels.operator import Inputs, Operator
+from hwnas.kernels.suite import Verdict, compiled_suite, run_suite
+
+CPU = torch.device("cpu")
+CASES = Case.all(OPERATORS, ["pointwise"])
+
+
+class Changed(Reference):
+    """The reference, and then something happens to it."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        object.__setattr__(self, "change", change)
+
+    def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
+        return lambda: self.change(operator.reference(**inputs))  # type: ignore[attr-defined]
+
+
+def verdicts(backend: Backend) -> list[Verdict]:
+    return list(run_suite(CASES, backend, CPU))
+
+
+@pytest.mark.parametrize("backend", [Kernels(), Reference()], ids=lambda each: each.name)
+def test_what_is_right_is_found_right(backend: Backend) -> None:
+    found = verdicts(backend)
+    assert all(each.correct for each in found)
+    assert all(each.error is not None and each.error < 0.1 for each in found)
+
+
+def test_there_are_two_shapes_at_least_of_each_operator_and_type() -> None:
+    rows = [each.to_json() for each in verdicts(BACKENDS["triton"])]
+    for dtype in ("float16", "bfloat16", "float32"):
+        shapes = [tuple(row["shape"]) for row in rows if row["dtype"] == dtype]
+        assert len(set(shapes)) >= 2
+    assert rows[0].keys() >= {"op", "dtype", "shape", "correct", "error", "spills"}
+
+
+def test_what_is_wrong_is_told_with_its_error() -> None:
+    found = verdicts(Changed(lambda y: y + 1))
+    assert not any(each.correct for each in found)
+    assert all(each.error == pytest.approx(1, abs=0.1) for each in found)
+    assert "times what its type allows" in found[0].reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda y: y[..., :0], "an output has the wrong shape"),
+        (lambda y: (y, y), "2 outputs instead of 1"),
+        (lambda y: y @ torch.ones(99), "size"),
+    ],
+)
+def test_what_breaks_is_a_verdict_with_a_reason(change: Callable[[Any], Any], reason: str) -> None:
+    assert all(
+        not v.correct and v.error is None and reason in v.reason for v in verdicts(Changed(change))
+    )
+
+
+def test_what_a_backend_does_not_take_is_neither_right_nor_wrong() -> None:
+    class Narrow(Reference):
+        def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
+            if inputs["x"].dtype == torch.bfloat16:
+                raise KernelError("float only")
+            return super().prepare(operator, inputs)
+
+    for each in verdicts(Narrow()):
+        taken = each.case.dtype != torch.bfloat16
+        assert each.correct is (True if taken else None)
+        assert not each.failed
+        assert each.reason == ("" if taken else "not taken by reference: float only")
+
+
+def test_an_error_without_words_is_told_by_its_name() -> None:
+    def fail(y: Any) -> Any:
+        raise AssertionError
+
+    assert all(each.failed and "AssertionError" in each.reason for each in verdicts(Changed(fail)))
+
+
+def test_chains_that_fuse_makes_are_cases_like_operators(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HWNAS_HOME", str(tmp_path))
+    cases = Case.all(OPERATORS | CHAINS, ["scale_shift+relu+add", "hard_swish+pixel_mean"])
+    assert len(cases) == 2 * 3 * 3
+    assert all(each.correct for each in run_suite(cases, Kernels(), CPU))
+    ends = {name.rsplit("+", 1)[1] for name in CHAINS}
+    assert {"quantize", "pixel_mean", "add"} <= ends
+    [found] = compiled_suite(cases[:1], ACCELERATORS["nvidia-h200"])
+    assert not isinstance(found, str)
+    assert sum(part.spilled_bytes for part in found) == 0
+
+
+def test_an_operator_that_is_not_known_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match="unknown operator 'poinwise'; did you mean"):
+        Case.all(OPERATORS, ["poinwise"])

@@ -1,0 +1,77 @@
+"""`hwnas kernels tune`, on a machine without a graphics card."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.conftest import Answer
+
+from hwnas.kernels import static_ranking
+from hwnas.kernels.resources import Resources
+
+SIZES = "images=1,pixels=196,inputs=96,outputs=576"
+WITHOUT = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a graphics card")
+
+
+@WITHOUT
+def test_without_a_card_it_says_so_and_what_can_be_done(hwnas: Callable[..., Answer]) -> None:
+    line = hwnas("kernels", "tune", "pointwise", "--sizes", SIZES).refused("none was found")
+    assert "--static ranks configurations" in line
+
+
+def test_configurations_are_ranked_without_being_measured(hwnas: Callable[..., Answer]) -> None:
+    options = ("--sizes", SIZES, "--static", "--device", "nvidia-h200", "--count", "3")
+    shown = hwnas("kernels", "tune", "pointwise", *options, "--json")
+    assert shown.status == 0, shown
+    rows = json.loads(shown.out)
+    assert len(rows) == 3
+    assert {(row["device"], row["measured"]) for row in rows} == {("nvidia-h200", False)}
+    read = [row["busiest_bytes"] for row in rows]
+    assert read == sorted(read)
+    assert all(row["registers"] > 0 and row["spilled_bytes"] == 0 for row in rows)
+
+
+def test_the_ranking_says_that_nothing_was_measured(
+    hwnas: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = (Resources(40, 0, 4096, 1),)
+    monkeypatch.setattr(static_ranking, "compile_in_child", lambda requests: [answer, "too big"])
+    options = ("--sizes", SIZES, "--static", "--count", "2")
+    told = hwnas("kernels", "tune", "pointwise", *options)
+    assert told.status == 0, told
+    assert "compiled for NVIDIA H200" in told.out
+    assert "too big" in told.out
+    assert "Nothing was measured" in told.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("pointwis", "--sizes", SIZES), ("unknown operator", "did you mean 'pointwise'?")),
+        (("pointwise", "--sizes", "images=1"), ("inputs, outputs, pixels is missing", "images=1,")),
+        (("pointwise", "--sizes", f"{SIZES},rows=3"), ("rows is missing, unknown",)),
+        (("pointwise", "--sizes", "196x96"), ("are not as images=1,pixels=49",)),
+        (("pointwise", "--sizes", SIZES.replace("196", "0")), ("pixels is", "beyond")),
+        (("pointwise", "--sizes", SIZES.replace("196", "9" * 14)), ("pixels is", "beyond")),
+        (("os:path", "--sizes", SIZES), ("operator 'os:path' is", "no hwnas.kernels.operator")),
+        (("pointwise", "--sizes", SIZES, "--seconds", "nan"), ("--seconds",)),
+        (("pointwise",), ("Missing option '--sizes'",)),
+        (("pointwise", "--sizes", SIZES, "--dtype", "int4"), ("it takes float16, bfloat16",)),
+        (("pointwise", "--sizes", SIZES, "--proposer", "luck"), ("unknown proposer 'luck'",)),
+        (
+            ("pointwise", "--sizes", SIZES, "--static", "--proposer", "rules"),
+            ("--proposer changes nothing here", "nothing is timed with --static"),
+        ),
+        (("pointwise", "--sizes", SIZES, "--static", "--warm"), ("--warm changes nothing here",)),
+        (("pointwise", "--sizes", SIZES, "--count", "3"), ("it belongs to --static",)),
+        (
+            ("pointwise", "--sizes", SIZES, "--static", "--device", "nvidia-h20"),
+            ("unknown accelerator 'nvidia-h20'; did you mean 'nvidia-h200'?",),
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line(
+    hwnas: Callable[..., Answer], arguments: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    hwnas("kernels", "tune", *arguments).refused(*parts)

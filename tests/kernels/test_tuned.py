@@ -1,0 +1,137 @@
+"""Files of results: written and read again, and refused where they are not what they should be."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwnas.errors import ArtifactError
+from hwnas.kernels.accelerator import ACCELERATORS
+from hwnas.kernels.timer import Times
+from hwnas.kernels.tuned import Entry, TunedTable, own_path, shipped_path
+
+H200, A100 = ACCELERATORS["nvidia-h200"], ACCELERATORS["nvidia-a100"]
+
+
+def entry(rows: int = 196, p50_us: float = 5.0, **rivals: float) -> Entry:
+    """Made-up times, as only a test may have them."""
+    return Entry(
+        operator="pointwise",
+        dtype="float16",
+        sizes={"rows": rows, "gate": 0},
+        config={"BLOCK_M": 16, "num_warps": 4},
+        times=Times(p50_us - 1, p50_us, p50_us + 1, 30),
+        timing="made up",
+        rivals={name: Times(us, us, us, 30) for name, us in rivals.items()},
+        versions={"triton": "3.6.0", "torch": "2.11.0", "driver": "1.2"},
+        date="2026-01-02T03:04:05+00:00",
+    )
+
+
+def test_a_table_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
+    table = TunedTable(H200.name, (entry(49), entry(196, reference=7.0)))
+    table.write(tmp_path / "card.json")
+    assert TunedTable.read(tmp_path / "card.json", H200) == table
+
+
+def test_a_file_can_be_read_by_people(tmp_path: Path) -> None:
+    TunedTable(H200.name, (entry(196, 5.0, cudnn=4.0),)).write(tmp_path / "card.json")
+    found = json.loads((tmp_path / "card.json").read_text())
+    assert found["device"] == "NVIDIA H200"
+    [row] = found["entries"]
+    assert row["fastest"] == "cudnn"
+    assert row["times"] == {"p20_us": 4.0, "p50_us": 5.0, "p80_us": 6.0, "n": 30}
+    assert row["rivals"]["cudnn"]["p50_us"] == 4.0
+
+
+def test_without_a_file_nothing_is_known(tmp_path: Path) -> None:
+    assert TunedTable.read(tmp_path / "none.json", H200) == TunedTable("NVIDIA H200")
+
+
+def test_a_file_of_another_card_is_refused_with_both_names(tmp_path: Path) -> None:
+    TunedTable(A100.name, (entry(),)).write(tmp_path / "card.json")
+    with pytest.raises(ArtifactError, match="results of 'NVIDIA A100', expected 'NVIDIA H200'"):
+        TunedTable.read(tmp_path / "card.json", H200)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 2}, "schema 2 is not 1; it needs another hwnas"),
+        ({"entries": [{}]}, "holds no results of kernels .KeyError: 'operator'"),
+        ({"entries": 3}, "holds no results"),
+        ({"entries": [entry().to_json() | {"sizes": [1]}]}, "holds no results"),
+        ({"entries": [entry().to_json() | {"times": {"p50_us": "fast"}}]}, "holds no results"),
+    ],
+)
+def test_a_damaged_file_or_one_of_another_version_says_so(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "card.json"
+    path.write_text(json.dumps({"schema": 1, "device": H200.name, "entries": []} | change))
+    with pytest.raises(ArtifactError, match=message):
+        TunedTable.read(path, H200)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"schema": 1}', "\x00"])
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "card.json").write_text(text)
+    with pytest.raises(ArtifactError, match="Delete it and tune again"):
+        TunedTable.read(tmp_path / "card.json", H200)
+
+
+def test_an_entry_takes_the_place_of_the_older_one_of_its_sizes() -> None:
+    table = TunedTable(H200.name, (entry(49), entry(196)))
+    newer = entry(196, 3.0)
+    assert table.with_entry(newer).entries == (entry(49), newer)
+    assert len(table.with_entry(replace(newer, dtype="float32")).entries) == 3
+    assert TunedTable(H200.name, (newer,)).over(table).entries == (entry(49), newer)
+
+
+@pytest.mark.parametrize(
+    ("rivals", "fastest", "beats"),
+    [
+        ({}, "triton", True),
+        ({"reference": 5.0}, "triton", True),
+        ({"reference": 4.0}, "reference", False),
+        ({"reference": 9.0, "cudnn": 4.0}, "cudnn", True),
+    ],
+)
+def test_it_is_told_who_is_fastest_and_whether_to_fall_back(
+    rivals: dict[str, float], fastest: str, beats: bool
+) -> None:
+    assert entry(**rivals).fastest == fastest
+    assert entry(**rivals).beats_reference == beats
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=6, unique=True), st.integers(1, 9999))
+def test_the_nearest_sizes_come_first_and_the_same_before_all(rows: list[int], asked: int) -> None:
+    table = TunedTable(H200.name, tuple(map(entry, rows)))
+    near = table.nearest("pointwise", "float16", {"rows": asked, "gate": 0})
+    distances = [found.distance({"rows": asked, "gate": 0}) for found in near]
+    assert distances == sorted(distances)
+    assert len(near) == len(rows)
+    assert (distances[0] == 0) == (asked in rows)
+
+
+def test_other_operators_types_and_kinds_of_sizes_are_never_near() -> None:
+    table = TunedTable(H200.name, (entry(),))
+    sizes = {"rows": 196, "gate": 0}
+    assert table.nearest("pointwise", "float16", sizes)
+    assert not table.nearest("depthwise", "float16", sizes)
+    assert not table.nearest("pointwise", "float32", sizes)
+    assert not table.nearest("pointwise", "float16", {"rows": 196})
+
+
+def test_everything_that_is_shipped_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HWNAS_HOME", "/somewhere")
+    assert own_path(H200) == Path("/somewhere/kernels/nvidia-h200.json")
+    folder = shipped_path(H200).parent
+    assert (folder / "README.md").is_file()
+    cards = {card.key: card for card in ACCELERATORS.values()}
+    for path in folder.glob("*.json"):
+        assert TunedTable.read(path, cards[path.stem]).entries

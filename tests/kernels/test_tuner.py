@@ -1,0 +1,244 @@
+"""The loop of the tuner on made-up cards, where what is best is known."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+import pytest
+from tests.kernels.planted_surface import LIGHT, PROBLEM, START, PlantedCard, surface, task
+
+from hwnas.errors import DeviceError
+from hwnas.kernels.constraints import Problem
+from hwnas.kernels.cost_model import CostModel
+from hwnas.kernels.operator import Config
+from hwnas.kernels.proposers import PROPOSERS, Evolution
+from hwnas.kernels.resources import Resources
+from hwnas.kernels.trial import Trial
+from hwnas.kernels.tuner import Outcome, tune
+
+GRID = list(PROBLEM.solutions())
+
+
+def tuned(card: PlantedCard, seconds: float = 30.0, **options: Any) -> Outcome:
+    return tune(task(), card, seconds=seconds, clock=card.clock, **options)
+
+
+def configs(trials: Sequence[Trial]) -> list[Config]:
+    return [trial.config for trial in trials]
+
+
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_it_finds_what_is_best_in_a_small_part_of_the_measurements(name: str) -> None:
+    shares = []
+    for seed in range(8):
+        card = PlantedCard(surface(seed))
+        outcome = tuned(card, 20.0, proposer=PROPOSERS[name], seed=seed)
+        assert outcome.best
+        shares.append(outcome.best.p50_us / min(map(card.time_us, GRID)))
+        assert len(outcome.trials) < len(GRID) / 5
+    assert max(shares) < 1.05, shares
+
+
+def test_the_default_is_tried_first_and_nothing_worse_is_chosen() -> None:
+    card = PlantedCard(lambda config: 10.0 if config == START else 11.0)
+    outcome = tuned(card)
+    assert outcome.trials[0].config == START
+    assert outcome.best
+    assert outcome.best.config == START
+
+
+@pytest.mark.parametrize("slowest_us", [1e2, 1e5])
+@pytest.mark.parametrize("seconds", [1.0, 5.0, 30.0])
+def test_it_keeps_its_budget_and_uses_it(seconds: float, slowest_us: float) -> None:
+    times = surface(1)
+    card = PlantedCard(lambda config: min(times(config), slowest_us))
+    outcome = tuned(card, seconds)
+    assert outcome.best
+    assert 0.5 * seconds < card.now <= seconds + 3e-6 * slowest_us  # the last may be slow
+
+
+def test_without_any_time_nothing_is_begun() -> None:
+    card = PlantedCard(surface(0))
+    outcome = tuned(card, seconds=0)
+    assert outcome == Outcome(())
+    assert outcome.best is None
+    assert card.now == 0
+
+
+def test_what_is_ten_times_slower_is_dropped_after_a_few_runs() -> None:
+    card = PlantedCard(lambda config: 5.0 if config["num_warps"] == START["num_warps"] else 60.0)
+    outcome = tuned(card, 10.0)
+    slow = [trial for trial in outcome.trials if trial.verdict == "slow"]
+    assert slow
+    assert "12.0 times the best after 3 runs" in {trial.reason for trial in slow}
+    assert {card.runs[tuple(trial.config.values())] for trial in slow} == {3}
+    assert all(
+        trial.config["num_warps"] == 1 for trial in outcome.trials if trial.verdict == "timed"
+    )
+
+
+def test_the_same_seed_gives_the_same_sequence_and_another_gives_another() -> None:
+    one, again, other = (tuned(PlantedCard(surface(3)), seed=seed) for seed in (7, 7, 8))
+    assert one == again
+    assert configs(one.trials) != configs(other.trials)
+
+
+def test_no_configuration_is_tried_twice_and_a_small_problem_is_tried_whole() -> None:
+    small = Problem({"BLOCK_M": (16, 32, 64), "num_warps": (1, 2)})
+    card = PlantedCard(lambda config: float(config["BLOCK_M"] * config["num_warps"]))
+    start = {"BLOCK_M": 64, "num_warps": 1}
+    outcome = tune(task(small, start), card, seconds=1000, clock=card.clock)
+    tried = [tuple(config.values()) for config in configs(outcome.trials)]
+    assert sorted(tried) == sorted({tuple(config.values()) for config in small.solutions()})
+    assert outcome.best
+    assert outcome.best.config == {"BLOCK_M": 16, "num_warps": 1}
+    assert card.now < 10
+
+
+def test_what_is_wrong_is_not_timed_and_never_chosen() -> None:
+    card = PlantedCard(surface(0), wrong=lambda config: config["num_stages"] > 2)
+    outcome = tuned(card)
+    wrong = [trial for trial in outcome.trials if trial.verdict == "wrong"]
+    assert wrong
+    assert wrong[0].reason == "its largest error is 5 times what is allowed"
+    assert not {tuple(trial.config.values()) for trial in wrong} & set(card.runs)
+    assert outcome.best
+    assert outcome.best.config["num_stages"] <= 2
+
+
+def test_what_spills_more_than_the_best_is_not_timed() -> None:
+    spilling = (Resources(255, 64, 8192, 4),)
+    card = PlantedCard(
+        surface(0), resources=lambda config: spilling if config["BLOCK_N"] > 64 else LIGHT
+    )
+    outcome = tuned(card)
+    wasteful = [trial for trial in outcome.trials if trial.verdict == "wasteful"]
+    assert "it spills 64 bytes of registers a thread" in {trial.reason for trial in wasteful}
+    assert all(n <= 64 for _, n, *_ in card.runs)
+
+
+def test_what_does_not_compile_or_start_is_told_with_the_reason() -> None:
+    class Sour(PlantedCard):
+        def times_us(self, config: Config, runs: int) -> Sequence[float]:
+            if config["num_warps"] == 8:
+                raise RuntimeError("out of resources: threads")
+            return super().times_us(config, runs)
+
+    card = Sour(
+        surface(0), resources=lambda config: "no such layout" if config["BLOCK_K"] == 128 else LIGHT
+    )
+    outcome = tuned(card)
+    reasons = {trial.reason for trial in outcome.trials if trial.verdict == "failed"}
+    assert reasons == {"no such layout", "RuntimeError: out of resources: threads"}
+    assert outcome.best
+
+
+def test_a_card_that_is_lost_ends_it_and_what_was_measured_stays() -> None:
+    class Lost(PlantedCard):
+        def error(self, config: Config) -> float:
+            if len(self.runs) == 5:
+                raise DeviceError("the card does nothing more")
+            return super().error(config)
+
+    outcome = tuned(Lost(surface(0)))
+    assert outcome.notes == ("stopped: the card does nothing more",)
+    assert [trial.verdict for trial in outcome.trials].count("failed") == 1
+    assert len(outcome.trials) > 5
+    assert outcome.best
+
+
+def test_a_run_that_is_killed_has_told_all_that_it_measured() -> None:
+    card, told = PlantedCard(surface(0)), []
+
+    def on_trial(trial: Trial) -> None:
+        told.append(trial)
+        if len(told) == 9:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuned(card, on_trial=on_trial)
+    assert len(told) == 9
+    assert {tuple(trial.config.values()) for trial in told if trial.times} == set(card.runs)
+
+
+class Foolish:
+    """Proposes things that are none."""
+
+    def __init__(self, *_: object) -> None:
+        self.told: list[Trial] = []
+
+    def ask(self, count: int) -> Sequence[Any]:
+        return [None, {}, {**START, "num_warps": "4"}, {**START, "num_warps": 3}, {"a": 1}, "BLOCK"]
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        self.told += trials
+
+
+def test_nonsense_is_refused_told_back_and_reported_and_rules_go_on() -> None:
+    made = []
+    outcome = tuned(PlantedCard(surface(0)), proposer=lambda *_: made.append(Foolish()) or made[0])
+    reasons = " | ".join(trial.reason for trial in outcome.refused)
+    assert len(outcome.refused) == 6
+    assert [trial.reason for trial in made[0].told] == [trial.reason for trial in outcome.refused]
+    for part in (
+        "None is no conf",
+        "num_warps is 3, not one of (1, 2, 4, 8)",
+        "whole numbers only",
+    ):
+        assert part in reasons
+    assert "had nothing new 3 times; rules go on in its place" in outcome.notes[0]
+    assert outcome.best
+
+
+@pytest.mark.parametrize("where", ["__init__", "ask", "tell"])
+def test_a_proposer_that_raises_is_reported_and_rules_go_on(where: str) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("by a model")
+
+    broken = type("Broken", (Evolution,), {where: fails})
+    outcome = tuned(PlantedCard(surface(2)), proposer=broken)
+    [note] = outcome.notes
+    assert note == (
+        "the proposer Broken raised ZeroDivisionError: by a model; rules go on in its place"
+    )
+    assert outcome.best
+    assert len(outcome.trials) > 30
+
+
+def test_what_was_learned_at_other_sizes_makes_it_start_better() -> None:
+    def best_of_eight(seed: int, model: CostModel) -> float:
+        card = PlantedCard(surface(seed))
+        outcome = tuned(card, 6.0, model=model, seed=1)
+        return min(map(card.time_us, configs(outcome.trials)[:8])) / min(map(card.time_us, GRID))
+
+    with_it, without = [], []
+    for seed in range(3):
+        times, model = surface(seed), CostModel()
+        tuned(PlantedCard(lambda config, times=times: 3 * times(config)), model=model)
+        with_it.append(best_of_eight(seed, model))
+        without.append(best_of_eight(seed, CostModel()))
+    assert fmean(with_it) < 0.85 * fmean(without)
+
+
+def test_the_best_are_timed_again_in_turn_so_that_luck_does_not_decide() -> None:
+    order: list[tuple[int, ...]] = []
+
+    class Lucky(PlantedCard):
+        """What is timed for the first time looks faster the later it comes."""
+
+        def times_us(self, config: Config, runs: int) -> Sequence[float]:
+            key = tuple(config.values())
+            known = self.runs.get(key, 0) >= 30
+            luck = 1.0 if known else 1 - 0.001 * len(self.runs)
+            if known:
+                order.append(key)
+            return [luck * time for time in super().times_us(config, runs)]
+
+    card = Lucky(lambda config: 10.0 if config == START else 10.001)
+    outcome = tuned(card, 8.0)
+    assert len(set(order)) == 3
+    assert all(one != other for one, other in pairwise(order))
+    assert outcome.best
+    assert outcome.best.times
+    assert outcome.best.times.n == 30

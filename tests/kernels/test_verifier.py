@@ -1,0 +1,259 @@
+"""The verifier: planted cheats and mistakes are refused by what should see them, no others."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwnas.errors import ConfigError, KernelError
+from hwnas.kernels.catalogue import OPERATORS
+from hwnas.kernels.verifier import Limits, Nursery, Verdict, verify
+from hwnas.kernels.verifier.calls import Call, Outcome
+from hwnas.kernels.verifier.memory import Guarded, extent
+from hwnas.kernels.verifier.wire import DTYPES, message, messages
+
+HERE = Path(__file__).parent
+RULES = HERE / "rules.py"
+PLANTED = sorted((HERE / "planted").glob("*.py"))
+CORRECT = sorted((HERE / "correct").glob("*.py"))
+QUICK = {  # one for each kind of check; the rest is slow together
+    "constant_output",
+    "memoised_by_pointer",
+    "input_put_back",
+    "silent_half",
+    "tail_skipped",
+    "out_of_bounds_read",
+    "last_row_unwritten",
+    "race",
+    "error_that_moves",
+    "one_buffer_for_all",
+    "asks_stack",
+    "asks_device",
+    "segfaults",
+    "plain_torch",
+    "triton_row",
+}
+LIMITS = Limits(seconds=30, memory_bytes=2**30)
+Command = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery(torch.device("cpu")) as made:
+        yield made
+
+
+def each(paths: list[Path]) -> Any:
+    return pytest.mark.parametrize(
+        "path",
+        [
+            pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow)
+            for path in paths
+        ],
+    )
+
+
+def verdict_of(path: Path, nursery: Nursery, limits: Limits = LIMITS) -> Verdict:
+    own = "operator =" in path.read_text()
+    return verify(str(path), None if own else RULES, limits=limits, nursery=nursery)
+
+
+@each(PLANTED)
+def test_a_planted_kernel_is_refused_by_the_check_that_should(path: Path, nursery: Nursery) -> None:
+    refused_by = re.match(r"# refused by: (.*)\n", path.read_text())
+    assert refused_by
+    limits = replace(LIMITS, seconds=10) if path.stem == "hangs" else LIMITS
+    verdict = verdict_of(path, nursery, limits)
+    assert not verdict.ok
+    assert refused_by[1] in verdict.failed
+
+
+@each(CORRECT)
+def test_a_correct_kernel_is_accepted(path: Path, nursery: Nursery) -> None:
+    verdict = verdict_of(path, nursery)
+    assert [check for check in verdict.checks if check.status == "failed"] == []
+    passed = {check.name for check in verdict.checks if check.status == "passed"}
+    assert passed >= {"runs", "values", "shapes", "bounds", "races", "low bits", "disguised"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPERATORS)
+def test_our_own_operators_are_accepted(name: str, nursery: Nursery) -> None:
+    verdict = verify(name, limits=LIMITS, nursery=nursery)
+    assert [check for check in verdict.checks if check.status == "failed"] == []
+
+
+def test_the_same_seed_gives_the_same_verdict(nursery: Nursery) -> None:
+    path = HERE / "planted" / "silent_half.py"
+    one, other = (verify(str(path), RULES, seed=3, limits=LIMITS, nursery=nursery) for _ in "ab")
+    assert one == other
+    assert one.seed == 3
+
+
+def test_a_verdict_names_the_line_where_the_process_broke(nursery: Nursery) -> None:
+    verdict = verdict_of(HERE / "planted" / "segfaults.py", nursery)
+    runs = next(check for check in verdict.checks if check.name == "runs")
+    assert "SIGSEGV at line 6" in runs.detail
+
+
+def test_a_verdict_names_what_was_read_out_of_bounds(nursery: Nursery) -> None:
+    verdict = verdict_of(HERE / "planted" / "out_of_bounds_read.py", nursery)
+    bounds = next(check for check in verdict.checks if check.name == "bounds")
+    assert "kernel loads 24 values, the first 0 bytes behind the end of x" in bounds.detail
+
+
+# Files that hold no kernel
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def run(:", r"kernel.py, line 1: "),
+        ("x = 1\0", r"kernel.py.*: .*null bytes"),
+        ("x = 1", "has no function `run`"),
+        ("operator = 'pointwize'\ndef run(): ...", "did you mean 'pointwise'"),
+        ("operator = str()\ndef run(): ...", "line 1: operator has to be written out"),
+        ("def run(): ...", "has no reference, inputs, sizes, dtypes; it needs `operator = "),
+        (
+            "from elsewhere import reference, inputs\nsizes = ({'n': 1.5},)\ndtypes = ()\nrun = 1",
+            "sizes are like",
+        ),
+        (
+            "reference = inputs = run = 1\nsizes = ({'n': 1},)\ndtypes = ('fp16',)",
+            r"dtypes \['fp16'\] are not some of float16",
+        ),
+    ],
+)
+def test_a_file_without_a_kernel_is_refused_unrun(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        verify(str(path))
+
+
+def test_what_is_no_file_and_no_operator_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no file and no operator; did you mean 'pointwise'"):
+        verify("pointwis")
+    with pytest.raises(ConfigError, match=r"cannot read .*missing.py: No such file"):
+        verify(str(tmp_path / "missing.py"))
+
+
+def test_an_error_of_the_file_is_told_with_its_line(tmp_path: Path, nursery: Nursery) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text("import torch\ntorch.no_such_name\n\ndef run(x, weight): ...\n")
+    with pytest.raises(ConfigError, match=r"line 2: AttributeError: .*no_such_name"):
+        verify(str(path), RULES, limits=LIMITS, nursery=nursery)
+
+
+def test_a_file_that_breaks_while_it_is_imported_is_refused(
+    tmp_path: Path, nursery: Nursery
+) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text("import os\nos._exit(7)\ndef run(x, weight): ...\n")
+    verdict = verify(str(path), RULES, limits=LIMITS, nursery=nursery)
+    assert verdict.failed == ("loads",)
+    assert "status 7" in verdict.checks[0].detail
+
+
+def test_rules_without_inputs_of_their_own_sizes_are_refused(
+    tmp_path: Path, nursery: Nursery
+) -> None:
+    rules = tmp_path / "rules.py"
+    rules.write_text(RULES.read_text().replace("torch.randn(", "torch.no_randn("))
+    with pytest.raises(KernelError, match=r"there are no inputs of \{'rows': 8"):
+        verify(str(HERE / "correct" / "plain_torch.py"), rules, limits=LIMITS, nursery=nursery)
+
+
+# The command
+
+
+@pytest.mark.slow
+def test_the_command_accepts_and_refuses(hwnas: Command, tmp_path: Path) -> None:
+    places = {name: tmp_path / f"{name}.json" for name in ("right", "wrong")}
+    right = HERE / "correct" / "plain_torch.py"
+    wrong = HERE / "planted" / "square_only.py"
+    options = ("--reference", RULES, "--json")
+    answer = hwnas("kernels", "verify", right, *options, places["right"])
+    assert answer.status == 0
+    assert "accepted" in answer.out.splitlines()[-1]
+    answer = hwnas("kernels", "verify", wrong, *options, places["wrong"])
+    assert answer.status == 1
+    assert "refused by" in answer.out.splitlines()[-1]
+    found = json.loads(places["wrong"].read_text())
+    assert found["ok"] is False
+    assert {"name", "status", "detail", "error"} == set(found["checks"][0])
+    assert json.loads(places["right"].read_text())["ok"] is True
+
+
+def test_the_command_refuses_bad_input_with_one_line(hwnas: Command, tmp_path: Path) -> None:
+    hwnas("kernels", "verify", tmp_path / "kernel.py").refused("cannot read", "kernel.py")
+
+
+# Its parts
+
+
+@given(
+    st.sampled_from(sorted(DTYPES)),
+    st.lists(st.integers(0, 4), max_size=3),
+    st.integers(0, 2**32),
+    st.integers(0, 40),
+)
+def test_messages_arrive_as_they_were_sent_or_not_at_all(
+    name: str, shape: list[int], seed: int, lost: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(0, 2, shape, generator=generator).to(DTYPES[name])
+    sent = message({"seed": seed}, [values, values])
+    found = list(messages(sent + sent[: len(sent) - lost]))
+    assert len(found) == (1 if lost else 2)
+    for header, tensors in found:
+        assert header == {"seed": seed}
+        assert all(t.dtype == values.dtype and torch.equal(t, values) for t in tensors)
+
+
+def test_damaged_messages_are_refused() -> None:
+    with pytest.raises(KernelError, match="damaged"):
+        list(messages(b"\x02\0\0\0\0\0\0\0{}"))
+    shape = b'{"header": {}, "tensors": [["float32", [-1]]]}'
+    with pytest.raises(KernelError, match="damaged"):
+        list(messages(len(shape).to_bytes(8, "little") + shape))
+
+
+def test_calls_and_outcomes_arrive_as_they_were_sent() -> None:
+    x = torch.arange(3.0)
+    call = Call({"x": x, "n": 3, "name": None}, "slot", "apart", backwards=True)
+    [sent] = messages(call.message())
+    back = Call.received(*sent)
+    assert torch.equal(back.inputs["x"], x)
+    assert replace(back, inputs={}) == replace(call, inputs={})
+    [sent] = messages(Outcome((x,), None, facts={"written": ["x"]}).message())
+    assert Outcome.received(*sent).facts == {"written": ["x"]}
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "shifted", "apart", "transposed"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (1,), (3, 5), (2, 3, 4)])
+def test_a_guarded_tensor_tells_what_was_written(layout: Any, shape: tuple[int, ...]) -> None:
+    values = torch.randn(shape)
+    guarded = Guarded(values, layout, 0xFF)
+    version = guarded.tensor._version
+    guarded.fill(values, 0xFF)
+    assert torch.equal(guarded.tensor, values)
+    assert guarded.tensor._version == version
+    assert not guarded.written()
+    assert not guarded.written_around()
+    if values.numel():
+        first, behind = extent(guarded.tensor)
+        assert guarded.bounds == (first, behind)
+        storage = torch.empty(0).set_(guarded.tensor.untyped_storage())
+        storage[(behind - storage.data_ptr()) // 4] = 1.0
+        assert guarded.written_around()
+        assert not guarded.written()
+        guarded.tensor.add_(1)
+        assert guarded.written()
