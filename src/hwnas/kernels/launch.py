@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from triton import knobs
 
+from hwnas.kernels.rounding import round_in_interpreter
+
 __all__ = ["Launch", "cannot_run", "interpreting"]
 
 
@@ -64,6 +66,10 @@ def interpreting() -> bool:
     That is so where ``TRITON_INTERPRET=1`` was set before `hwnas.kernels` was imported.
     """
     return bool(knobs.runtime.interpret)
+
+
+if interpreting():
+    round_in_interpreter()
 
 
 def cannot_run(device: torch.device) -> str | None:
