@@ -76,10 +76,10 @@ def export_onnx(
 ) -> Export:
     """Write a module as ONNX, in evaluation mode, and compare the two.
 
-    They are compared on random, real and extreme inputs, in batches of 1, 3 and 8. The batch is
-    dynamic, the input is called ``images`` and the output ``outputs``, and nodes are called after
-    the modules that they come from. The file appears only when it has passed. The module itself is
-    left as it is.
+    They are compared on random and real inputs in batches of 1, 3 and 8, and on extreme ones. The
+    batch is dynamic, the input is called ``images`` and the output ``outputs``, and nodes are
+    called after the modules that they come from. The file appears only when it has passed. The
+    module itself is left as it is.
 
     Args:
         network: Takes (N, *input_shape) and returns one tensor with N rows.
