@@ -17,7 +17,7 @@ from hwnas.kernels.dense_convolution import DenseConvolution
 from hwnas.kernels.launch import Launch, interpreting
 from hwnas.kernels.operator import Config, Inputs
 from hwnas.kernels.tiles import alignment, load_tile, product_blocks, store_activated
-from hwnas.kernels.windows import corners, load_windows
+from hwnas.kernels.windows import corners, load_windows, map_sides
 
 __all__ = ["Convolution", "convolution"]
 
@@ -75,16 +75,13 @@ class Convolution(DenseConvolution):
     ) -> Sequence[Launch]:
         """One kernel."""
         x, weight, (y,) = inputs["x"], inputs["weight"], outputs
-        _, height, width, inner = x.shape
-        *windows, outer = y.shape
-        rows = y.shape[:-1].numel()
+        inner, outer, rows = x.shape[3], y.shape[3], y.shape[:-1].numel()
         return [
             Launch(
                 convolution_kernel,
                 product_blocks(rows, outer, config),
                 {name: inputs[name] for name in ("x", "weight", "bias", "residual")}
-                | {"y": y, "M": rows, "N": outer, "height": height, "width": width}
-                | {"out_height": windows[1], "out_width": windows[2]},
+                | {"y": y, "M": rows, "N": outer, **map_sides(x, y)},
                 {"C": inner, "KERNEL": len(weight), "STRIDE": inputs["stride"]}
                 | {"ACTIVATION": inputs["activation"], "UPCAST": interpreting()}
                 | {"RESIDUAL_FIRST": inputs["residual_first"]}

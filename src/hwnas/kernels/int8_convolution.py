@@ -6,7 +6,7 @@ Windows are gathered while they are multiplied; the product is exact, in int32, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -18,10 +18,10 @@ from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Problem
 from hwnas.kernels.launch import Launch
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Sizes, Work
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.requantisation import (
-    REQUANTISATION_TYPES,
+    RequantisingOperator,
     check_requantisation,
     example_requantisation,
     requantise,
@@ -29,7 +29,14 @@ from hwnas.kernels.requantisation import (
     store_requantised,
 )
 from hwnas.kernels.tiles import alignment, int8_product_default, product_blocks, product_problem
-from hwnas.kernels.windows import STRIDES, corners, load_windows, out_shape, window_product
+from hwnas.kernels.windows import (
+    STRIDES,
+    corners,
+    load_windows,
+    map_sides,
+    out_shape,
+    window_product,
+)
 
 __all__ = ["Int8Convolution", "int8_convolution"]
 
@@ -104,14 +111,13 @@ def int8_convolution_kernel(
     )
 
 
-class Int8Convolution(Operator):
+class Int8Convolution(RequantisingOperator):
     """Bytes: those of x, W, b, multiplier, residual and y, once each. Tolerance: one step.
 
     A channel's weights lie side by side, because tensor cores read bytes along the sum only.
     """
 
     name = "int8_convolution"
-    dtypes = (torch.int8,)
     checked = (
         {"images": 1, "height": 7, "width": 5, "inputs": 3, "outputs": 17}
         | {"kernel": 3, "stride": 2, "residual": 0, "table": 1},
@@ -214,10 +220,6 @@ class Int8Convolution(Operator):
             "table": int(inputs["table"] is not None),
         }
 
-    def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
-        """Sums are int32, and what is multiplied by float32."""
-        return REQUANTISATION_TYPES
-
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
@@ -244,16 +246,13 @@ class Int8Convolution(Operator):
     ) -> Sequence[Launch]:
         """One kernel."""
         x, weight, (y,) = inputs["x"], inputs["weight"], outputs
-        _, height, width, inner = x.shape
-        _, out_height, out_width, outer = y.shape
-        rows = y.shape[:-1].numel()
+        inner, outer, rows = x.shape[3], y.shape[3], y.shape[:-1].numel()
         return [
             Launch(
                 int8_convolution_kernel,
                 product_blocks(rows, outer, config),
                 {name: inputs[name] for name in ("x", "weight", "x_zero")}
-                | {"y": y, "M": rows, "N": outer, "height": height, "width": width}
-                | {"out_height": out_height, "out_width": out_width}
+                | {"y": y, "M": rows, "N": outer, **map_sides(x, y)}
                 | requantised_arguments(inputs),
                 {"C": inner, "KERNEL": weight.shape[1], "STRIDE": inputs["stride"]}
                 | {"ALIGN_N": alignment(outer), "ACTIVATION": inputs["activation"]}

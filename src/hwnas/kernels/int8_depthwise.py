@@ -7,7 +7,7 @@ window of its own, and a map is padded with its zero point. Sums are exact, in i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -19,10 +19,10 @@ from hwnas.kernels.accelerator import WARP, Accelerator
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Constraint, Problem
 from hwnas.kernels.launch import Launch
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Sizes, Work
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.requantisation import (
-    REQUANTISATION_TYPES,
+    RequantisingOperator,
     check_requantisation,
     example_requantisation,
     requantise,
@@ -30,7 +30,7 @@ from hwnas.kernels.requantisation import (
     store_requantised,
 )
 from hwnas.kernels.tiles import alignment, powers
-from hwnas.kernels.windows import STRIDES, corners, out_map, out_shape
+from hwnas.kernels.windows import STRIDES, corners, map_sides, out_map, out_shape
 
 __all__ = ["Int8Depthwise", "int8_depthwise"]
 
@@ -108,11 +108,10 @@ def int8_depthwise_kernel(
     )
 
 
-class Int8Depthwise(Operator):
+class Int8Depthwise(RequantisingOperator):
     """Bytes: those of x, W, b, multiplier, residual and y, once each. Tolerance: one step."""
 
     name = "int8_depthwise"
-    dtypes = (torch.int8,)
     checked = (
         {"images": 1, "height": 7, "width": 5, "channels": 23}
         | {"kernel": 3, "stride": 1, "residual": 0, "table": 1},
@@ -219,10 +218,6 @@ class Int8Depthwise(Operator):
             "table": int(inputs["table"] is not None),
         }
 
-    def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
-        """Sums are int32, and what is multiplied by float32."""
-        return REQUANTISATION_TYPES
-
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
@@ -248,17 +243,14 @@ class Int8Depthwise(Operator):
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
         """One kernel."""
-        (y,) = outputs
-        _, height, width, channels = inputs["x"].shape
-        _, out_height, out_width, _ = y.shape
-        rows = y.shape[:-1].numel()
+        x, (y,) = inputs["x"], outputs
+        channels, rows = x.shape[3], y.shape[:-1].numel()
         return [
             Launch(
                 int8_depthwise_kernel,
                 (triton.cdiv(rows, config["BLOCK_M"]), triton.cdiv(channels, config["BLOCK_C"])),
                 {name: inputs[name] for name in ("x", "weight", "x_zero")}
-                | {"y": y, "M": rows, "C": channels, "height": height, "width": width}
-                | {"out_height": out_height, "out_width": out_width}
+                | {"y": y, "M": rows, "C": channels, **map_sides(x, y)}
                 | requantised_arguments(inputs),
                 {"KERNEL": len(inputs["weight"]), "STRIDE": inputs["stride"]}
                 | {"ALIGN_C": alignment(channels), "ACTIVATION": inputs["activation"]}

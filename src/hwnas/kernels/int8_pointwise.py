@@ -6,7 +6,7 @@ tensor cores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -17,10 +17,10 @@ from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.arguments import check_shapes
 from hwnas.kernels.constraints import Problem
 from hwnas.kernels.launch import Launch
-from hwnas.kernels.operator import Config, Inputs, Operator, Sizes, Work
+from hwnas.kernels.operator import Config, Inputs, Sizes, Work
 from hwnas.kernels.random_values import RandomValues
 from hwnas.kernels.requantisation import (
-    REQUANTISATION_TYPES,
+    RequantisingOperator,
     check_requantisation,
     example_requantisation,
     requantise,
@@ -93,7 +93,7 @@ def int8_pointwise_kernel(
     )
 
 
-class Int8Pointwise(Operator):
+class Int8Pointwise(RequantisingOperator):
     """Bytes: those of x, W, b, multiplier, residual and y, once each. Tolerance: one step.
 
     A channel's weights lie side by side, as in ONNX and PyTorch, because tensor cores read bytes
@@ -101,7 +101,6 @@ class Int8Pointwise(Operator):
     """
 
     name = "int8_pointwise"
-    dtypes = (torch.int8,)
     checked = (
         {"rows": 49, "inputs": 17, "outputs": 23, "residual": 0, "table": 0},
         {"rows": 26, "inputs": 72, "outputs": 24, "residual": 1, "table": 1},
@@ -183,10 +182,6 @@ class Int8Pointwise(Operator):
             "residual": int(residual is not None),
             "table": int(inputs["table"] is not None),
         }
-
-    def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
-        """Sums are int32, and what is multiplied by float32."""
-        return REQUANTISATION_TYPES
 
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device

@@ -19,6 +19,7 @@ and the multiplier is x_scale * weight_scale over the scale of the steps that th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,10 +29,10 @@ from torch import Generator, Tensor
 
 from hwnas.errors import KernelError
 from hwnas.kernels.activations import ACTIVATIONS, activate
-from hwnas.kernels.operator import Inputs, Sizes
+from hwnas.kernels.operator import Inputs, Operator, Sizes
 
 __all__ = [
-    "REQUANTISATION_TYPES",
+    "RequantisingOperator",
     "check_requantisation",
     "example_requantisation",
     "folded",
@@ -43,9 +44,17 @@ __all__ = [
 
 # Without a unit these commute with a change of scale, so they need not leave the steps of y.
 _SCALE_FREE = ("none", "relu")
-REQUANTISATION_TYPES = {"bias": (torch.int32,)} | dict.fromkeys(
-    ("multiplier", "table"), (torch.float32,)
-)
+_TYPES = {"bias": (torch.int32,)} | dict.fromkeys(("multiplier", "table"), (torch.float32,))
+
+
+class RequantisingOperator(Operator):
+    """An operator from int8 to int8, whose kernels end in `store_requantised`."""
+
+    dtypes = (torch.int8,)
+
+    def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
+        """Sums are int32, and what is multiplied by float32."""
+        return _TYPES
 
 
 @triton.jit

@@ -28,6 +28,7 @@ __all__ = [
     "convolve",
     "corners",
     "load_windows",
+    "map_sides",
     "out_map",
     "out_shape",
     "window_product",
@@ -156,6 +157,12 @@ def out_shape(x: Tensor, stride: int, channels: int) -> tuple[int, int, int, int
     """What a convolution makes of the shape of x, (N, H, W, C)."""
     images, height, width, _ = x.shape
     return images, _halved(height, stride), _halved(width, stride), channels
+
+
+def map_sides(x: Tensor, y: Tensor) -> dict[str, int]:
+    """Sides of the maps (N, H, W, C) that a kernel reads and writes, by what kernels call them."""
+    sides = ("height", "width", "out_height", "out_width")
+    return dict(zip(sides, (*x.shape[1:3], *y.shape[1:3]), strict=True))
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
