@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hwnas.deploy.matching.graph import Call, Graph, Rewrite, Step, is_call, is_node
-from hwnas.deploy.matching.quantised import Steps, rounding_after, stored_as
+from hwnas.deploy.matching.quantised import Steps, rounded_sum, rounding_after, stored_as
 from hwnas.deploy.matching.windows import Windows, windows_of
 from hwnas.deploy.onnx_module import Node
 from hwnas.kernels.catalogue import OPERATORS
@@ -87,25 +87,21 @@ def fold_int8_bias(graph: Graph, step: Step) -> Rewrite | None:
     """
     if not is_call(step, "int8_pointwise") or step.maps:
         return None
-    back = graph.reader(step.outputs[0])
-    added = graph.reader(back.outputs[0]) if is_node(back, "DequantizeLinear") else None
-    if back is None or not is_node(added, "Add"):
-        return None
-    after = rounding_after(graph, added.outputs[0])
-    [bias] = [graph.tensor(name) for name in added.inputs if name != back.outputs[0]] or [None]
+    found = rounded_sum(graph, step)
+    bias = None if found is None else graph.tensor(found.other)
     weights, options = step.weights, step.options
     channels = weights["bias"].numel()
-    if after is None or bias is None or bias.shape[-1:] != (channels,) or bias.numel() != channels:
+    if found is None or bias is None or bias.shape[-1:] != (channels,) or bias.numel() != channels:
         return None
     sums_scale = weights["multiplier"] * options["y_scale"]
     total = weights["bias"] + (bias.flatten() / sums_scale).round().to(torch.int32)
     call = step.and_then(
-        ["DequantizeLinear", "Add", "QuantizeLinear"],
-        after[0].outputs[0],
-        weights={**weights, "bias": total, "multiplier": sums_scale / after[1].scale},
-        options={**options, "y_scale": after[1].scale, "y_zero": after[1].zero},
+        found.kinds,
+        found.output,
+        weights={**weights, "bias": total, "multiplier": sums_scale / found.steps.scale},
+        options={**options, "y_scale": found.steps.scale, "y_zero": found.steps.zero},
     )
-    return Rewrite([step, back, added, after[0]], [call])
+    return Rewrite([step, *found.nodes], [call])
 
 
 def _linear(layer: _Layer) -> Call:

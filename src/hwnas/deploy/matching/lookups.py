@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hwnas.deploy.matching.graph import VIEWS, Graph, Rewrite, Step, is_node
 from hwnas.deploy.matching.int8_layers import is_int8_layer
-from hwnas.deploy.matching.quantised import Steps, rounding_after, steps_of, stored_as
+from hwnas.deploy.matching.quantised import Steps, rounded_sum, steps_of, stored_as
 from hwnas.deploy.onnx_module import Node
 
 __all__ = ["Lookup", "fold_int8_residual", "fold_lookup", "gather_lookup"]
@@ -87,15 +87,11 @@ def fold_int8_residual(graph: Graph, step: Step) -> Rewrite | None:
     """The sum of what a layer gives and another int8 value, as part of the layer."""
     if not is_int8_layer(step) or "residual" in step.reads:
         return None
-    back = graph.reader(step.outputs[0])
-    added = graph.reader(back.outputs[0]) if is_node(back, "DequantizeLinear") else None
-    if back is None or not is_node(added, "Add"):
+    found = rounded_sum(graph, step)
+    other = None if found is None else stored_as(graph, found.other)
+    if found is None or other is None:
         return None
-    after = rounding_after(graph, added.outputs[0])
-    other = [stored_as(graph, name) for name in added.inputs if name != back.outputs[0]]
-    if after is None or len(other) != 1 or other[0] is None:
-        return None
-    [(residual, added_steps)], (last, steps) = [other[0]], after
+    (residual, added_steps), steps = other, found.steps
     if graph.shapes[residual] != graph.shapes[step.outputs[0]]:
         return None
     options = dict(step.options)
@@ -107,13 +103,13 @@ def fold_int8_residual(graph: Graph, step: Step) -> Rewrite | None:
     options |= {"y_scale": steps.scale, "y_zero": steps.zero}
     options |= {"residual_scale": added_steps.scale, "residual_zero": added_steps.zero}
     call = step.and_then(
-        ["DequantizeLinear", "Add", "QuantizeLinear"],
-        last.outputs[0],
+        found.kinds,
+        found.output,
         reads={**step.reads, "residual": residual},
         weights={**step.weights, "table": table},
         options=options,
     )
-    return Rewrite([step, back, added, last], [call])
+    return Rewrite([step, *found.nodes], [call])
 
 
 def _outcome(table: Tensor, zero: int) -> Tensor:

@@ -15,10 +15,12 @@ from hwnas.deploy.matching.graph import VIEWS, Graph, Rewrite, Step, is_node
 from hwnas.deploy.onnx_module import Node
 
 __all__ = [
+    "RoundedSum",
     "Steps",
     "dequantise_constants",
     "drop_unread",
     "move_views",
+    "rounded_sum",
     "rounding_after",
     "sign_steps",
     "steps_of",
@@ -58,6 +60,46 @@ def rounding_after(graph: Graph, name: str) -> tuple[Node, Steps] | None:
     reader = graph.reader(name)
     steps = steps_of(graph, reader)
     return (reader, steps) if is_node(reader, "QuantizeLinear") and steps is not None else None
+
+
+@dataclass(frozen=True)
+class RoundedSum:
+    """Something added to int8 values and rounded again, by three nodes that nothing else reads.
+
+    Attributes:
+        nodes: From int8, the sum, and to int8.
+        other: Name of what is added.
+        steps: What the outcome stands for.
+    """
+
+    nodes: tuple[Node, Node, Node]
+    other: str
+    steps: Steps
+
+    @property
+    def kinds(self) -> list[str]:
+        """Of the nodes."""
+        return [node.kind for node in self.nodes]
+
+    @property
+    def output(self) -> str:
+        """Name of the outcome."""
+        return self.nodes[2].outputs[0]
+
+
+def rounded_sum(graph: Graph, step: Step) -> RoundedSum | None:
+    """That of the int8 values that a step gives, if that is all that is done with them."""
+    back = graph.reader(step.outputs[0])
+    if not is_node(back, "DequantizeLinear"):
+        return None
+    added = graph.reader(back.outputs[0])
+    if not is_node(added, "Add"):
+        return None
+    after = rounding_after(graph, added.outputs[0])
+    others = [name for name in added.inputs if name != back.outputs[0]]
+    if after is None or len(others) != 1:
+        return None
+    return RoundedSum((back, added, after[0]), others[0], after[1])
 
 
 def sign_steps(graph: Graph, step: Step) -> Rewrite | None:
