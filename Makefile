@@ -5,7 +5,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test .test-of-parts .test-of-the-rest test-slow check layout clean
+.PHONY: help venv quickstart check layout clean \
+  test .test-of-parts .test-of-the-rest test-slow .test-slow-of-parts .test-slow-of-the-rest
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -28,19 +29,24 @@ quickstart: $(STAMP) ## Search networks for this machine's CPU, on handwritten d
 	$(BIN)/hwnas search experiments/quickstart/recipe.toml
 
 # Two processes that share nothing, one for each core that the least of machines has.
-test: $(STAMP) ## Run the tests
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going .test-of-parts .test-of-the-rest
-
+IN_TWO = @$(MAKE) --no-print-directory --jobs 2 --keep-going
 PARTS := deploy experiments kernels predictors search_spaces
 QUICK := $(BIN)/python -m pytest -m "not slow and not gpu"
+SLOW := $(BIN)/python -m pytest -m "slow and not gpu"
+
+test: $(STAMP) ## Run the tests
+	$(IN_TWO) .test-of-parts .test-of-the-rest
 .test-of-parts:
 	$(QUICK) $(PARTS:%=tests/%)
 .test-of-the-rest:
 	$(QUICK) $(PARTS:%=--ignore=tests/%)
 
-# Pytest's status 5 says that no test carries the marker, which is fine.
 test-slow: $(STAMP) ## Run the tests that take over five seconds each
-	$(BIN)/python -m pytest -m "slow and not gpu" || test $$? -eq 5
+	$(IN_TWO) .test-slow-of-parts .test-slow-of-the-rest
+.test-slow-of-parts:
+	$(SLOW) $(PARTS:%=tests/%)
+.test-slow-of-the-rest:
+	$(SLOW) $(PARTS:%=--ignore=tests/%)
 
 check: $(STAMP) layout ## Check style, types and the direction of imports
 	$(BIN)/ruff check .
