@@ -1,6 +1,7 @@
 """Which pair, and when it hands over: laws, against trying everything."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -165,7 +166,13 @@ def test_what_cannot_be_reached_names_the_best() -> None:
     assert choose(networks, labels, 0.79, margin=0).single.name == "small"
 
 
-@pytest.mark.parametrize(("target", "margin"), [(0, 1), (1, 1), (95, 1), (0.9, -1)])
-def test_targets_that_are_none(target: float, margin: float) -> None:
-    with pytest.raises(ConfigError, match="between 0 and 1"):
-        choose(*sure_of_some(), target, margin)
+@pytest.mark.parametrize("target", [0, 1, 95, math.nan])
+def test_targets_that_are_none(target: float) -> None:
+    with pytest.raises(ConfigError, match=f"^target accuracy is {target}; .* between 0 and 1"):
+        choose(*sure_of_some(), target)
+
+
+@pytest.mark.parametrize("margin", [-1, math.inf, math.nan])
+def test_margins_that_are_none(margin: float) -> None:
+    with pytest.raises(ConfigError, match=f"^margin is {margin}; .* 0 or more"):
+        choose(*sure_of_some(), 0.9, margin)

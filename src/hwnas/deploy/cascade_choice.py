@@ -8,9 +8,9 @@ class scores of validation images; nothing here runs a network.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ class Tally:
     @property
     def standard_error(self) -> float:
         """Of the accuracy, because other images would have given another."""
-        return sqrt(self.accuracy * (1 - self.accuracy) / self.n)
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.n)
 
     def at_least(self, margin: float) -> float:
         """The accuracy less so many standard errors."""
@@ -116,6 +116,22 @@ class Choice:
         return self.pair is not None and (self.single is None or self.pair.cost < self.single.cost)
 
 
+def check_goal(target: float, margin: float) -> None:
+    """Refuse an accuracy that is none, and a margin that is negative or infinite.
+
+    Raises:
+        ConfigError: Naming the one that is wrong.
+    """
+    if not 0 < target < 1:
+        raise ConfigError(
+            f"target accuracy is {target:g}; expected a share between 0 and 1, such as 0.9"
+        )
+    if not 0 <= margin < math.inf:
+        raise ConfigError(
+            f"margin is {margin:g}; expected a number of standard errors, 0 or more, such as 1"
+        )
+
+
 def choose(
     networks: Mapping[str, Known],
     labels: NDArray[np.integer],
@@ -132,18 +148,14 @@ def choose(
         networks: By name.
         labels: The right class of each image, (N,).
         target: Accuracy to reach, in 0..1.
-        margin: In standard errors of an accuracy, at least 0.
+        margin: In standard errors of an accuracy, at least 0 and finite.
         overhead: What deciding costs an image, in the unit of the costs.
 
     Raises:
-        ConfigError: The target is no accuracy, or the margin is negative.
+        ConfigError: The target is no accuracy, or the margin is negative or infinite.
         InfeasibleError: Neither a network nor a pair reaches it; the message names the best.
     """
-    if not 0 < target < 1 or margin < 0:
-        raise ConfigError(
-            f"target accuracy is {target:g} and margin {margin:g}; expected a share between 0 and "
-            "1, such as 0.9, and at least 0"
-        )
+    check_goal(target, margin)
     singles = [Single(n, single_tally(k.scores, labels), k.cost) for n, k in networks.items()]
     pairs = [
         Pair(small, big, rule, threshold, tally, first.cost + overhead + tally.share * second.cost)

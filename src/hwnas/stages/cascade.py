@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.bundle import Bundle
-from hwnas.deploy.cascade_choice import Choice, Known, Pair, Tally, choose, pair_tally, single_tally
+from hwnas.deploy.cascade_choice import (
+    Choice,
+    Known,
+    Pair,
+    Tally,
+    check_goal,
+    choose,
+    pair_tally,
+    single_tally,
+)
 from hwnas.deploy.cascade_packing import write_cascade
 from hwnas.deploy.cascade_timing import Pass, cascade_pass, decision_ms, network_pass, time_passes
 from hwnas.deploy.catalogue import machine
@@ -117,13 +126,14 @@ def make_cascade(
         saved: What is to be saved.
 
     Raises:
-        ConfigError: The task is not to tell classes apart, or the target is not one image at a time
-            on ONNX Runtime.
+        ConfigError: The task is not to tell classes apart, the target is not one image at a time on
+            ONNX Runtime, or what is to be reached is no accuracy.
         InfeasibleError: Neither a network nor a pair reaches the accuracy.
         ArtifactError: A bundle is damaged.
         EnergyUnavailable: Nobody knows the energy that is to be saved.
         RunError: A finalist was not measured.
     """
+    check_goal(target_accuracy, margin)
     target = _target(job, goal)
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     data = job.ingredients.data
