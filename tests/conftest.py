@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 
 # Before torch is imported: the tests' networks are small, and a second thread only disturbs.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray starts its workers with a niceness of 15, which gets them next to nothing beside other tests.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 settings.register_profile(
     "hwnas", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

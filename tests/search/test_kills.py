@@ -103,7 +103,7 @@ def wait_until(happened: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.2)  # looking takes time from the search
 
 
 def kill_again_and_again(drive: Drive, kills: int, seconds: float) -> None:
