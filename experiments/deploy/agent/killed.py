@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from experiments.deploy.agent.outside import OutsideAgent
 from hwnas.deploy import Measurement, Target, TimingSettings, measure
@@ -37,6 +37,8 @@ class Tally:
         begun: How often a process began a job; those that the agent's end interrupted, too.
         kills: How often the agent was killed.
         interrupted: How many of the kills met a job under way.
+        kept: Of how many answered jobs the agent still has the results, since it died before it
+            was told to forget them.
         seconds: From the first job to the last answer.
     """
 
@@ -46,6 +48,7 @@ class Tally:
     begun: int
     kills: int
     interrupted: int
+    kept: int
     seconds: float
 
 
@@ -88,8 +91,7 @@ class Watch:
         self.glance()
         with self._lock:
             for path in self._folder.glob("jobs/*.json"):
-                found = _read(path)
-                if found and found["state"] is not None:
+                if _has_ended(found := _read(path)):
                     self._over.setdefault(_name(found), self._life)
             self.interrupted += any(self._folder.glob("work/*/job.json"))
             self._life += 1
@@ -135,6 +137,10 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found
 
 
+def _has_ended(found: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
+    return found is not None and found["state"] is not None
+
+
 def _name(found: dict[str, Any]) -> str:
     return str(next(iter(found["job"]["subjects"])))
 
@@ -160,16 +166,19 @@ def jobs_under_kills(
         seconds = time.monotonic() - began
     answers = [future.result() for future in ended]
     whole = [each for each in answers if isinstance(each, Measurement)]
-    left = [f"{path.name} was left behind" for path in agent.folder.glob("jobs/*")]
+    kept = {path for path in agent.folder.glob("jobs/*.json") if _has_ended(_read(path))}
+    left = {*agent.folder.glob("jobs/*")} - kept
+    again = [f"{path.name} was left to be done" for path in left]
     twice = Counter((each.cpu_ms, each.wall_ms) for each in whole)  # no two are equal by chance
     delivered = [f"a measurement was delivered {n} times" for n in twice.values() if n > 1]
     return Tally(
         len(whole),
         [str(each) for each in answers if not isinstance(each, Measurement)],
-        [*watch.doubled(), *delivered, *left],
+        [*watch.doubled(), *delivered, *again],
         watch.begun,
         killed,
         watch.interrupted,
+        len(kept),
         seconds,
     )
 

@@ -162,6 +162,7 @@ def rows_of_jobs(jobs: int, found: Tally) -> list[Row]:
         "begun": found.begun,
         "kills": found.kills,
         "interrupted": found.interrupted,
+        "kept": found.kept,
     }
     counted = [
         Row(name, JOBS, 0, float(value), "", jobs, {}, {"told": told[name]} if name in told else {})
