@@ -5,8 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart check layout clean \
-  test .test-of-parts .test-of-the-rest test-slow .test-slow-of-parts .test-slow-of-the-rest
+.PHONY: help venv quickstart test test-slow .of-parts .of-the-rest check layout clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -30,25 +29,19 @@ quickstart: $(STAMP) ## Search networks for this machine's CPU, on handwritten d
 
 # Two processes that share nothing and take about as long, one for each core that the least of
 # machines has.
-IN_TWO = @$(MAKE) --no-print-directory --jobs 2 --keep-going
-PARTS := deploy experiments kernels predictors search_spaces
-SLOW_PARTS := deploy experiments search_spaces
-QUICK := $(BIN)/python -m pytest -m "not slow and not gpu"
-SLOW := $(BIN)/python -m pytest -m "slow and not gpu"
+halves = @$(MAKE) --no-print-directory --jobs 2 --keep-going .of-parts .of-the-rest \
+  MARKS="$(1)" PARTS="$(2)"
 
 test: $(STAMP) ## Run the tests
-	$(IN_TWO) .test-of-parts .test-of-the-rest
-.test-of-parts:
-	$(QUICK) $(PARTS:%=tests/%)
-.test-of-the-rest:
-	$(QUICK) $(PARTS:%=--ignore=tests/%)
+	$(call halves,not slow and not gpu,deploy experiments kernels predictors search_spaces)
 
 test-slow: $(STAMP) ## Run the tests that take over five seconds each
-	$(IN_TWO) .test-slow-of-parts .test-slow-of-the-rest
-.test-slow-of-parts:
-	$(SLOW) $(SLOW_PARTS:%=tests/%)
-.test-slow-of-the-rest:
-	$(SLOW) $(SLOW_PARTS:%=--ignore=tests/%)
+	$(call halves,slow and not gpu,deploy experiments search_spaces)
+
+.of-parts:
+	$(BIN)/python -m pytest -m "$(MARKS)" $(PARTS:%=tests/%)
+.of-the-rest:
+	$(BIN)/python -m pytest -m "$(MARKS)" $(PARTS:%=--ignore=tests/%)
 
 check: $(STAMP) layout ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

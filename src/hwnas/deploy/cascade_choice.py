@@ -116,7 +116,7 @@ class Choice:
         return self.pair is not None and (self.single is None or self.pair.cost < self.single.cost)
 
 
-def check_goal(target: float, margin: float) -> None:
+def check_aim(target: float, margin: float) -> None:
     """Refuse an accuracy that is none, and a margin that is negative or infinite.
 
     Raises:
@@ -155,7 +155,7 @@ def choose(
         ConfigError: The target is no accuracy, or the margin is negative or infinite.
         InfeasibleError: Neither a network nor a pair reaches it; the message names the best.
     """
-    check_goal(target, margin)
+    check_aim(target, margin)
     singles = [Single(n, single_tally(k.scores, labels), k.cost) for n, k in networks.items()]
     pairs = [
         Pair(small, big, rule, threshold, tally, first.cost + overhead + tally.share * second.cost)

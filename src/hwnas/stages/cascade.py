@@ -16,7 +16,7 @@ from hwnas.deploy.cascade_choice import (
     Known,
     Pair,
     Tally,
-    check_goal,
+    check_aim,
     choose,
     pair_tally,
     single_tally,
@@ -133,7 +133,7 @@ def make_cascade(
         EnergyUnavailable: Nobody knows the energy that is to be saved.
         RunError: A finalist was not measured.
     """
-    check_goal(target_accuracy, margin)
+    check_aim(target_accuracy, margin)
     target = _target(job, goal)
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     data = job.ingredients.data
