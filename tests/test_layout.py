@@ -20,7 +20,7 @@ FLOORS = (  # a room may import from lower floors, and from its own as long as t
     ("predictors",),
     ("deploy",),
     ("search_spaces", "kernels"),
-    ("errors", "plugin", "atomic", "content", "home"),
+    ("errors", "plugin", "atomic", "content", "home", "interval"),
 )
 ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 LINKS = ("search_spaces", "predictors", "search", "deploy", "kernels")
