@@ -92,8 +92,8 @@ def wilson_interval(share: float, n: float, level: float = 0.95) -> Interval:
 def wilson_lower(share: Any, n: float, z: float) -> Any:
     """Return the least true proportion that is at most ``z`` of its standard errors below a share.
 
-    The standard error is that of the true proportion, not of the observed one: that would be 0 where
-    all trials succeeded.
+    The standard error is that of the true proportion: that of the observed one is 0 where all
+    trials succeeded.
 
     Args:
         share: In 0..1; a number, or an array of them.

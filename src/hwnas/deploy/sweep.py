@@ -27,6 +27,12 @@ from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.timing import Subject, measure_together
 from hwnas.deploy.variants import Made, Material, Variant
 from hwnas.errors import ArtifactError, ConfigError, DataError
+from hwnas.interval import (
+    Interval,
+    is_proportion,
+    metric_interval,
+    paired_difference_interval,
+)
 
 __all__ = ["Contender", "Examiner", "Quality", "Sweep", "outputs_of", "sweep"]
 
@@ -63,6 +69,18 @@ class Quality:
     unit: str
     n: int
     split: str
+
+    @property
+    def interval(self) -> Interval:
+        """The 95 % interval of the value."""
+        proportion = is_proportion(self.unit)
+        return metric_interval(self.value, self.standard_error, self.n, proportion=proportion)
+
+    @property
+    def loss_interval(self) -> Interval:
+        """The 95 % interval of the loss, which is between the same images."""
+        error, proportion = self.loss_standard_error, is_proportion(self.unit)
+        return paired_difference_interval(self.loss, error, self.n, proportion=proportion)
 
 
 class Examiner(Protocol):

@@ -23,6 +23,7 @@ __all__ = ["calibrate", "check_limits", "fitted_predictor", "networks_to_time"]
 
 _NETWORKS_TO_CHECK = 200
 _EXPORT_SHARE = 0.8
+_SURE = 0.95  # of the interval, below which no network of the space is taken to be
 
 
 def calibrate(job: Job, target: str, path: Path) -> None:
@@ -83,8 +84,8 @@ def check_limits(job: Job, goal: Goal, predictors: dict[str, DevicePredictor]) -
     """Stop before hours of training for a cost that no network of the space can have.
 
     Raises:
-        InfeasibleError: The smallest network and a random sample all miss a limit by more than two
-            standard deviations of their predictions; counted costs are exact.
+        InfeasibleError: The smallest network and a random sample all miss a limit, also at the lower
+            end of the 95 % interval of their predictions; counted costs are exact.
     """
     space = job.ingredients.space
     rng = random.Random(job.recipe.seed)
@@ -98,15 +99,16 @@ def check_limits(job: Job, goal: Goal, predictors: dict[str, DevicePredictor]) -
                 dict(zip(objective.priced_on, row, strict=True)) for row in zip(*found, strict=True)
             ]
             estimates = [objective.estimate(row) for row in rows]
-            _check_limit(objective, [(e.mean, e.std) for e in estimates])
+            _check_limit(objective, [(e.mean, e.interval(_SURE).low) for e in estimates])
         else:
-            _check_limit(objective, [(COUNTED[objective.metric](w), 0.0) for w in workloads])
+            counts = [float(COUNTED[objective.metric](w)) for w in workloads]
+            _check_limit(objective, [(count, count) for count in counts])
 
 
 def _check_limit(objective: Objective, costs: Sequence[tuple[float, float]]) -> None:
-    """Refuse a limit that every network misses, given mean and standard deviation of its cost."""
+    """Refuse a limit that every network misses, given mean and lower bound of its cost."""
     assert objective.limit is not None
-    if all(mean - 2 * std > objective.limit for mean, std in costs):
+    if all(lower > objective.limit for _, lower in costs):
         raise InfeasibleError(
             f"no network of the space keeps {objective.label} at most {_number(objective.limit)}: "
             f"the nearest that was found has {_number(min(costs)[0])}. Raise the limit, or allow "
