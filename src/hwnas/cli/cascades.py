@@ -66,8 +66,8 @@ def _show(run: Path, found: Cascading) -> None:
     title = f"Accuracy {found.target_accuracy:g} on {found.target}"
     out.print(table_of(columns, rows, title))
     out.print(
-        f"accuracies: evaluated, with 95% intervals; {costs.name}: {_SOURCES[costs.name, costs.kind]}, of the "
-        "cascade modelled from these",
+        f"accuracies: evaluated, with 95% intervals; {costs.name}: "
+        f"{_SOURCES[costs.name, costs.kind]}, of the cascade modelled from these",
         style="dim",
         soft_wrap=True,
     )

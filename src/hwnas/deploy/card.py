@@ -46,7 +46,8 @@ def card(description: Mapping[str, Any]) -> str:
             *_table(("what", "value", "spread", "n", "kind", "where"), _numbers(description)),
             "",
             "Measured: timed on the target. Evaluated: computed on the images of that split, with "
-            "the 95 % interval. Predicted: estimated by a model, with the 90 % interval. Counted: follows from the network itself.",
+            "the 95 % interval. Predicted: estimated by a model, with the 90 % interval. Counted: "
+            "follows from the network itself.",
             "",
             *_variants(description),
             "## Run it",
@@ -126,7 +127,7 @@ def _numbers(description: Mapping[str, Any]) -> Iterable[Sequence[Any]]:
 def _spread(number: Mapping[str, Any]) -> str:
     """Ends of the interval of a number that is not exact: 95 % of scores, 90 % of predictions."""
     interval = row_interval(number)
-    if interval is None and number.get("std") is not None:
+    if interval is None and number.get("std") is not None and number["value"] > 0:
         interval = lognormal_interval(number["value"], number["std"])
     return "" if interval is None else f"{interval.low:.4g} to {interval.high:.4g}"
 

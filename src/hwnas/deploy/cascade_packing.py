@@ -150,8 +150,9 @@ def _card(about: Mapping[str, Any]) -> str:
             *rows,
             "",
             "Measured: timed on the target, on images of the test split, preprocessing left out. "
-            "Evaluated: computed on the images of that split, with the 95 % interval. Modelled: the time of the small "
-            "network, of deciding, and of the big one as often as it is asked.",
+            "Evaluated: computed on the images of that split, with the 95 % interval. Modelled: "
+            "the time of the small network, of deciding, and of the big one as often as it is "
+            "asked.",
             "",
             "## Run it",
             "",

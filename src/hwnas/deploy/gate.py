@@ -221,6 +221,7 @@ def _quality(model: Path, old: Path | None, examiner: Examiner, budget: Budget) 
     outputs = outputs_of(model, examiner.inputs(), budget.target)
     expected = outputs if old is None else outputs_of(old, examiner.inputs(), budget.target)
     found: Quality = examiner.judge(outputs, expected)
+    low, high = found.interval.ends
     verdict = Verdict(
         found.metric,
         found.unit,
@@ -228,7 +229,7 @@ def _quality(model: Path, old: Path | None, examiner: Examiner, budget: Budget) 
         found.value,
         budget.limits.get(found.metric),
         allowed=budget.growth.get(found.metric, 0.0),
-        note=f"{found.interval.low:.4g} to {found.interval.high:.4g} on {found.n} {found.split} images",
+        note=f"{low:.4g} to {high:.4g} on {found.n} {found.split} images",
     )
     more = found.direction == "maximize"
     if old is not None:

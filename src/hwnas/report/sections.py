@@ -75,8 +75,8 @@ def trust(data: ReportData) -> Iterable[Html]:
         bool(data.calibration),
         plots.calibration,
         "A network that is left out in turn was predicted from the other timed ones; a finalist "
-        "was predicted first and measured afterwards. Bars are the predictor's 90\u00a0% intervals, "
-        "whose upper end has to keep a limit: log-normal, since errors of costs are factors."
+        "was predicted first and measured afterwards. Bars are the predictor's intervals, whose "
+        "upper end has to keep a limit: 90\u00a0%, log-normal, since errors of costs are factors."
         + _finalists_error(data),
         ("Predicted against measured latency", "No network was both predicted and measured."),
     )

@@ -84,8 +84,8 @@ def check_limits(job: Job, goal: Goal, predictors: dict[str, DevicePredictor]) -
     """Stop before hours of training for a cost that no network of the space can have.
 
     Raises:
-        InfeasibleError: The smallest network and a random sample all miss a limit, also at the lower
-            end of the 95 % interval of their predictions; counted costs are exact.
+        InfeasibleError: The smallest network and a random sample all miss a limit, even at the
+            lower end of the 95 % interval of their predictions; counted costs are exact.
     """
     space = job.ingredients.space
     rng = random.Random(job.recipe.seed)

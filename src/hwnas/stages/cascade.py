@@ -177,7 +177,7 @@ def make_cascade(
 def _affordable(job: Job, goal: Goal) -> dict[str, Bundle]:
     """The finalists but for those that were found to cost more than a limit allows.
 
-    A limit of a score says nothing of the parts of a cascade: what they reach together is asked for.
+    A limit of a score says nothing of the parts of a cascade: it is asked what both reach together.
     """
     costs = [objective for objective in goal.objectives if objective.is_cost]
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
