@@ -82,6 +82,11 @@ class Quality:
         error, proportion = self.loss_standard_error, is_proportion(self.unit)
         return paired_difference_interval(self.loss, error, self.n, proportion=proportion)
 
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; both intervals at 95 %."""
+        ends = {"interval": self.interval.ends, "loss_interval": self.loss_interval.ends}
+        return {"kind": "evaluated", **asdict(self), **ends}
+
 
 class Examiner(Protocol):
     """Judges outputs by the targets of images."""
@@ -141,7 +146,7 @@ class Contender:
             "made": {} if self.made is None else dict(self.made.about),
             "difference": self.difference,
             "answers": None if self.answers is None else self.answers.to_json(),
-            "quality": None if quality is None else {"kind": "evaluated", **asdict(quality)},
+            "quality": None if quality is None else quality.to_json(),
             "measurement": None if measured is None else measured.to_json(),
             "refusal": self.refusal,
         }
@@ -185,7 +190,7 @@ class Sweep:
             "schema": SCHEMA,
             "max_loss": self.max_loss,
             "chosen": [self.chosen.variant, self.chosen.target],
-            "tested": None if self.tested is None else {"kind": "evaluated", **asdict(self.tested)},
+            "tested": None if self.tested is None else self.tested.to_json(),
             "contenders": [each.to_json() for each in self.contenders],
         }
 

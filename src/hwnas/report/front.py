@@ -140,7 +140,7 @@ def _finalist(
             "size": [15, 11][: len(xs)],
         },
         error_y={**_bars(ys, intervals), "thickness": 1.5, "width": 4},
-        name=named(finalist) + (" (over a limit)" if finalist.limit_state == "broken" else ""),
+        name=named(finalist) + (" (breaks a limit)" if finalist.limit_state == "broken" else ""),
         hovertext=hover,
         hoverinfo="text",
     )

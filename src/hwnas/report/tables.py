@@ -23,9 +23,9 @@ from hwnas.report.quantities import (
 __all__ = ["choices_table", "finalists_table", "front_table", "properties_table", "stages_table"]
 
 LIMIT_MARKS = {
-    "kept": "over a limit on test images",
-    "within noise": "over a limit, within noise",
-    "broken": "over a limit as measured",
+    "kept": "misses a limit on test images",
+    "within noise": "misses a limit, within noise",
+    "broken": "breaks a limit as measured",
 }
 """What is said of a finalist that misses a limit, by its state."""
 
