@@ -1,6 +1,6 @@
 """Training: of supernets on Ray Train, and of single networks."""
 
-from hwnas.search.training.checkpoint import load_weights, save_weights
+from hwnas.search.training.checkpoint import load_weights, save_weights, weights_identity
 from hwnas.search.training.steps import Moment, Teacher
 from hwnas.search.training.supernet import (
     SupernetTraining,
@@ -30,4 +30,5 @@ __all__ = [
     "save_weights",
     "teacher_of",
     "train_supernet",
+    "weights_identity",
 ]
