@@ -37,7 +37,6 @@ def training(job: Job, goal: Goal, costs: Mapping[str, DevicePredictor]) -> Stag
                 job.reporter.note(row.note)
 
         check_limits(job, goal, costs)
-        (folder / WEIGHTS).unlink(missing_ok=True)
         if checkpoint.exists() and checkpoint_run(checkpoint) != job.continued_training.key:
             checkpoint.unlink()
             (folder / ROWS).unlink(missing_ok=True)
