@@ -12,6 +12,7 @@
     ├── DeviceError      (RuntimeError)  a target cannot be used on this machine, or memory ran out
     │   └── EnergyUnavailable            nothing on this machine counts energy
     ├── DivergedError    (RuntimeError)  the training loss is not a number
+    ├── NonFiniteOutput  (ArithmeticError)  a trained network outputs NaN or infinity
     ├── RunError         (RuntimeError)  a run folder is damaged, busy or of another recipe
     ├── WorkerError      (RuntimeError)  workers are lost for good, or fail at all they are given
     └── StorageError     (OSError)       a file cannot be written: disk full, no permission
@@ -35,6 +36,7 @@ __all__ = [
     "HwnasError",
     "InfeasibleError",
     "KernelError",
+    "NonFiniteOutput",
     "RunError",
     "StorageError",
     "UnsupportedOperator",
@@ -109,6 +111,10 @@ class DivergedError(HwnasError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[DivergedError], tuple[int, float]]:
         return DivergedError, (self.step, self.learning_rate)
+
+
+class NonFiniteOutput(HwnasError, ArithmeticError):
+    """A network outputs NaN or infinity, so there is nothing to score."""
 
 
 class RunError(HwnasError, RuntimeError):
