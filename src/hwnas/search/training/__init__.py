@@ -1,6 +1,11 @@
 """Training: of supernets on Ray Train, and of single networks."""
 
-from hwnas.search.training.checkpoint import load_weights, restamp_checkpoint, save_weights
+from hwnas.search.training.checkpoint import (
+    load_weights,
+    restamp_checkpoint,
+    save_weights,
+    weights_identity,
+)
 from hwnas.search.training.config import CONTINUABLE, NO_EFFECT
 from hwnas.search.training.steps import Moment, Teacher
 from hwnas.search.training.supernet import (
@@ -34,4 +39,5 @@ __all__ = [
     "save_weights",
     "teacher_of",
     "train_supernet",
+    "weights_identity",
 ]

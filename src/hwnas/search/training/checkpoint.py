@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hwnas.search.training.config import TrainConfig
 
 __all__ = [
     "Position",
+    "checkpoint_run",
     "differing_keys",
     "load_checkpoint",
     "load_weights",
@@ -27,6 +29,7 @@ __all__ = [
     "restamp_checkpoint",
     "save_checkpoint",
     "save_weights",
+    "weights_identity",
 ]
 
 SCHEMA = 1
@@ -188,9 +191,24 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:2]) + further
 
 
-def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
-    """Write a state dict."""
-    _save(path, weights, {"schema": SCHEMA})
+def save_weights(path: Path, weights: dict[str, Tensor], identity: str = "") -> None:
+    """Write a state dict.
+
+    Args:
+        path: The file.
+        weights: The state dict.
+        identity: Key of all that the weights depend on, for `weights_identity`; none if empty.
+    """
+    _save(path, weights, {"schema": SCHEMA, "identity": identity})
+
+
+def weights_identity(path: Path) -> str | None:
+    """Return the key that `save_weights` was given; None if it was given none.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    return _about(path).get("identity") or None
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
@@ -207,23 +225,32 @@ def _save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None
         write_weights(temporary, tensors, {"hwnas": json.dumps(about)})
 
 
+def checkpoint_run(path: Path) -> str | None:
+    """Return the training that a checkpoint is of; None if the file does not say.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    return _about(path).get("run")
+
+
 def _about(path: Path) -> dict[str, Any]:
-    """What a file says of itself, without its weights."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            about: dict[str, Any] = json.loads((file.metadata() or {}).get("hwnas", "{}"))
-            return about
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{path} is missing") from error
-    except (SafetensorError, OSError, ValueError) as error:
-        raise _damaged(path, str(error).splitlines()[0]) from error
+    with _own_errors(path), safe_open(path, framework="pt") as file:
+        about = json.loads((file.metadata() or {}).get("hwnas", "{}"))
+    assert isinstance(about, dict)
+    return about
 
 
 def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with _own_errors(path), safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return tensors, _about(path)
+
+
+@contextlib.contextmanager
+def _own_errors(path: Path) -> Iterator[None]:
     try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get("hwnas", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+        yield
     except FileNotFoundError as error:
         raise ArtifactError(f"{path} is missing") from error
     except (SafetensorError, OSError, ValueError) as error:
