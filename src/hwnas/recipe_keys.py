@@ -28,9 +28,7 @@ __all__ = [
 
 _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
-RecipeStage = Literal[
-    "calibrate", "train", "ranking", "search", "random-baseline", "finalists", "report"
-]
+RecipeStage = Literal["calibrate", "train", "ranking", "search", "random-baseline", "finalists", "report"]
 
 AFTER: Mapping[RecipeStage, tuple[RecipeStage, ...]] = {
     "calibrate": (),
