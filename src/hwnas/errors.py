@@ -8,12 +8,12 @@
     │   └── DamagedImage                 one image file cannot be decoded; others may be fine
     ├── ArtifactError    (ValueError)    an ONNX file, a bundle or a checkpoint is damaged
     │   ├── KernelError                  an operator does not take its inputs, or a kernel is wrong
+    │   ├── NonFiniteOutput              a network outputs NaN or infinity
     │   └── UnsupportedOperator          a runtime cannot run some part of a network
     ├── InfeasibleError  (ValueError)    no candidate keeps the limits
     ├── DeviceError      (RuntimeError)  a target cannot be used on this machine, or memory ran out
     │   └── EnergyUnavailable            nothing on this machine counts energy
     ├── DivergedError    (RuntimeError)  the training loss is not a number
-    ├── NonFiniteOutput  (ArithmeticError)  a trained network outputs NaN or infinity
     ├── RunError         (RuntimeError)  a run folder is damaged, busy or of another recipe
     ├── WorkerError      (RuntimeError)  workers are lost for good, or fail at all they are given
     └── StorageError     (OSError)       a file cannot be written: disk full, no permission
@@ -78,6 +78,10 @@ class KernelError(ArtifactError):
     """An operator does not take its inputs, or a kernel gives wrong results."""
 
 
+class NonFiniteOutput(ArtifactError):
+    """A network outputs NaN or infinity, so it has no score."""
+
+
 class UnsupportedOperator(ArtifactError):
     """A runtime cannot run some operators of an ONNX file.
 
@@ -125,10 +129,6 @@ class DivergedError(HwnasError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[DivergedError], tuple[int, float]]:
         return DivergedError, (self.step, self.learning_rate)
-
-
-class NonFiniteOutput(HwnasError, ArithmeticError):
-    """A network outputs NaN or infinity, so there is nothing to score."""
 
 
 class RunError(HwnasError, RuntimeError):
