@@ -16,11 +16,11 @@ from typing import IO, Any, Literal
 
 import psutil
 import pydantic
-import torch
 
 from hwnas import __version__
 from hwnas.atomic import storage_errors, write_json, write_text
 from hwnas.deploy.catalogue import machine, versions
+from hwnas.deploy.gpu_time import GpuClock
 from hwnas.errors import RunError
 from hwnas.identity import Identity, may_reuse
 from hwnas.recipe import SCHEMA as RECIPE_SCHEMA
@@ -46,7 +46,8 @@ class StageRecord:
             of it, which nothing can be compared with (`RunFolder.adopt`).
         wall_s: Seconds, over all sessions that finished it.
         cpu_s: Seconds of CPU time of this process and its workers.
-        gpu_s: Seconds on a GPU; None where there is none.
+        gpu_s: Seconds in which GPUs were busy while processes of the stage computed on them, summed
+            over GPUs; None where none did, or nothing tells (`GpuClock`).
     """
 
     state: Literal["running", "done"]
@@ -234,7 +235,7 @@ class RunFolder:
                 named,
                 spent.wall_s + wall_s,
                 spent.cpu_s + cpu_s,
-                None if gpu_s is None else (spent.gpu_s or 0.0) + gpu_s,
+                spent.gpu_s if gpu_s is None else (spent.gpu_s or 0.0) + gpu_s,
             )
             self._record(stage, record)
 
@@ -304,7 +305,7 @@ def _read_about(path: Path) -> dict[str, Any]:
 
 
 class _Meter:
-    """Wall time and CPU time of this process and all below it, Ray's workers among them.
+    """Wall, CPU and GPU time of this process and all below it, Ray's workers among them.
 
     A process takes its times with it when it ends, so a thread looks at all of them every second.
     """
@@ -312,6 +313,7 @@ class _Meter:
     def __init__(self) -> None:
         self.spent: tuple[float, float, float | None] = (0.0, 0.0, None)
         self._seconds: dict[tuple[int, float], float] = {}
+        self._gpu, self._sampled = GpuClock(), time.perf_counter()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -327,7 +329,7 @@ class _Meter:
         self._sample()
         wall = time.perf_counter() - self._started
         cpu = sum(self._seconds.values()) - self._before
-        self.spent = wall, cpu, wall if torch.cuda.is_available() else None
+        self.spent = wall, cpu, self._gpu.seconds
 
     def _watch(self) -> None:
         while not self._done.wait(_SAMPLE_SECONDS):
@@ -335,7 +337,11 @@ class _Meter:
 
     def _sample(self) -> None:
         this = psutil.Process()
-        for process in (this, *this.children(recursive=True)):
+        processes = (this, *this.children(recursive=True))
+        now = time.perf_counter()
+        self._gpu.sample({process.pid for process in processes}, now - self._sampled)
+        self._sampled = now
+        for process in processes:
             with contextlib.suppress(psutil.Error):
                 times, key = process.cpu_times(), (process.pid, process.create_time())
                 self._seconds[key] = times.user + times.system

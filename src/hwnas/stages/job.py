@@ -24,6 +24,7 @@ from hwnas.search.evaluate import Evaluator, Fidelity
 from hwnas.search.evaluators import OwnCodeEvaluator
 from hwnas.search.lineage import GrowEvaluator, Lineage, check_growable
 from hwnas.search.objective import LATENCY, Objective, check_objectives
+from hwnas.search.own_identity import check_identity, check_key
 from hwnas.search.samplers import make_sampler
 from hwnas.search.task import Task, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
@@ -68,11 +69,15 @@ class Ingredients:
         resolve("evaluator", recipe.search.evaluator, EVALUATORS)
         resolve("train.sampling", recipe.train.sampling, SAMPLING)
         data = load_data(recipe.data, recipe_folder, recipe.seed, cache)
-        task = build(
-            "task", resolve("task", recipe.task.name, TASKS), recipe.task.options, data=data
-        )
+        task = _task(recipe, data)
         names, options = recipe.space.names, recipe.space.options
         space = joint_space(names, data.image_shape, task.outputs, options, recipe_folder)
+        check_identity(
+            f"space {names[0]!r}",
+            space.network,
+            "fingerprint",
+            hint="let its identity hold values that are the same in every process",
+        )
         _check_outputs(names[0], space.network, task)
         if recipe.search.evaluator == "grow":
             check_growable(space.network)
@@ -101,6 +106,16 @@ class Ingredients:
     def hash(self) -> str:
         """Changes with anything that a trained network depends on, beside how it is trained."""
         return content_hash(self.space.fingerprint, self.task, self.data.fingerprint)
+
+
+def _task(recipe: Recipe, data: ImageData) -> Task:
+    def made() -> Task:
+        factory = resolve("task", recipe.task.name, TASKS)
+        return build("task", factory, recipe.task.options, data=data)
+
+    task = made()
+    check_identity(f"task {recipe.task.name!r}", task, again=made)
+    return task
 
 
 def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
@@ -335,6 +350,7 @@ class Job:
         known |= {"folder": self._evaluator_folder, **i.searched.roles}
         wanted = inspect.signature(self._evaluator_factory).parameters
         evaluator = self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
+        check_key(self.recipe.search.evaluator, evaluator)
         code = code_of(self.recipe, "search")
         return OwnCodeEvaluator(evaluator, code) if code else evaluator
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hwnas.atomic import replacing
 from hwnas.deploy.weights import write_weights
 from hwnas.errors import ArtifactError, RunError
 from hwnas.search.training.averaging import MovingAverage
+from hwnas.search.training.config import TrainConfig
 
 __all__ = [
     "Position",
@@ -24,6 +25,8 @@ __all__ = [
     "differing_keys",
     "load_checkpoint",
     "load_weights",
+    "read_position",
+    "restamp_checkpoint",
     "save_checkpoint",
     "save_weights",
     "weights_identity",
@@ -41,12 +44,33 @@ class Position:
         seconds: Training time so far, over all sessions.
         run: What is trained, on what and how (a hash); a checkpoint serves only that.
         parts: In how many parts each batch goes through; 0 for as many as the recipe says.
+        offset: What is added to ``step`` for the number of steps that would have shown as many
+            images at the present batch size.
+        settings: `TrainConfig.continuable` of the session; empty where an older hwnas wrote it.
     """
 
     step: int
     seconds: float
     run: str
     parts: int = 0
+    offset: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any]) -> Position:
+        """Read it from what a checkpoint says of itself.
+
+        Raises:
+            KeyError, ValueError, TypeError: Something is missing, or is no number.
+        """
+        return cls(
+            int(about["step"]),
+            float(about["seconds"]),
+            str(about["run"]),
+            int(about.get("parts", 0)),
+            int(about.get("offset", 0)),
+            dict(about.get("settings", {})),
+        )
 
 
 def save_checkpoint(
@@ -105,11 +129,41 @@ def load_checkpoint(
         optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
         if average is not None:
             average.load(_under("average.", tensors))
-        return Position(
-            int(about["step"]), float(about["seconds"]), run, int(about.get("parts", 0))
-        )
-    except (RuntimeError, KeyError, ValueError) as error:
+        return Position.of(about)
+    except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise _damaged(path, str(error).splitlines()[0]) from error
+
+
+def read_position(path: Path) -> Position | None:
+    """Return where a checkpoint stands; None where only a look at its weights tells what it is.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    try:
+        return Position.of(_about(path))
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def restamp_checkpoint(path: Path, run: str, config: TrainConfig) -> None:
+    """Say anew what a checkpoint is of; for one whose run an older hwnas described otherwise.
+
+    Args:
+        path: Of a checkpoint of the training that ``run`` stands for, as the caller knows.
+        run: As the training is called now.
+        config: How it was trained.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+        StorageError: It cannot be written.
+    """
+    tensors, about = _load(path)
+    try:
+        position = replace(Position.of(about), run=run, settings=config.continuable)
+    except (KeyError, ValueError, TypeError) as error:
+        raise _damaged(path, f"it has no {error}") from error
+    _save(path, tensors, {"schema": SCHEMA, **vars(position)})
 
 
 def differing_keys(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
