@@ -29,7 +29,9 @@ __all__ = [
 
 _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
-RecipeStage = Literal["calibrate", "train", "ranking", "search", "random-baseline", "finalists", "report"]
+RecipeStage = Literal[
+    "calibrate", "train", "ranking", "search", "random-baseline", "finalists", "report"
+]
 
 AFTER: Mapping[RecipeStage, tuple[RecipeStage, ...]] = {
     "calibrate": (),
