@@ -1,6 +1,7 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hwnas.search.training import load_weights
 from hwnas.search_spaces import Architecture
 from hwnas.stages import Goal, Ingredients, Job
 from hwnas.stages.exporting import export_network
-from hwnas.stages.finalists import choose, finish, picks, read_bundles, score_of
+from hwnas.stages.finalists import choose, finalising, picks, read_bundles, score_of
 from hwnas.stages.measurements import read_measurements
 from hwnas.stages.report import gather
 from hwnas.stages.search import found
@@ -131,7 +132,7 @@ def test_the_next_candidate_takes_the_place_of_one_that_breaks_a_limit(
         lambda models, target: {n: timed(200.0 if n == slow else 10.0) for n in models},
     )
     job.reporter.log = job.folder.path / "log.jsonl"
-    finish(job, goal, result, weights)
+    job.perform(finalising(job, goal, result, weights))
     bundles = read_bundles(job.folder.path / "bundles")
     assert len(bundles) == 3
     assert slow not in bundles
@@ -149,7 +150,7 @@ def test_the_next_candidate_takes_the_place_of_one_that_breaks_a_limit(
     timings = read_measurements(job.folder.path / "measurements.parquet")
     assert slow in {row.architecture.id for row in timings if row.role == "finalist"}
     before = (job.folder.path / "finalists.json").stat().st_mtime_ns
-    finish(job, goal, result, weights)
+    job.perform(finalising(job, goal, result, weights))
     assert (job.folder.path / "finalists.json").stat().st_mtime_ns == before, "done once"
 
 
@@ -160,26 +161,28 @@ def test_where_nothing_keeps_a_limit_the_closest_stay_and_are_marked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     goal = limited(latency_ms=50.0)
+    deploy = replace(job.recipe.deploy, top=1)
+    recipe = replace(job.recipe, deploy=deploy)
+    job = replace(job, ingredients=replace(job.ingredients, recipe=recipe))
     result = found(job.folder.path, goal)
     monkeypatch.setattr(
         "hwnas.stages.finalists.measure",
         lambda models, target: {name: timed(100.0 + int(name[:2], 16)) for name in models},
     )
-    finish(job, goal, result, weights)
+    job.perform(finalising(job, goal, result, weights))
     bundles = read_bundles(job.folder.path / "bundles")
     rows = tried(job)
-    assert len(rows) == 9, "three rounds of three"
+    assert len(rows) == 3, "three rounds of one"
     assert {row["state"] for row in rows} == {"broken"}
-    closest = sorted(rows, key=lambda row: row["limits"][0]["value"])[:3]
-    assert {row["limits"][0]["value"] for row in closest} == {
-        bundle.measurements[0].latency_ms for bundle in bundles.values()
-    }
+    [bundle] = bundles.values()
+    latencies = {row["limits"][0]["value"] for row in rows}
+    assert bundle.measurements[0].latency_ms == min(latencies)
     summary = summarise(job, goal)
     assert {row.limit_state for row in summary.finalists} == {"broken"}
     assert not any(row.picks for row in summary.front)
     data = gather(job, goal, summary)
     assert {each.limit_state for each in data.finalists} == {"broken"}
-    assert sum("the limit is 50" in warning for warning in data.warnings) == 9
+    assert sum("the limit is 50" in warning for warning in data.warnings) == 3
     assert data.hypervolume[0].values[-1] > 0, "those that nobody measured count"
 
 
@@ -200,7 +203,7 @@ def test_a_finalist_that_cannot_be_exported_is_replaced(
     monkeypatch.setattr(
         "hwnas.stages.finalists.measure", lambda models, target: dict.fromkeys(models, timed(1.0))
     )
-    finish(job, goal, result, weights)
+    job.perform(finalising(job, goal, result, weights))
     bundles = read_bundles(job.folder.path / "bundles")
     assert len(bundles) == 3
     assert broken not in {bundle.architecture for bundle in bundles.values()}
@@ -222,6 +225,6 @@ def test_one_that_a_target_refuses_is_told_apart_from_the_others(
         return dict.fromkeys(models, timed(1.0))
 
     monkeypatch.setattr("hwnas.stages.finalists.measure", measured)
-    finish(job, goal, result, weights)
+    job.perform(finalising(job, goal, result, weights))
     bundles = read_bundles(job.folder.path / "bundles")
     assert (len(bundles), refused in bundles) == (3, False)

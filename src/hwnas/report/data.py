@@ -211,7 +211,7 @@ class TrainingRow:
 
 @dataclass(frozen=True)
 class StageTime:
-    """What a stage of the run took, in seconds; ``gpu_s`` is None where there was no GPU."""
+    """What a stage of the run took, in seconds; ``gpu_s`` is None where it used no GPU."""
 
     name: str
     wall_s: float

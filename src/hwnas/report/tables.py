@@ -170,7 +170,7 @@ def stages_table(data: ReportData) -> Html:
             stage.name,
             seconds(stage.wall_s),
             seconds(stage.cpu_s),
-            "no GPU" if stage.gpu_s is None else seconds(stage.gpu_s),
+            "none" if stage.gpu_s is None else seconds(stage.gpu_s),
             stage.state,
         ]
         for stage in data.stage_times

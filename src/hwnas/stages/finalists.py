@@ -16,18 +16,22 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.atomic import replacing_folder
+from hwnas.content import content_hash
 from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.catalogue import processor_of
 from hwnas.deploy.device import Target
 from hwnas.deploy.export import Export
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.packing import write_bundle
 from hwnas.deploy.timing import measure
 from hwnas.errors import ArtifactError, HwnasError
+from hwnas.identity import Identity, may_reuse
 from hwnas.interval import is_proportion, metric_interval
 from hwnas.progress import Advance
+from hwnas.recipe_keys import code_of
 from hwnas.search import Evaluation, Metric, Scored, SearchResult
 from hwnas.search.cluster import map_tasks
-from hwnas.search.evaluate import own_training, recalibrate, score
+from hwnas.search.evaluate import own_training, recalibrate, score, weights_hash
 from hwnas.search.front import knee
 from hwnas.search.objective import LATENCY, Objective, label_on
 from hwnas.search.task import smoothed
@@ -39,11 +43,12 @@ from hwnas.search.training import (
     load_weights,
     save_weights,
     teacher_of,
+    weights_identity,
 )
 from hwnas.search_spaces import Architecture, Candidate
 from hwnas.stages.examination import Executed
 from hwnas.stages.exporting import examples, export_network
-from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.job import Goal, Ingredients, Job, Stage
 from hwnas.stages.limits import best_kept, limit_checks, of_bundle
 from hwnas.stages.measurements import Timed, read_measurements, write_measurements
 from hwnas.stages.shortlist import Made, choose, fill_shortlist, is_own_fault, read_tried
@@ -51,7 +56,7 @@ from hwnas.stages.shortlist import Made, choose, fill_shortlist, is_own_fault, r
 __all__ = [
     "PICKS",
     "choose",
-    "finish",
+    "finalising",
     "latency_of",
     "make_bundles",
     "picks",
@@ -104,15 +109,26 @@ def score_of(bundle: Bundle, metric: str, split: str) -> Mapping[str, Any]:
     return next(row for row in rows if row["name"] == metric and row.get("split") == split)
 
 
-def finish(
+def finalising(
     job: Job, goal: Goal, result: SearchResult, weights: Mapping[str, Tensor] | None
-) -> None:
-    """Make a verified bundle of each finalist, unless that is done."""
+) -> Stage:
+    """The stage that makes a verified bundle of each finalist."""
     recipe, out = job.recipe, job.folder.output(goal.target)
     table = out / "measurements.parquet"
     first = choose(result, recipe.deploy.top)
     ids = [trial.candidate.id for trial in first]
-    inputs = [job.training_hash, recipe.deploy, ids, goal.targets, *_limits(goal)]
+    hardware = {
+        target: processor_of(Target.parse(target).device.hardware) for target in goal.targets
+    }
+    identity = job.identity(
+        "finalists",
+        **job.learned,
+        weights="none" if weights is None else weights_hash(weights),
+        training=job.training.key,
+        candidates=ids,
+        hardware=hardware,
+        limits=_limits(goal),
+    )
 
     def work(advance: Advance) -> None:
         with replacing_folder(out / "bundles") as folder:
@@ -132,7 +148,15 @@ def finish(
         networks = {t.candidate.network.id for t in result.trials if t.candidate.id in wanted}
         return packed >= wanted and (timed >= networks or not goal.targets)
 
-    job.perform(goal.stage("finalists"), inputs, work, made)
+    def adopt() -> None:
+        for trial in first:
+            path = job.folder.path / "finalists" / f"{trial.candidate.id}.safetensors"
+            if path.exists():
+                inherited = _inherited(job, trial.candidate.network, weights)
+                wanted = _tuned_identity(job.ingredients, trial.candidate, inherited)
+                save_weights(path, load_weights(path), wanted.key)
+
+    return Stage(goal.stage("finalists"), identity, work, made, adopt)
 
 
 def _limits(goal: Goal) -> list[tuple[str, float]]:
@@ -306,11 +330,12 @@ def _tune(
 ) -> Path:
     """Fine-tune what there are weights of, train all else from scratch.
 
-    What is on disk already is not done again.
+    What is on disk already is not done again, where it was made from the same.
     """
-    if path.exists():
-        return path
     ingredients, teacher = shared
+    identity = _tuned_identity(ingredients, candidate, inherited)
+    if path.exists() and may_reuse(weights_identity(path), identity):
+        return path
     recipe, space, task = ingredients.recipe, ingredients.space, ingredients.task
     data, shape = ingredients.data, space.input_shape(candidate.network)
     torch.manual_seed(recipe.seed)
@@ -326,8 +351,27 @@ def _tune(
         step = NetworkStep(network, learned, shape, teacher, *distillation)
         fit(network, step, data.train, config, recipe.seed)
     recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
-    save_weights(path, network.state_dict())
+    save_weights(path, network.state_dict(), identity.key)
     return path
+
+
+def _tuned_identity(
+    ingredients: Ingredients, candidate: Candidate, inherited: Mapping[str, Tensor] | None
+) -> Identity:
+    """What the weights of a finalist depend on."""
+    recipe, config = ingredients.recipe, ingredients.recipe.fine_tuning
+    if inherited is None:
+        config = own_training(recipe.train, ingredients.recipe_space, candidate)
+    return Identity.of(
+        candidate=candidate.id,
+        space=ingredients.space.fingerprint,
+        task=content_hash(ingredients.task),
+        data=ingredients.data.fingerprint,
+        inherited="none" if inherited is None else weights_hash(inherited),
+        training={} if config is None else config.identity,
+        seed=str(recipe.seed),
+        code=code_of(recipe, "finalists"),
+    )
 
 
 @dataclass(frozen=True)

@@ -37,16 +37,43 @@ from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.calibrate import fitted_predictor
 from hwnas.stages.finalists import picks, read_bundles, score_of
-from hwnas.stages.job import Goal, Job
+from hwnas.stages.job import Goal, Job, Stage
 from hwnas.stages.limits import of_bundle, overall, told
 from hwnas.stages.measurements import Timed, read_measurements
 from hwnas.stages.search import BASELINE, found
 from hwnas.stages.shortlist import read_tried
 from hwnas.stages.summary import Summary, breaking, example_image, summarise, write_front
 
-__all__ = ["gather", "write_results"]
+__all__ = ["gather", "reporting", "write_results"]
 
 _UNITS = {LATENCY: "ms", "weight_bytes": "bytes", "peak_activation_bytes": "bytes"}
+
+
+def reporting(job: Job, goal: Goal, result: SearchResult, table: Path) -> Stage:
+    """The stage that writes front and report.
+
+    Args:
+        job: The run at work.
+        goal: Whose results they are.
+        result: All trials.
+        table: All that was timed.
+    """
+    finalists = job.folder.stages.get(goal.stage("finalists"))
+    identity = job.identity(
+        "report",
+        trials=result,
+        training=job.training.key,
+        finalists=finalists.inputs if finalists is not None else {},
+        measurements=read_measurements(table),
+    )
+    out = job.folder.output(goal.target)
+    made = [out / "front.csv", out / "report.html"]
+    return Stage(
+        goal.stage("report"),
+        identity,
+        lambda _: write_results(job, goal),
+        lambda: all(path.exists() for path in made),
+    )
 
 
 def write_results(job: Job, goal: Goal) -> None:
