@@ -41,7 +41,7 @@ def test_a_finalist_that_breaks_a_limit_is_marked(report_data):
 def test_a_perfect_score_has_an_interval_that_ends_at_one(report_data):
     perfect = replace(report_data.finalists[0], test=Score(1.0, 0.0, 50))
     [row] = cells(finalists_table(replace(report_data, finalists=(perfect,))))
-    assert "0.9286 to 1.0000" in row[1]
+    assert "0.9287 to 1.0000" in row[1]
 
 
 def test_each_further_target_has_its_column(report_data):
