@@ -170,6 +170,7 @@ def make_cascade(
     timed = _timed(job, found, choice.pair, bundles, times, target)
     if not timed.gains:
         return timed
+    _tell_of_limit(job, goal, timed)
     _write(job, timed, choice.pair, bundles, out)
     return replace(timed, folder=out)
 
@@ -259,6 +260,18 @@ def _timed(
         parts=tuple(replace(part, measured_ms=measured[part.name]) for part in found.parts),
         timed_images=len(images),
     )
+
+
+def _tell_of_limit(job: Job, goal: Goal, found: Cascading) -> None:
+    """Warn where an image takes longer on average than the limit of a single network allows."""
+    mean = None if found.cascade is None else found.cascade.measured_ms
+    limits = [o.limit for o in goal.objectives if o.priced_on == (found.target,)]
+    for limit in limits:
+        if mean is not None and limit is not None and mean.p50 > limit:
+            job.reporter.note(
+                f"warning: the cascade takes {mean.p50:.3g} ms an image on average (measured); the "
+                f"limit is {limit:g}"
+            )
 
 
 def _write(
