@@ -23,7 +23,6 @@ from PIL import Image
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.image_file import is_grey, read_pixels
 from hwnas.errors import DamagedImage, DataError, HwnasError
-from hwnas.search.data_manifest import DataManifest, cached_hashes
 from hwnas.search.decoded_images import (
     DecodedPart,
     EncodedImage,
@@ -31,6 +30,7 @@ from hwnas.search.decoded_images import (
     refuse_damaged,
 )
 from hwnas.search.image_cache import ImageCache, Images, cache_key
+from hwnas.search.manifest import DataManifest, cached_hashes
 from hwnas.search.raw_images import RawImages, check_names
 
 __all__ = ["archive_manifest", "read_npz"]

@@ -14,9 +14,9 @@ from PIL import Image
 
 from hwnas.deploy.image_file import highest_value, is_grey
 from hwnas.errors import DataError
-from hwnas.search.data_manifest import DataManifest, file_state
 from hwnas.search.decoded_images import EncodedImage, decode_images, refuse_damaged
 from hwnas.search.image_cache import ImageCache, Images, cache_key
+from hwnas.search.manifest import DataManifest, file_state
 from hwnas.search.raw_images import RawImages, Targets, read_image, resize
 
 __all__ = [

@@ -11,10 +11,10 @@ from PIL import Image
 
 from hwnas.deploy.first_line import first_line
 from hwnas.errors import DamagedImage, DataError
-from hwnas.search.data_manifest import DataManifest
 from hwnas.search.decoded_images import EncodedImage, decode_images, refuse_damaged
 from hwnas.search.image_cache import ImageCache, Images, cache_key
 from hwnas.search.image_folder import FolderFiles, channels_of, entries, list_version
+from hwnas.search.manifest import DataManifest
 from hwnas.search.masks import VOID, Masks, resize_masks
 from hwnas.search.raw_images import RawImages, read_image, resize
 
