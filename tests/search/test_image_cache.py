@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hwnas.errors import DataError, StorageError
-from hwnas.search.image_cache import ImageCache, write_images
+from hwnas.search.image_cache import ImageCache, cache_key, write_images
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 2), dtype=np.uint8)
 

@@ -1,6 +1,7 @@
 """How candidates are found: tasks, supernet training, studies, evaluators, the search itself."""
 
 from hwnas.search.data import DataConfig, ImageData, Split, data_manifest, load_data
+from hwnas.search.data_manifest import DataManifest, manifest_difference
 from hwnas.search.engine import run_search
 from hwnas.search.evaluate import (
     Evaluation,
@@ -14,7 +15,6 @@ from hwnas.search.evolution import Box, Evolution, evolve
 from hwnas.search.executor import Executor, InProcess, RayActors
 from hwnas.search.failure import Failure
 from hwnas.search.lineage import GrowEvaluator
-from hwnas.search.manifest import DataManifest, manifest_difference
 from hwnas.search.objective import Objective
 from hwnas.search.ranking import RankingCheck
 from hwnas.search.result import Scored, SearchResult

@@ -13,8 +13,8 @@ import psutil
 
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import ConfigError, DataError
+from hwnas.search.data_manifest import DataManifest, arrays_manifest
 from hwnas.search.image_cache import PIXELS_VERSION, ImageCache
-from hwnas.search.manifest import DataManifest, arrays_manifest
 from hwnas.search.masks import VOID, class_counts
 from hwnas.search.raw_images import RawImages, TargetKind, Targets, target_kind
 from hwnas.search.sources import read_source, source_manifest

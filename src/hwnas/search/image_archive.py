@@ -23,14 +23,15 @@ from PIL import Image
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.image_file import is_grey, read_pixels
 from hwnas.errors import DamagedImage, DataError, HwnasError
+from hwnas.search.data_manifest import DataManifest, cached_hashes
 from hwnas.search.decoded_images import (
     DecodedPart,
     EncodedImage,
+    EncodedImages,
     decode_images,
     refuse_damaged,
 )
 from hwnas.search.image_cache import ImageCache, Images, cache_key
-from hwnas.search.manifest import DataManifest, cached_hashes
 from hwnas.search.raw_images import RawImages, check_names
 
 __all__ = ["archive_manifest", "read_npz"]
@@ -211,7 +212,7 @@ def _of_kept(targets: npt.NDArray[Any], part: DecodedPart) -> npt.NDArray[Any]:
     return targets[part.kept] if part.damaged and len(targets) == part.count else targets
 
 
-def _encoded(archive: zipfile.ZipFile, part: str, what: str) -> Iterator[EncodedImage]:
+def _encoded(archive: zipfile.ZipFile, part: str, what: str) -> EncodedImages:
     offsets = _read(archive, f"{part}_offsets")
     with archive.open(f"{part}_jpeg.npy") as stream:
         size = _skip_header(stream, what)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from hwnas.content import content_hash
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import DataError
+from hwnas.search.data_manifest import DataManifest, arrays_manifest
 from hwnas.search.image_cache import PIXELS_VERSION, ImageCache, Images, write_images
-from hwnas.search.manifest import DataManifest, arrays_manifest
 from hwnas.search.masks import Masks, check_masks, resize_masks
 
 __all__ = [

@@ -11,10 +11,10 @@ import numpy as np
 
 from hwnas.errors import ConfigError, DataError
 from hwnas.plugin import closest, resolve
+from hwnas.search.data_manifest import DataManifest
 from hwnas.search.image_archive import archive_manifest, read_npz
 from hwnas.search.image_cache import ImageCache
 from hwnas.search.image_folder import folder_manifest, read_folder
-from hwnas.search.manifest import DataManifest
 from hwnas.search.mask_folder import has_masks, mask_folder_manifest, read_mask_folder
 from hwnas.search.raw_images import RawImages
 
