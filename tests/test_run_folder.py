@@ -12,7 +12,7 @@ import pytest
 from hwnas.errors import ConfigError, RunError, StorageError
 from hwnas.identity import Identity
 from hwnas.recipe import read_recipe
-from hwnas.run_folder import RunFolder
+from hwnas.run_folder import RunFolder, all_or_nothing
 
 
 A, B = Identity({"train.epochs": 1}), Identity({"train.epochs": 2})
@@ -62,6 +62,25 @@ def test_what_a_killed_start_left_behind_is_gone_on_with(tmp_path: Path, tiny_re
     (folder / ".run.json.17.tmp").write_text("{")
     (folder / "recipe.toml").write_text(tiny_recipe.read_text())
     assert create(folder, tiny_recipe).stages == {}
+
+
+def test_a_start_that_fails_takes_back_all_but_decoded_images(tmp_path: Path) -> None:
+    folder = tmp_path / "runs/one"
+
+    def fail(decoded: bool) -> None:
+        (folder / "cache/set").mkdir(parents=True)
+        (folder / "supernet").mkdir()
+        (folder / "run.json").write_text("{}")
+        if decoded:
+            (folder / "cache/set/train-1.jsonl").write_text("")
+        raise KeyboardInterrupt
+
+    for decoded in (False, True):
+        with pytest.raises(KeyboardInterrupt), all_or_nothing(folder):
+            fail(decoded)
+        assert folder.exists() == decoded
+        assert (tmp_path / "runs").exists() == decoded
+    assert [path.name for path in folder.iterdir()] == ["cache"]
 
 
 def test_a_file_where_the_folder_should_be(tmp_path: Path, tiny_recipe: Path) -> None:
