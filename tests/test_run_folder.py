@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hwnas.errors import RunError, StorageError
-from hwnas.identity import Identity
 from hwnas.recipe import read_recipe
 from hwnas.run_folder import RunFolder
 
@@ -189,30 +188,3 @@ def test_measuring_leaves_no_threads(run: RunFolder) -> None:
         run.perform("train", str(number), lambda: None)
     assert threading.active_count() == before
     assert not multiprocessing.active_children()
-
-
-def test_a_stage_that_computes_on_no_gpu_has_no_gpu_time(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the machine has one."""
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    run.perform("calibrate", Identity({}), lambda: time.sleep(0.01))
-    record = run.stages["calibrate"]
-    assert record.wall_s >= 0.01
-    assert record.gpu_s is None
-
-
-def test_gpu_time_adds_up_over_sessions(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Busy:
-        seconds: float | None = 3.0
-
-        def sample(self, processes: set[int], seconds: float) -> None:
-            assert os.getpid() in processes
-
-    monkeypatch.setattr("hwnas.run_folder.GpuClock", Busy)
-    run.perform("train", Identity({}), lambda: None)
-    run.perform("train", Identity({}), lambda: None)
-    assert run.stages["train"].gpu_s == 6.0
-    Busy.seconds = None  # what is left of it takes no GPU
-    run.perform("train", Identity({}), lambda: None)
-    assert run.stages["train"].gpu_s == 6.0

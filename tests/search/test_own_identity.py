@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -65,18 +66,20 @@ def test_a_space_whose_fingerprint_changes_is_refused() -> None:
 def test_an_evaluator_needs_a_key_that_says_something(key: object) -> None:
     from own_parts import EvenDials
 
-    check_key("own:EvenDials", EvenDials())
+    named = EvenDials(key="as it was given")
+    check_key("own:EvenDials", named)
+    assert named.key == "as it was given"
     with pytest.raises(ConfigError, match="evaluator 'own:EvenDials' has the key "):
         check_key("own:EvenDials", EvenDials(key=key))  # type: ignore[arg-type]
 
 
 def test_an_evaluator_whose_key_changes_is_refused() -> None:
+    counts = itertools.count()
+
     class Changing:
         @property
         def key(self) -> str:
-            return f"key-{id(object())}-{len(self.__dict__.setdefault('asked', []))}" + str(
-                self.__dict__["asked"].append(0)
-            )
+            return f"key-{next(counts)}"
 
     with pytest.raises(ConfigError, match="another key each time that it is asked"):
         check_key("own:Changing", Changing())  # type: ignore[arg-type]
