@@ -36,8 +36,7 @@ class Change:
     @property
     def text(self) -> str:
         """One line: values of settings in full, hashes only as changed."""
-        is_setting = re.fullmatch(r"seed|objective|[a-z]+\.[a-z_.]+", self.name)
-        if not is_setting:
+        if not re.fullmatch(r"seed|[a-z]+\.[a-z_.]+", self.name):
             return f"{self.name} changed"
         return f"{self.name} was {_shown(self.before)}, is {_shown(self.now)}"
 

@@ -36,11 +36,19 @@ __all__ = [
     "read_recipe",
 ]
 
-SCHEMA = 1
-"""Raised where a default changes: runs of before keep the old one, by an entry in `MIGRATIONS`."""
 
-MIGRATIONS: Mapping[int, Callable[[tomlkit.TOMLDocument], None]] = {}
-"""For each older schema, what writes the defaults of then into a recipe that does not set them."""
+def _shift_of_values(document: tomlkit.TOMLDocument) -> None:
+    """Images were shifted by a pixel where values are learned, too."""
+    task, train = document.get("task", {}), document.get("train", {})
+    if isinstance(train, dict) and isinstance(task, dict) and task.get("name") == "regression":
+        train.setdefault("shift_pixels", 1)
+
+
+SCHEMA = 2
+"""Of recipes. Raised where a default changes: runs of before keep theirs by an entry below."""
+
+MIGRATIONS: Mapping[int, Callable[[tomlkit.TOMLDocument], None]] = {1: _shift_of_values}
+"""By schema, what writes the defaults of then into a recipe that does not set them."""
 
 _FINETUNE_EPOCHS = 1.0
 
@@ -250,7 +258,7 @@ class Recipe:
     @property
     def hash(self) -> str:
         """The same for recipes that mean the same; a new key with a default does not change it."""
-        return content_hash(SCHEMA, sorted(self.values.items()))
+        return content_hash(sorted(self.values.items()))
 
 
 def _flat(table: Any, prefix: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ __all__ = [
     "Decides",
     "RecipeStage",
     "code_of",
+    "continues",
     "decides",
     "recipe_keys",
     "redone_by",
@@ -28,7 +29,9 @@ __all__ = [
 
 _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
-RecipeStage = Literal["calibrate", "train", "ranking", "search", "random-baseline", "finalists", "report"]
+RecipeStage = Literal[
+    "calibrate", "train", "ranking", "search", "random-baseline", "finalists", "report"
+]
 
 AFTER: Mapping[RecipeStage, tuple[RecipeStage, ...]] = {
     "calibrate": (),
@@ -125,6 +128,11 @@ def decides(key: str) -> Decides:
         if fnmatchcase(key, pattern):
             return found
     raise KeyError(key)
+
+
+def continues(name: str) -> bool:
+    """Return whether an input of a stage is a key with which the stage goes on from what it has."""
+    return name in set(recipe_keys()) and decides(name).how == "continued"
 
 
 def settings_of(recipe: Recipe, stage: RecipeStage) -> dict[str, Any]:

@@ -122,9 +122,7 @@ def test_a_decoded_set_is_not_decoded_again(tmp_path: Path) -> None:
         ([jpeg(1), jpeg(2, mode="L")], r"image 1 has shape \(12, 10, 1\) but the first"),
     ],
 )
-def test_a_bad_image_is_named(
-    tmp_path: Path, train: list[bytes], message: str
-) -> None:
+def test_a_bad_image_is_named(tmp_path: Path, train: list[bytes], message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         read(tmp_path, joined("train", train) | joined("test", [jpeg(0)]))
     assert "\n" not in str(caught.value)

@@ -84,7 +84,12 @@ def status(run: RunPath, as_json: Json = False) -> None:
 
     stale = found["stale"]
     rows = [
-        [name, "stale" if name in stale else stage["state"], f"{stage['wall_s']:.1f}", f"{stage['cpu_s']:.1f}"]
+        [
+            name,
+            "stale" if name in stale else stage["state"],
+            f"{stage['wall_s']:.1f}",
+            f"{stage['cpu_s']:.1f}",
+        ]
         for name, stage in found["stages"].items()
     ]
     out.print(

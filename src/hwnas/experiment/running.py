@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hwnas.atomic import storage_errors
 from hwnas.errors import ConfigError, InfeasibleError
+from hwnas.experiment.adoption import adopt
 from hwnas.experiment.finished import goals_of, is_finished, unfinished
 from hwnas.plugin import imports_from
 from hwnas.progress import Reporter, make_reporter
@@ -168,25 +169,13 @@ def _continue(
 ) -> list[Summary]:
     with imports_from(folder.recipe_folder), folder:
         if folder.has_unnamed_inputs:
-            _adopt(Job.of(folder))
+            adopt(Job.of(folder), goals_of(folder), _stages)
         recipe, text = folder.revised(overrides)
         cache = folder.path / "cache"
         ingredients = Ingredients.prepare(recipe, folder.recipe_folder, cache)
         if overrides:
             folder.revise(recipe, text)
         return _work(folder, ingredients, goals(folder), reporter, ray_address)
-
-
-def _adopt(job: Job) -> None:
-    """Name the inputs of the stages that an older hwnas finished: they are taken to be today's."""
-    for goal in goals_of(job.folder):
-        for stage in _stages(job, goal):
-            record = job.folder.stages.get(stage.name)
-            if record is None or record.state != "done" or not stage.made():
-                break
-            if record.identity is None:
-                stage.adopt()
-                job.folder.adopt(stage.name, stage.identity)
 
 
 def _work(

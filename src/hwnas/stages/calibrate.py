@@ -60,7 +60,10 @@ def calibration(job: Job, target: str, path: Path) -> Stage:
                 "machine; close other programs for better predictions"
             )
 
-    return Stage(f"calibrate@{target}", identity, work, lambda: bool(_timed(target, path)))
+    def made() -> bool:
+        return {row.measurement.hardware for row in _timed(target, path)} == {hardware}
+
+    return Stage(f"calibrate@{target}", identity, work, made)
 
 
 def networks_to_time(space: SearchSpace, target: str, count: int, seed: int) -> list[Architecture]:

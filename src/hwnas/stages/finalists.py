@@ -46,7 +46,15 @@ from hwnas.stages.exporting import examples, export_network
 from hwnas.stages.job import Goal, Ingredients, Job, Stage
 from hwnas.stages.measurements import Timed, read_measurements, write_measurements
 
-__all__ = ["choose", "finalising", "latency_of", "make_bundles", "picks", "read_bundles", "score_of"]
+__all__ = [
+    "choose",
+    "finalising",
+    "latency_of",
+    "make_bundles",
+    "picks",
+    "read_bundles",
+    "score_of",
+]
 
 _RECALIBRATION_IMAGES = 2048
 
@@ -103,7 +111,9 @@ def finalising(
     table = out / "measurements.parquet"
     finalists = choose(result, recipe.deploy.top)
     ids = [trial.candidate.id for trial in finalists]
-    hardware = {target: processor_of(Target.parse(target).device.hardware) for target in goal.targets}
+    hardware = {
+        target: processor_of(Target.parse(target).device.hardware) for target in goal.targets
+    }
     identity = job.identity(
         "finalists",
         **job.learned,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from hwnas.identity import Identity
 from hwnas.plugin import build, resolve
 from hwnas.progress import Advance, Reporter, make_reporter
 from hwnas.recipe import Recipe
-from hwnas.recipe_keys import RecipeStage, code_of, settings_of
+from hwnas.recipe_keys import RecipeStage, code_of, continues, settings_of
 from hwnas.run_folder import RunFolder
 from hwnas.search import EVALUATORS, TASKS
 from hwnas.search.data import ImageData, load_data
@@ -365,7 +365,9 @@ class Job:
         record = self.folder.stages.get(stage.name)
         stored = record.identity if record is not None else None
         if stored is not None and (changes := stage.identity.changes_since(stored)):
+            goes_on = all(continues(change.name) for change in changes)
             why = "; ".join(change.text for change in changes)
-            self.reporter.note(f"{stage.name} is done anew: {why}", stage=stage.name)
+            what = "goes on" if goes_on else "is done anew"
+            self.reporter.note(f"{stage.name} {what}: {why}", stage=stage.name)
         with self.reporter.stage(stage.name) as advance:
             self.folder.perform(stage.name, stage.identity, lambda: stage.work(advance))

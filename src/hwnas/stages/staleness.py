@@ -24,6 +24,7 @@ from hwnas.stages.images import MANIFEST
 
 __all__ = ["stale_stages"]
 
+
 def stale_stages(folder: RunFolder) -> dict[str, tuple[str, ...]]:
     """Return the stages whose results do not belong to today's inputs, each with the reasons.
 
