@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hwnas.errors import NonFiniteOutput
+from hwnas.search import Objective, run_search
 from hwnas.search.data import ImageData
 from hwnas.search.evaluate import (
     Evaluation,
@@ -340,6 +341,26 @@ class TestOutputsThatAreNoNumbers:
         assert outcome.kind == "bad result"
         assert "the network outputs NaN for 50 of 50 validation images" in outcome.reason
         assert not list(tmp_path.iterdir()), "nothing grows from it"
+
+    def test_leave_a_search_going(
+        self, evaluator: SupernetEvaluator, small_space: MobileNetSpace
+    ) -> None:
+        deep = {k: v * (np.nan if "stages.1.1" in k else 1) for k, v in evaluator.weights.items()}
+        assert any(np.isnan(v).any() for v in deep.values() if v.dtype.kind == "f")
+        result = run_search(
+            small_space,
+            [Objective("accuracy", "maximize"), Objective("params", "minimize")],
+            replace(evaluator, weights=deep),
+            trials=8,
+            sampler="random",
+        )
+        assert len(result.trials) == 8
+        assert all(t.candidate.network.as_dict()["stage1.depth"] == 1 for t in result.trials)
+        assert result.failed
+        for failed in result.failed:
+            assert failed.candidate.network.as_dict()["stage1.depth"] == 2
+            assert failed.failure.kind == "bad result"
+            assert "outputs NaN" in failed.failure.reason
 
 
 class TestThreads:
