@@ -3,7 +3,7 @@
 ::
 
     bundle.json           what all the rest means; schema 1
-    model.onnx            the network, weights inside
+    model.onnx            the network, weights inside or, where it came so, in model.onnx.data
     model.NAME.onnx       variants of it, where a sweep has added some
     model.TARGET.json     how a variant's operators are computed on a card, for the runtime triton
     weights.safetensors   the same weights for PyTorch
@@ -34,6 +34,7 @@ from hwnas.deploy.checksums import inside
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.onnx_graph import external_files
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES, open_session
 from hwnas.deploy.sealed import Check, Seal, checked, passed
@@ -287,8 +288,14 @@ class Bundle:
     def _check_onnx(self, artifact: Artifact) -> str:
         import onnx
 
+        path = inside(self.folder, artifact.file)
+        if unlisted := set(external_files(path)) - set(self.sums):
+            raise ArtifactError(
+                f"{artifact.file} keeps weights in {', '.join(sorted(unlisted))}, of which no sum "
+                "is recorded; make the bundle anew"
+            )
         try:
-            onnx.checker.check_model(inside(self.folder, artifact.file), full_check=True)
+            onnx.checker.check_model(path, full_check=True)
         except Exception as error:  # ONNX's and protobuf's errors share no base but this
             raise ArtifactError(f"{artifact.file} is damaged: {first_line(error)}") from error
         return "valid"

@@ -29,6 +29,7 @@ from hwnas.deploy.checksums import inside
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import OutputMeaning, Preprocessing
+from hwnas.deploy.onnx_graph import external_files
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.sealed import Check, Seal, checked, passed
@@ -220,7 +221,7 @@ class Cascade:
         return [
             *SEAL.checks(self.folder, self.description["files"]),
             *(
-                checked(f"{p.onnx_file.name} loads", partial(_load, p))
+                checked(f"{p.onnx_file.name} loads", partial(_load, p, self.description["files"]))
                 for p in (self.small, self.big)
             ),
             checked("golden outputs", self._check_golden),
@@ -249,7 +250,12 @@ class Cascade:
         )
 
 
-def _load(part: Part) -> str:
+def _load(part: Part, sums: Mapping[str, str]) -> str:
+    if unlisted := set(external_files(part.onnx_file)) - set(sums):
+        raise ArtifactError(
+            f"it keeps weights in {', '.join(sorted(unlisted))}, of which no sum is recorded; make "
+            "the cascade anew"
+        )
     shape = part.session.input_shape
     if shape != part.preprocessing.input_shape:
         raise ArtifactError(

@@ -27,6 +27,7 @@ from hwnas.deploy.cascade import (
 )
 from hwnas.deploy.cascade_runner import CONFIDENCES, probabilities, unsure
 from hwnas.deploy.checksums import sha256
+from hwnas.deploy.onnx_graph import copy_model, external_files, model_bytes
 from hwnas.errors import ConfigError
 
 __all__ = ["write_cascade"]
@@ -85,8 +86,8 @@ def write_cascade(
         "provenance": dict(provenance),
     }
     with replacing_folder(folder) as temporary:
-        shutil.copyfile(small.onnx_file, temporary / SMALL)
-        shutil.copyfile(big.onnx_file, temporary / BIG)
+        copy_model(small.onnx_file, temporary / SMALL)
+        copy_model(big.onnx_file, temporary / BIG)
         shutil.copyfile(cascade_runner.__file__, temporary / RUNNER)
         write_text(temporary / CARD, _card(description))
         images, scores = _golden(small, big, rule, threshold, golden_images)
@@ -101,7 +102,7 @@ def _part(bundle: Bundle, file: str) -> dict[str, Any]:
     return {
         "id": about["id"],
         "file": file,
-        "bytes": bundle.onnx_file.stat().st_size,
+        "bytes": model_bytes(bundle.onnx_file),
         **{key: about[key] for key in ("architecture", "preprocessing", "measurements")},
     }
 
@@ -123,7 +124,9 @@ def _golden(
 
 def _seal(folder: Path, description: Mapping[str, Any]) -> None:
     """Write cascade.json with the sums of what is there, then the sums of all."""
-    files = {name: sha256(folder / name) for name in (SMALL, BIG, GOLDEN, RUNNER, CARD)}
+    beside = [name for part in (SMALL, BIG) for name in external_files(folder / part)]
+    names = (SMALL, BIG, *beside, GOLDEN, RUNNER, CARD)
+    files = {name: sha256(folder / name) for name in names}
     SEAL.write(folder, {**description, "files": files}, files)
 
 

@@ -21,6 +21,7 @@ from hwnas.deploy.device import Target
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.memory import peak_memory
 from hwnas.deploy.number_format import number_format
+from hwnas.deploy.onnx_graph import model_bytes
 from hwnas.deploy.onnx_workload import read_workload
 from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.sweep import Examiner, Quality, outputs_of
@@ -282,8 +283,8 @@ def _quantile(measurement: Measurement, name: str) -> float:
 
 
 def _size(model: Path, old: Path | None, budget: Budget) -> Verdict:
-    before = None if old is None else [float(old.stat().st_size)]
-    return _cost("size_bytes", "counted", [float(model.stat().st_size)], before, budget)
+    before = None if old is None else [float(model_bytes(old))]
+    return _cost("size_bytes", "counted", [float(model_bytes(model))], before, budget)
 
 
 def _memory(model: Path, old: Path | None, budget: Budget) -> Verdict:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hwnas.atomic import replacing
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.onnx_graph import check_graph
 from hwnas.deploy.ranges import RANGES, Range, activations
 from hwnas.errors import ArtifactError
 
@@ -136,6 +137,7 @@ class Int8Quantizer:
     def _prepare(self, batches: Sequence[NDArray[np.float32]], ranges: Sequence[str]) -> None:
         from onnxruntime.quantization.shape_inference import quant_pre_process
 
+        check_graph(self._source)
         quant_pre_process(self._source, self._prepared, skip_symbolic_shape=True)
         _name_nodes(self._prepared)
         seen = activations(self._prepared, batches)
@@ -160,6 +162,8 @@ class Int8Quantizer:
     def _refused(self) -> Iterator[None]:
         try:
             yield
+        except ArtifactError:
+            raise
         except Exception as error:  # ONNX Runtime's tools raise whatever they meet
             reason = first_line(error)
             raise ArtifactError(f"{self._source} cannot be quantised to int8: {reason}") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import stat
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +16,7 @@ from hwnas.deploy.checksums import inside, read_sums, render_sums, sha256
 from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError, DataError
 
-__all__ = ["Check", "Seal", "checked", "passed"]
+__all__ = ["Check", "Seal", "checked", "give_usual_modes", "passed"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,24 @@ def passed(what: str, checks: Sequence[Check]) -> list[Check]:
         if not check.ok:
             raise ArtifactError(f"{what}: {check.name}: {check.detail}")
     return list(checks)
+
+
+def give_usual_modes(folder: Path) -> None:
+    """Give all files in a folder the permissions that a new file gets there.
+
+    Libraries write files that only their owner may read, and copies keep the permissions of what
+    they are copies of; whoever may read a folder is to be able to read all of it.
+
+    Raises:
+        OSError: They cannot be changed.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        new = Path(place, "new")
+        new.touch()
+        mode = stat.S_IMODE(new.stat().st_mode)
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
 
 
 @dataclass(frozen=True)
@@ -104,6 +124,7 @@ class Seal:
         write_json(folder / self.description, description)
         all_sums = {**sums, self.description: sha256(folder / self.description)}
         write_text(folder / self.sums, render_sums(all_sums))
+        give_usual_modes(folder)
 
     def checks(self, folder: Path, sums: Mapping[str, str]) -> list[Check]:
         """Look at the sums of all files.

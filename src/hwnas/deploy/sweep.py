@@ -22,6 +22,7 @@ from hwnas.deploy.device import FORMATS, Device, Target
 from hwnas.deploy.io import OutputMeaning
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.number_format import number_format
+from hwnas.deploy.onnx_graph import model_bytes
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.timing import Subject, measure_together
@@ -275,7 +276,7 @@ class _Trial:
         return [self._contender(variant.name, made, target) for target in targets]
 
     def _contender(self, variant: str, made: Made, target: Target) -> Contender:
-        contender = Contender(variant, target.name, made, made.model.stat().st_size)
+        contender = Contender(variant, target.name, made, model_bytes(made.model))
         try:
             outputs = outputs_of(made.model, self.inputs(), target)
         except ArtifactError as error:
