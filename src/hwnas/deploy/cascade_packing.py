@@ -25,7 +25,7 @@ from hwnas.deploy.cascade import (
     SMALL,
     Cascade,
 )
-from hwnas.deploy.cascade_runner import CONFIDENCES, probabilities, unsure
+from hwnas.deploy.cascade_runner import confidences, unsure
 from hwnas.deploy.checksums import sha256
 from hwnas.deploy.onnx_graph import copy_model, external_files, model_bytes
 from hwnas.errors import ConfigError
@@ -111,7 +111,7 @@ def _golden(
     small: Bundle, big: Bundle, rule: str, threshold: float, images: NDArray[np.uint8]
 ) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     scores = small.predict(images)
-    distance = CONFIDENCES[rule](probabilities(scores)) - threshold
+    distance = confidences(scores, rule) - threshold
     ordered = np.argsort(distance, kind="stable")
     half = min(_GOLDEN_IMAGES, len(images)) // 2
     few = np.concatenate([ordered[: _GOLDEN_IMAGES - half], ordered[len(images) - half :]])

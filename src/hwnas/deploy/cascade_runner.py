@@ -19,17 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CONFIDENCES", "Runner", "probabilities", "unsure"]
+__all__ = ["CONFIDENCES", "Runner", "confidences", "probabilities", "unsure"]
 
 Floats = NDArray[np.float64]
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def probabilities(scores: NDArray[Any]) -> Floats:
-    """Softmax of class scores (N, K)."""
+    """Return the softmax of class scores (N, K); NaN for an image whose scores are no numbers."""
     rows = np.asarray(scores, dtype=np.float64)
-    odds = np.exp(rows - rows.max(axis=1, keepdims=True))
-    return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+    with np.errstate(invalid="ignore"):
+        odds = np.exp(rows - rows.max(axis=1, keepdims=True))
+        return np.asarray(odds / odds.sum(axis=1, keepdims=True))
 
 
 def _margin(shares: Floats) -> Floats:
@@ -47,15 +48,26 @@ CONFIDENCES: dict[str, Callable[[Floats], Floats]] = {"margin": _margin, "maximu
 """From the probabilities (N, K) of a network to how sure it is of each answer, in 0..1."""
 
 
+def confidences(scores: NDArray[Any], rule: str) -> Floats:
+    """Return how sure a network is of each image, given its scores (N, K).
+
+    Returns:
+        (N,), in 0..1; -1, less than any threshold, where the scores are NaN or infinite.
+    """
+    found = CONFIDENCES[rule](probabilities(scores))
+    return np.where(np.isnan(found), -1.0, found)
+
+
 def unsure(scores: NDArray[Any], rule: str, threshold: float) -> NDArray[np.bool_]:
     """For which images the big network is asked, given the small one's scores (N, K).
 
     Args:
         scores: Of the small network.
         rule: A key of `CONFIDENCES`.
-        threshold: Those less sure than this go on: none at 0, all at 1.
+        threshold: Those less sure than this go on: none at 0, all at 1. Those whose scores are no
+            numbers always do.
     """
-    confidence = CONFIDENCES[rule](probabilities(scores))
+    confidence = confidences(scores, rule)
     return np.asarray((confidence < threshold) | (threshold >= 1))
 
 
@@ -99,9 +111,15 @@ class Runner:
         return np.asarray(upright).reshape(upright.height, upright.width, channels)
 
     def answer(self, path: str | Path) -> dict[str, Any]:
-        """The likeliest class of an image file, its probability and which network says so."""
+        """The likeliest class of an image file, its probability and which network says so.
+
+        Raises:
+            ValueError: The big network's scores are no numbers, either.
+        """
         scores, part = self.scores(self.read(path))
         shares = probabilities(scores[None])[0]
+        if np.isnan(shares).any():
+            raise ValueError("the scores of both networks are no numbers; there is no answer")
         best = int(shares.argmax())
         label = self.about["labels"][best]
         return {"label": label, "probability": float(shares[best]), "network": part}
@@ -144,7 +162,11 @@ def main(arguments: list[str]) -> int:
         print(f"golden outputs differ by {error:.1e} of the largest")
         return int(not error <= runner.about["golden"]["tolerance"])
     for path in arguments:
-        found = runner.answer(path)
+        try:
+            found = runner.answer(path)
+        except (OSError, ValueError) as error:  # no image, or no answer
+            print(f"{path}: {error}", file=sys.stderr)
+            return 2
         print(f"{path}  {found['label']}  {found['probability']:.1%}  ({found['network']})")
     return 0
 
