@@ -289,3 +289,17 @@ def umask() -> int:
     found = os.umask(0)
     os.umask(found)
     return found
+
+
+def test_the_runner_opens_images_as_hwnas_does(cascade: Cascade, tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 30 * 20).reshape(30, 20).astype(np.uint16)
+    orientation = Image.Exif()
+    orientation[274] = 6
+    Image.fromarray(ramp).save(tmp_path / "ramp.png", exif=orientation)
+    (expected,) = cascade.run([tmp_path / "ramp.png"])
+    command = [sys.executable, cascade.folder / "runner.py", tmp_path / "ramp.png"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *_, label, probability, part = done.stdout.split()
+    assert (label, part) == (expected["label"], f"({expected['network']})")
+    assert probability == f"{expected['probability']:.1%}"

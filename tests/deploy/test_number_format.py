@@ -51,6 +51,7 @@ def test_what_is_no_onnx_file_is_named(tmp_path: Path) -> None:
         with pytest.raises(ArtifactError, match=path.name):
             number_format(path)
 
+
 FLOAT = TensorProto.FLOAT
 
 

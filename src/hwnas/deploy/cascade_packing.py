@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +26,9 @@ from hwnas.deploy.cascade import (
 )
 from hwnas.deploy.cascade_runner import confidences, unsure
 from hwnas.deploy.checksums import sha256
+from hwnas.deploy.image_file import upright_pixels
 from hwnas.deploy.onnx_graph import copy_model, external_files, model_bytes
+from hwnas.deploy.standalone import IMAGE_IMPORTS, standalone
 from hwnas.errors import ConfigError
 
 __all__ = ["write_cascade"]
@@ -88,13 +89,24 @@ def write_cascade(
     with replacing_folder(folder) as temporary:
         copy_model(small.onnx_file, temporary / SMALL)
         copy_model(big.onnx_file, temporary / BIG)
-        shutil.copyfile(cascade_runner.__file__, temporary / RUNNER)
+        write_text(temporary / RUNNER, _runner())
         write_text(temporary / CARD, _card(description))
         images, scores = _golden(small, big, rule, threshold, golden_images)
         np.savez_compressed(temporary / GOLDEN, images=images, outputs=scores)
         _seal(temporary, description)
         Cascade.load(temporary).verify()
     return Cascade.load(folder)
+
+
+def _runner() -> str:
+    """Return the runner's source, which imports nothing of hwnas."""
+    source = Path(cascade_runner.__file__).read_text(encoding="utf-8")
+    own = f"\nfrom {upright_pixels.__module__} import {upright_pixels.__name__}\n"
+    before, found, after = source.partition(own)
+    assert found
+    head, mark, body = after.partition("\n\ndef ")
+    code = standalone(upright_pixels)
+    return f"{before}{IMAGE_IMPORTS}\n{head}\n\n{code}\n\n{mark.lstrip()}{body}"
 
 
 def _part(bundle: Bundle, file: str) -> dict[str, Any]:

@@ -5,7 +5,8 @@ Needs numpy, onnxruntime and pillow, and nothing else; cascade.json and the netw
     python runner.py image.png ...      what is on images
     python runner.py --verify           whether it gives the golden outputs
 
-hwnas copies this file into every cascade and decides by the same lines itself.
+hwnas writes this file into every cascade, with its own code to open images in the place of an
+import, and decides by the same lines itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CONFIDENCES", "Runner", "confidences", "probabilities", "unsure"]
+from hwnas.deploy.image_file import upright_pixels
+
+__all__ = ["CONFIDENCES", "Runner", "confidences", "prepared", "probabilities", "unsure"]
 
 Floats = NDArray[np.float64]
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -103,12 +106,12 @@ class Runner:
 
     def read(self, path: str | Path) -> NDArray[np.uint8]:
         """An image file as uint8 (H, W, C), upright, with as many channels as the networks take."""
-        from PIL import Image, ImageOps
+        from PIL import Image
 
         channels = self.about["small"]["preprocessing"]["channels"]
         with Image.open(path) as image:
-            upright = ImageOps.exif_transpose(image).convert(_MODES[channels])
-        return np.asarray(upright).reshape(upright.height, upright.width, channels)
+            pixels = upright_pixels(image, _MODES[channels])
+        return pixels.reshape(*pixels.shape[:2], channels)
 
     def answer(self, path: str | Path) -> dict[str, Any]:
         """The likeliest class of an image file, its probability and which network says so.
@@ -132,14 +135,22 @@ class Runner:
         return float(np.abs(found - expected).max() / np.abs(expected).max())
 
     def _run(self, part: str, image: NDArray[np.uint8]) -> NDArray[Any]:
-        prepared = _prepared(image, self.about[part]["preprocessing"])
+        batch = prepared(image, self.about[part]["preprocessing"])
         session = self._sessions[part]
-        outputs: NDArray[Any] = session.run(None, {session.get_inputs()[0].name: prepared})[0]
+        outputs: NDArray[Any] = session.run(None, {session.get_inputs()[0].name: batch})[0]
         return outputs
 
 
-def _prepared(image: NDArray[np.uint8], how: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Resize (bilinear), scale to 0..1, normalise; float32 (1, C, height, width)."""
+def prepared(image: NDArray[np.uint8], how: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Return pixels (H, W, C) resized (bilinear), scaled to 0..1 and normalised.
+
+    Args:
+        image: As it was read.
+        how: What bundle.json or cascade.json says of the preprocessing.
+
+    Returns:
+        (1, C, height, width).
+    """
     from PIL import Image
 
     size = (how["width"], how["height"])
