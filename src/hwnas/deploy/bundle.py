@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,7 @@ from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.onnx_graph import external_files
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES, open_session
+from hwnas.deploy.saturation import saturation_warning
 from hwnas.deploy.sealed import Check, Seal, checked, passed
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.search_spaces import Architecture
@@ -270,7 +272,27 @@ class Bundle:
                 )
                 for artifact in self.artifacts
             ),
+            *(Check("int8 sums", True, warning, warns=True) for warning in self._warnings()),
         ]
+
+    def warnings(self) -> list[str]:
+        """Return what is to be feared of the first artifact on this machine, in a line each.
+
+        Raises:
+            ArtifactError: The file is damaged.
+        """
+        return [warning for warning in [self._warning(self.artifacts[0])] if warning]
+
+    def _warnings(self) -> list[str]:
+        """Return those of all artifacts; what is damaged is told by other checks."""
+        found = []
+        for artifact in self.artifacts:
+            with contextlib.suppress(ArtifactError):
+                found.append(self._warning(artifact))
+        return list(dict.fromkeys(filter(None, found)))
+
+    def _warning(self, artifact: Artifact) -> str:
+        return saturation_warning(inside(self.folder, artifact.file), artifact.target())
 
     def verify(self) -> list[Check]:
         """All `checks`, every one of them passed.
@@ -314,7 +336,7 @@ class Bundle:
         if not error <= artifact.tolerance:  # also where it is not a number
             raise ArtifactError(
                 f"outputs differ by {error:.2g} of the largest; at most {artifact.tolerance:g} is "
-                "allowed"
+                f"allowed{'; ' if (warning := self._warning(artifact)) else ''}{warning}"
             )
         return f"{len(images)} images agree within {error:.1e} of the largest output"
 

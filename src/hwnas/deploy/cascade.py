@@ -29,9 +29,11 @@ from hwnas.deploy.checksums import inside
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import OutputMeaning, Preprocessing
+from hwnas.deploy.number_format import number_format
 from hwnas.deploy.onnx_graph import external_files
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.saturation import saturation_warning
 from hwnas.deploy.sealed import Check, Seal, checked, passed
 from hwnas.errors import ArtifactError, DataError
 
@@ -226,6 +228,17 @@ class Cascade:
             ),
             checked("golden outputs", self._check_golden),
         ]
+
+    def warnings(self) -> list[str]:
+        """Return what is to be feared of the two networks on this machine, in a line each.
+
+        Raises:
+            ArtifactError: A file is damaged.
+        """
+        files = (self.small.onnx_file, self.big.onnx_file)
+        targets = (Target(Device("cpu", "onnxruntime"), number_format(file)) for file in files)
+        found = (saturation_warning(*each) for each in zip(files, targets, strict=True))
+        return [warning for warning in found if warning]
 
     def verify(self) -> list[Check]:
         """All `checks`, every one of them passed.

@@ -23,6 +23,7 @@ from hwnas.deploy.memory import peak_memory
 from hwnas.deploy.number_format import number_format
 from hwnas.deploy.onnx_graph import model_bytes
 from hwnas.deploy.onnx_workload import read_workload
+from hwnas.deploy.saturation import saturation_warning
 from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.sweep import Examiner, Quality, outputs_of
 from hwnas.deploy.timing import Subject, measure_together
@@ -190,12 +191,15 @@ def gate(
         _check_format(file, budget.target)
     qualities = [] if examiner is None else [_quality(model, old, examiner, budget)]
     _check_metrics(budget, {quality.name for quality in qualities})
-    return [
+    verdicts: list[Verdict] = [
         *qualities,
         *_latencies(model, old, budget, settings),
         _size(model, old, budget),
         _memory(model, old, budget),
     ]
+    notes = [verdicts[0].note, saturation_warning(model, budget.target)]
+    verdicts[0] = replace(verdicts[0], note="; ".join(filter(None, notes)))
+    return verdicts
 
 
 def _check_metrics(budget: Budget, metrics: set[str]) -> None:

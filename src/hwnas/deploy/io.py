@@ -261,8 +261,8 @@ class OutputMeaning:
         if wrong.any():
             raise ArtifactError(
                 f"the network's outputs for image {int(wrong.argmax()) + 1} of {len(rows)} are no "
-                "numbers (NaN or infinite), so there is no answer; check the image, and the network "
-                "with `hwnas verify`"
+                "numbers (NaN or infinite), so there is no answer; check the image, and the "
+                "network with `hwnas verify`"
             )
 
     def _shares(self, maps: NDArray[np.float64]) -> dict[str, Any]:

@@ -39,13 +39,13 @@ def number_format(model: Path) -> str:
     read = read_model(model)
     if any(_QUANTISED.search(node.op_type) for node in messages(read, "NodeProto")):
         return "int8"
-    formats = {onnx.TensorProto.FLOAT16: "fp16", onnx.TensorProto.BFLOAT16: "bf16"}
+    formats: dict[int, str] = {onnx.TensorProto.FLOAT16: "fp16", onnx.TensorProto.BFLOAT16: "bf16"}
     sizes = dict.fromkeys(formats.values(), 0)
     known: dict[str, int] = {}
     for tensor in messages(read, "TensorProto"):
         known[tensor.name] = max(1, math.prod(tensor.dims))
-        if tensor.data_type in formats:
-            sizes[formats[tensor.data_type]] += known[tensor.name]
+        if found := formats.get(tensor.data_type):
+            sizes[found] += known[tensor.name]
     for node in messages(read, "NodeProto"):
         if node.op_type == "Cast" and node.input and node.input[0] in known:
             wanted = next((each.i for each in node.attribute if each.name == "to"), 0)

@@ -27,11 +27,13 @@ class Check:
         name: A file, or what was tried.
         ok: Whether it is as it should be.
         detail: What was found; one line.
+        warns: Whether the detail is a warning, though it is as it should be.
     """
 
     name: str
     ok: bool
     detail: str
+    warns: bool = False
 
 
 def checked(name: str, look: Callable[[], str]) -> Check:
