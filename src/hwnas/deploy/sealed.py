@@ -104,6 +104,10 @@ class Seal:
             raise ArtifactError(
                 f"{folder} is no {self.kind}: it has no {self.description}"
             ) from None
+        except NotADirectoryError:
+            raise ArtifactError(
+                f"{folder} is no {self.kind} but a file; give the folder of a {self.kind}"
+            ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise ArtifactError(f"{path} is damaged: {first_line(error)}") from error
         schema = found.get("schema") if isinstance(found, dict) else None

@@ -198,7 +198,8 @@ def sweep(
         progress: Called with the share that is done, from 0 to 1, and what is done next.
 
     Raises:
-        ConfigError: There are no variants or devices, or these cannot be compared.
+        ConfigError: There are no variants or devices, these cannot be compared, or the network is
+            not in single precision.
         ArtifactError: The network itself is damaged.
         DeviceError: A device cannot be used on this machine.
     """
@@ -223,6 +224,12 @@ def sweep(
 
 
 def _check(material: Material, variants: Sequence[Variant], devices: Sequence[Device]) -> None:
+    found = number_format(material.model)
+    if found != "fp32":
+        raise ConfigError(
+            f"{material.model} computes in {found} already, and variants are made of a network in "
+            "fp32 and compared with it; give the file that it was made of"
+        )
     for variant in variants:
         if lacks := variant.lacks(material):
             raise ConfigError(f"variant {variant.name} cannot be made: {lacks}")
