@@ -271,7 +271,8 @@ def _pack(
     ingredients, recipe = job.ingredients, job.recipe
     network = trial.candidate.network
     shape = ingredients.space.input_shape(network)
-    images, _ = ingredients.data.validation.take(np.arange(examples(ingredients)))
+    some = ingredients.data.validation.first(examples(ingredients))
+    images, _ = some.take(np.arange(len(some)))
     units = {metric.name: metric.unit for metric in ingredients.task.metrics}
     bundle = write_bundle(
         folder / trial.candidate.id,
