@@ -434,6 +434,8 @@ def test_a_folder_that_is_no_bundle(hwnas: Command, tmp_path: Path, command: str
     image = [tmp_path / "a.png"] if command == "run" else []
     hwnas(command, tmp_path, *image).refused("is no bundle")
     hwnas(command, tmp_path / "none", *image).refused("is no bundle")
+    (tmp_path / "model.onnx").write_bytes(b"")
+    hwnas(command, tmp_path / "model.onnx", *image).refused("is no bundle but a file")
 
 
 def test_what_cannot_be_served(hwnas: Command, finished: Path, tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ from hwnas.deploy.device import Target
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.memory import peak_memory
 from hwnas.deploy.number_format import number_format
+from hwnas.deploy.onnx_graph import model_bytes
 from hwnas.deploy.onnx_workload import read_workload
+from hwnas.deploy.saturation import saturation_warning
 from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.sweep import Examiner, Quality, outputs_of
 from hwnas.deploy.timing import Subject, measure_together
@@ -189,12 +191,15 @@ def gate(
         _check_format(file, budget.target)
     qualities = [] if examiner is None else [_quality(model, old, examiner, budget)]
     _check_metrics(budget, {quality.name for quality in qualities})
-    return [
+    verdicts: list[Verdict] = [
         *qualities,
         *_latencies(model, old, budget, settings),
         _size(model, old, budget),
         _memory(model, old, budget),
     ]
+    notes = [verdicts[0].note, saturation_warning(model, budget.target)]
+    verdicts[0] = replace(verdicts[0], note="; ".join(filter(None, notes)))
+    return verdicts
 
 
 def _check_metrics(budget: Budget, metrics: set[str]) -> None:
@@ -282,8 +287,8 @@ def _quantile(measurement: Measurement, name: str) -> float:
 
 
 def _size(model: Path, old: Path | None, budget: Budget) -> Verdict:
-    before = None if old is None else [float(old.stat().st_size)]
-    return _cost("size_bytes", "counted", [float(model.stat().st_size)], before, budget)
+    before = None if old is None else [float(model_bytes(old))]
+    return _cost("size_bytes", "counted", [float(model_bytes(model))], before, budget)
 
 
 def _memory(model: Path, old: Path | None, budget: Budget) -> Verdict:

@@ -22,6 +22,7 @@ from hwnas.deploy.device import FORMATS, Device, Target
 from hwnas.deploy.io import OutputMeaning
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.number_format import number_format
+from hwnas.deploy.onnx_graph import model_bytes
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.timing import Subject, measure_together
@@ -220,7 +221,8 @@ def sweep(
         progress: Called with the share that is done, from 0 to 1, and what is done next.
 
     Raises:
-        ConfigError: There are no variants or devices, or these cannot be compared.
+        ConfigError: There are no variants or devices, these cannot be compared, or the network is
+            not in single precision.
         ArtifactError: The network itself is damaged.
         DeviceError: A device cannot be used on this machine.
     """
@@ -245,6 +247,12 @@ def sweep(
 
 
 def _check(material: Material, variants: Sequence[Variant], devices: Sequence[Device]) -> None:
+    found = number_format(material.model)
+    if found != "fp32":
+        raise ConfigError(
+            f"{material.model} computes in {found} already, and variants are made of a network in "
+            "fp32 and compared with it; give the file that it was made of"
+        )
     for variant in variants:
         if lacks := variant.lacks(material):
             raise ConfigError(f"variant {variant.name} cannot be made: {lacks}")
@@ -298,7 +306,7 @@ class _Trial:
         return [self._contender(variant.name, made, target) for target in targets]
 
     def _contender(self, variant: str, made: Made, target: Target) -> Contender:
-        contender = Contender(variant, target.name, made, made.model.stat().st_size)
+        contender = Contender(variant, target.name, made, model_bytes(made.model))
         try:
             outputs = outputs_of(made.model, self.inputs(), target)
         except ArtifactError as error:
