@@ -80,7 +80,9 @@ def family(target: str) -> str:
 @cache
 def shipped_fingerprints() -> Mapping[str, Fingerprint]:
     """What the probes take on them, by name."""
-    found = json.loads((recovered_folder(FOLDER) / _DESCRIPTION).read_text(encoding="utf-8"))["fingerprints"]
+    found = json.loads((recovered_folder(FOLDER) / _DESCRIPTION).read_text(encoding="utf-8"))[
+        "fingerprints"
+    ]
     return {name: Fingerprint(name, probes_ms) for name, probes_ms in found.items()}
 
 
