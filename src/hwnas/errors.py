@@ -5,6 +5,7 @@
     HwnasError
     ├── ConfigError      (ValueError)    a recipe, an option or a name is wrong
     ├── DataError        (ValueError)    images or labels are missing, damaged or of the wrong shape
+    │   └── DamagedImage                 one image file cannot be decoded; others may be fine
     ├── ArtifactError    (ValueError)    an ONNX file, a bundle or a checkpoint is damaged
     │   ├── KernelError                  an operator does not take its inputs, or a kernel is wrong
     │   └── UnsupportedOperator          a runtime cannot run some part of a network
@@ -28,6 +29,7 @@ from typing import Any
 __all__ = [
     "ArtifactError",
     "ConfigError",
+    "DamagedImage",
     "DataError",
     "DeviceError",
     "DivergedError",
@@ -52,6 +54,18 @@ class ConfigError(HwnasError, ValueError):
 
 class DataError(HwnasError, ValueError):
     """Images or labels are missing, damaged or of the wrong shape."""
+
+
+class DamagedImage(DataError):
+    """One image file cannot be decoded; others may be fine.
+
+    Attributes:
+        reason: What is wrong with it, in a few words.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ArtifactError(HwnasError, ValueError):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hwnas.deploy.card_header import card_header
-from hwnas.deploy.io import PILLOW_MODES
+from hwnas.deploy.image_file import PILLOW_MODES
 
 __all__ = ["card"]
 

@@ -11,18 +11,16 @@ from typing import Any, BinaryIO, Literal, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional
 
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.image_file import PILLOW_MODES, read_pixels
 from hwnas.errors import ArtifactError, ConfigError, DataError
 
-__all__ = ["PILLOW_MODES", "OutputMeaning", "Preprocessing", "at_size"]
+__all__ = ["OutputMeaning", "Preprocessing", "at_size"]
 
 SCHEMA = 1
-PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-"""What Pillow calls images of so many channels."""
 
 OutputKind = Literal["class_scores", "pixel_class_scores", "values"]
 _KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
@@ -133,28 +131,15 @@ class Preprocessing:
             uint8 (H, W, channels).
 
         Raises:
-            DataError: There is no such file, it is not an image, or it is damaged.
+            DamagedImage: It is not an image, or it is damaged.
+            DataError: There is no such file, or its pixels have no defined range.
         """
         if self.channels not in PILLOW_MODES:
             raise DataError(
                 f"image files have 1, 3 or 4 channels and this network takes {self.channels}; "
                 "give it an array instead"
             )
-        try:
-            with Image.open(source) as image:
-                upright = ImageOps.exif_transpose(image)
-                pixels = np.array(upright.convert(PILLOW_MODES[self.channels]))
-        except FileNotFoundError:
-            raise DataError(
-                f"there is no image {source}; give the path of an existing file"
-            ) from None
-        except Exception as error:  # damaged files make Pillow raise nearly anything
-            reason = first_line(error)
-            name = source if isinstance(source, Path) else "what was given"
-            raise DataError(
-                f"{name} cannot be read as an image ({reason}); expected a PNG, JPEG or the like"
-            ) from error
-        return pixels.reshape(*pixels.shape[:2], self.channels)
+        return read_pixels(source, self.channels)
 
     def to_json(self) -> dict[str, Any]:
         """A versioned JSON object."""
