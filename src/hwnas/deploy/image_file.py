@@ -135,6 +135,7 @@ def read_pixels(source: Path | BinaryIO, channels: int) -> NDArray[np.uint8]:
             raise DataError(f"{name} cannot be read as an image ({error.strerror})") from error
         reason = first_line(error).partition(" <")[0]  # Pillow names the object in memory
         raise DamagedImage(
-            f"{name} cannot be read as an image ({reason}); expected a PNG, JPEG or the like", reason
+            f"{name} cannot be read as an image ({reason}); expected a PNG, JPEG or the like",
+            reason,
         ) from error
     return pixels.reshape(*pixels.shape[:2], channels)

@@ -103,7 +103,7 @@ class JobQueue:
         """How far a job is; waits so many seconds for its end.
 
         Returns:
-            None if there is no such job, or what was known of it is damaged: the host sends it again.
+            None if there is no such job, or its results are damaged; the host then sends it again.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._is_over(id_), wait_s)
