@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def colour_bundle(
-    contents: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> Bundle:
+def colour_bundle(contents: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A network that takes coloured images of 64 x 64 pixels."""
     torch.manual_seed(0)
     preprocessing = Preprocessing(64, 64, 3, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -158,13 +157,9 @@ def test_what_takes_much_in_other_ways(colour_bundle: Bundle) -> None:
     with served(colour_bundle, "--memory-mb", str(limit_mb)) as server:
         infer = f"/v2/models/{colour_bundle.description['id']}/infer"
         for name, ([body], kind, path) in loads.items():
-            found: list[Counter[int]] = []
             where = infer if path == "infer" else path
-            peak = server.peak(
-                lambda body=body, kind=kind, where=where: found.append(  # type: ignore[misc]
-                    server.at_once([body] * CLIENTS, kind, where)
-                )
-            )
+            found: list[Counter[int]] = []
+            peak = server.peak(partial(load, server, [body] * CLIENTS, kind, where, found))
             print(f"{name}: {len(body) / 1e6:.1f} MB, peak {peak / 1e6:.0f} MB, {dict(found[0])}")
             assert peak < limit_mb * 1e6, name
             assert set(found[0]) <= {200, 400, 413, 503}, name
@@ -173,6 +168,12 @@ def test_what_takes_much_in_other_ways(colour_bundle: Bundle) -> None:
         connection.request("GET", "/metrics")
         assert "hwnas_memory_bytes 0\n" in connection.getresponse().read().decode()
         connection.close()
+
+
+def load(
+    server: Served, bodies: list[bytes], kind: str, path: str, found: list[Counter[int]]
+) -> None:
+    found.append(server.at_once(bodies, kind, path))
 
 
 def jpeg(size: tuple[int, int], lies: bool = False) -> bytes:
