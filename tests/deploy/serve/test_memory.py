@@ -3,6 +3,7 @@
 import http.client
 import io
 import json
+import re
 import subprocess
 import sys
 import time
@@ -88,7 +89,7 @@ class Served:
             for status, answer in pool.map(lambda body: self.ask(body, *how), bodies):
                 found[status] += 1
                 if status in (413, 503):
-                    assert "MB of memory" in answer["error"], answer
+                    assert re.search("MB of memory|images wait", answer["error"]), answer
         return found
 
 

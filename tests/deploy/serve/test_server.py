@@ -652,14 +652,17 @@ def test_a_client_that_takes_its_answer_by_drops_is_cut_off(
     serving: Serving, packed: Bundle
 ) -> None:
     """Each read let the server wait anew, so its answer and its place were kept for ever."""
-    with serving(packed, Limits(client_s=0.5)) as (server, client):
-        names = b"".join(b"A%d: b\r\n" % number for number in range(3))
+    with serving(packed, Limits(client_s=0.5, waiting_images=5000)) as (server, _):
+        server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
         with socket.create_connection(server.server_address[:2], timeout=20) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-            request = b"GET /" + b"a" * 60_000 + b" HTTP/1.1\r\n" + names + b"\r\n"
-            with contextlib.suppress(OSError):
-                for _ in range(200):
-                    connection.sendall(request)
-                    connection.recv(1)
-            client.connection.close()
-            until(lambda: len(server.clients) == 0)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+            head = b"POST /predict?output=numbers HTTP/1.1\r\nContent-Length: 320000\r\n"
+            kind = b"Content-Type: application/octet-stream\r\n\r\n"
+            connection.sendall(head + kind + bytes(320_000))
+            connection.recv(512)
+            end = time.monotonic() + 4
+            with contextlib.suppress(ConnectionResetError):
+                while len(server.clients) and time.monotonic() < end:
+                    connection.recv(8192)
+                    time.sleep(0.1)
+            assert len(server.clients) == 0
