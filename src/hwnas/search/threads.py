@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["one_thread"]
+__all__ = ["has_one_thread", "one_thread"]
 
 
 @contextlib.contextmanager
@@ -27,6 +27,14 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def has_one_thread() -> bool:
+    """Return whether torch and NumPy are limited to one thread already."""
+    if torch.get_num_threads() > 1:
+        return False
+    pools = _libraries().select(user_api="blas").info()
+    return all(pool["num_threads"] == 1 for pool in pools)
 
 
 @cache
