@@ -86,7 +86,7 @@ def time_round(
         for name in arguments.algorithms
         for side in SIDES
         if can_evolve(side, name) and (side == "hwnas" or name == "nsga2")
-        if side != "pymoo" or population <= arguments.pymoo_most
+        if "pymoo" not in side or population <= arguments.pymoo_most
     ]
     subjects = [f"{name}-{population} {side}" for name, side in sides]
     if all(observed.find(SPEED, subject, turn) for subject in subjects):
