@@ -13,10 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from experiments.configuration import Configurations, lost_commits
 from experiments.record import ROOT, Row, read_rows
 from hwnas.atomic import write_text
 
-__all__ = ["across", "crosstab", "filled", "headline_table", "headlines", "latest", "markdown"]
+__all__ = [
+    "across",
+    "caveats",
+    "crosstab",
+    "filled",
+    "headline_table",
+    "headlines",
+    "latest",
+    "markdown",
+]
 
 FOLDER = Path(__file__).parent
 START, END = "<!-- results -->", "<!-- /results -->"
@@ -225,28 +235,66 @@ def _source(rows: Sequence[Row]) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if one is old")
-    check: bool = parser.parse_args().check
+def caveats(folder: Path, rows: Sequence[Row]) -> str:
+    """Say of rows of an earlier configuration what has changed since, and which commits are lost.
+
+    Args:
+        folder: Of the rows.
+        rows: That a table shows.
+    """
+    known = Configurations(folder)
+    found = [row.provenance for row in rows if row.provenance]
+    notes = []
+    for hashed in dict.fromkeys(p.config for p in found):
+        configuration = known.get(hashed)
+        if configuration and configuration.superseded:
+            changed = configuration.superseded
+            notes.append(
+                f"Superseded: recorded under an earlier configuration. Since then: {changed}."
+            )
+    lost = sorted({p.commit for p in found} & lost_commits().keys())
+    if lost:
+        above = "../" * len(folder.relative_to(FOLDER).parts)
+        notes.append(
+            f"Not in the history any more: {', '.join(lost)}; see "
+            f"[lost_commits.toml]({above}lost_commits.toml)."
+        )
+    return "".join(f"\n\n{note}" for note in notes)
+
+
+def pages() -> dict[Path, str]:
+    """Return the table of each page, as it is recorded."""
     chosen = [headline for headline in headlines() if headline.chosen]
-    pages = {
+    found = {
         ROOT / "README.md": headline_table(chosen, "experiments/"),
         FOLDER / "README.md": headline_table(headlines()),
     }
     for page in sorted(FOLDER.glob("*/**/README.md")):
         table = TABLES.get(page.parent.name, markdown)
-        pages[page] = table(recorded(page.parent))
-    old = []
-    for page, table in pages.items():
+        rows = recorded(page.parent)
+        found[page] = table(rows) + caveats(page.parent, rows)
+    return found
+
+
+def old_pages() -> dict[Path, str]:
+    """Return the pages whose table is not what is recorded, as they should be."""
+    old = {}
+    for page, table in pages().items():
         text = page.read_text(encoding="utf-8") if page.exists() else ""
-        if filled(text, table) == text:
-            continue
-        old.append(page.relative_to(ROOT))
+        if filled(text, table) != text:
+            old[page] = filled(text, table)
+    return old
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if one is old")
+    check: bool = parser.parse_args().check
+    old = old_pages()
+    for page, text in old.items():
         if not check:
-            write_text(page, filled(text, table))
-    for page in old:
-        print(f"{page}: {'old' if check else 'written'}")
+            write_text(page, text)
+        print(f"{page.relative_to(ROOT)}: {'old' if check else 'written'}")
     sys.exit(bool(check and old))
 
 
