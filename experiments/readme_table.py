@@ -44,6 +44,10 @@ class Headline:
         metric: Of the recorded row.
         subject: Of the recorded row.
         file: What it is recorded in, in that folder.
+        baseline: The strongest simple rival in words, e.g. ``"ridge"``.
+        baseline_metric: Of its recorded row in the same file; ``metric`` if not given.
+        baseline_subject: Of its recorded row; if there is none, the number itself is a ratio to
+            the baseline.
         chosen: Whether it is one of the few in the main README; it is understood by itself then.
     """
 
@@ -52,7 +56,10 @@ class Headline:
     experiment: str
     metric: str
     subject: str
+    baseline: str
     file: str = "results.jsonl"
+    baseline_metric: str | None = None
+    baseline_subject: str | None = None
     chosen: bool = False
 
 
@@ -144,6 +151,9 @@ def across(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", _source(rows)])
 
 
+_ABSOLUTE = ("ms", "us", "s")
+"""Units that say nothing without the machine."""
+
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "accuracy_predictor": crosstab,
     "evolution": crosstab,
@@ -171,7 +181,10 @@ def headline_table(lines_of: Sequence[Headline], above: str = "", folder: Path =
         above: From the page of the table to the folders of the experiments.
         folder: Where these are.
     """
-    lines = ["| question | wanted | found | recorded in |", "|---|---|---|---|"]
+    lines = [
+        "| question | wanted | found | strongest simple baseline | recorded in |",
+        "|---|---|---|---|---|",
+    ]
     for headline in lines_of:
         rows = recorded(folder / headline.experiment, headline.file)
         group = [r for r in rows if (r.metric, r.subject) == (headline.metric, headline.subject)]
@@ -179,8 +192,15 @@ def headline_table(lines_of: Sequence[Headline], above: str = "", folder: Path =
             continue
         seeds = f"; {_seeds(group)} seeds" if _seeds(group) > 1 else ""
         found = f"{_median(group)} ({_range(group)}{seeds})".replace("(-)", "(1 seed)")
+        if group[0].unit in _ABSOLUTE and group[-1].provenance:
+            found += f", on {group[-1].provenance.device}"
         place = f"[{headline.experiment}]({above}{headline.experiment}/README.md)"
-        lines.append(f"| {headline.question} | {headline.wanted} | {found} | {place} |")
+        of = headline.baseline_metric or headline.metric, headline.baseline_subject
+        rival = [row for row in rows if (row.metric, row.subject) == of]
+        baseline = f"{headline.baseline}: {_median(rival)}" if rival else headline.baseline
+        lines.append(
+            f"| {headline.question} | {headline.wanted} | {found} | {baseline} | {place} |"
+        )
     return "\n".join(lines)
 
 
