@@ -101,15 +101,20 @@ def differences(recorded: Mapping[str, Any], today: Mapping[str, Any]) -> Iterat
         recorded: Settings of rows; keys of a recipe that it lacks have today's defaults.
         today: Settings of now.
     """
-    recorded, today = _as_json(recorded), _as_json(today)
-    if isinstance(recipe := recorded.get(_RECIPE), dict):
-        recorded[_RECIPE] = _with_defaults(recipe)
-    if isinstance(recipes := recorded.get(_RECIPES), list):
-        recorded[_RECIPES] = [_with_defaults(r) if isinstance(r, dict) else r for r in recipes]
-    then, now = dict(_flat(recorded)), dict(_flat(today))
+    then, now = (dict(_flat(_whole(settings))) for settings in (recorded, today))
     for key in sorted(then.keys() | now.keys()):
         if key not in then or key not in now or then[key] != now[key]:
             yield f"{key}: {_shown(then, key)} -> {_shown(now, key)}"
+
+
+def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in what recipes lack."""
+    whole = _as_json(settings)
+    if isinstance(recipe := whole.get(_RECIPE), dict):
+        whole[_RECIPE] = _with_defaults(recipe)
+    if isinstance(recipes := whole.get(_RECIPES), list):
+        whole[_RECIPES] = [_with_defaults(r) if isinstance(r, dict) else r for r in recipes]
+    return whole
 
 
 def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
