@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  --constraint constraints.txt --editable '.[dev]'
 	@touch $(STAMP)
 
-quickstart: $(STAMP) ## Search networks for this machine's CPU, on handwritten digits (4 minutes)
+quickstart: $(STAMP) ## Search networks for this machine's CPU, on handwritten digits (some minutes)
 	$(BIN)/hwnas search experiments/quickstart/recipe.toml
 
 # Two processes that share nothing and take about as long, one for each core that the least of
