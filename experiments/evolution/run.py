@@ -126,7 +126,10 @@ def judge_seed(observed: Results, seed: int, arguments: argparse.Namespace) -> N
 
 
 def summary(observed: Sequence[Row]) -> list[Row]:
-    """Return medians with their range, and how many times as fast as each rival ours is."""
+    """Return medians with their range, and how far ours is ahead of each rival.
+
+    On the wall clock by speeds; in CPU time, which other work on the machine moves less, by times.
+    """
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in observed:
         groups.setdefault((row.metric, row.subject), []).append(row)
@@ -139,17 +142,22 @@ def summary(observed: Sequence[Row]) -> list[Row]:
         for subject in [subject for of, subject in groups if of == metric]:
             case, _, side = subject.rpartition(" ")
             ours = groups.get((metric, f"{case} hwnas"))
-            if side != "hwnas" and ours:
-                answers.append(ratio_of(metric, case, side, ours, groups[metric, subject]))
+            if side == "hwnas" or not ours:
+                continue
+            theirs = groups[metric, subject]
+            if metric == SPEED:
+                answers.append(ratio_of(metric, f"{case} hwnas/{side}", ours, theirs))
+            else:
+                answers.append(ratio_of(metric, f"{case} {side}/hwnas", theirs, ours))
     return answers
 
 
-def ratio_of(metric: str, case: str, side: str, ours: Sequence[Row], theirs: Sequence[Row]) -> Row:
+def ratio_of(metric: str, subject: str, above: Sequence[Row], below: Sequence[Row]) -> Row:
     """Return the median over rounds of a ratio within a round, with the range of the rounds'."""
-    of = {row.seed: row.value or 0.0 for row in theirs}
-    rounds = [(row.value or 0.0) / of[row.seed] for row in ours if row.seed in of]
+    of = {row.seed: row.value or 0.0 for row in below}
+    rounds = [(row.value or 0.0) / of[row.seed] for row in above if row.seed in of]
     spread = {"least": min(rounds), "most": max(rounds)}
-    return Row(metric, f"{case} hwnas/{side}", 0, median(rounds), "ratio", len(rounds), spread)
+    return Row(metric, subject, 0, median(rounds), "ratio", len(rounds), spread)
 
 
 if __name__ == "__main__":
