@@ -48,7 +48,8 @@ def _crowding(losses: _Array, ranks: npt.NDArray[Any]) -> _Array:
 
 def _children(parents: _Array, rng: np.random.Generator) -> _Array:
     """Simulated binary crossover and polynomial mutation, cut off at the bounds."""
-    first, second = parents[: len(parents) // 2], parents[len(parents) // 2 :]
+    couples = len(parents) // 2
+    first, second = parents[:couples], parents[couples : 2 * couples]
     u = rng.random(first.shape)
     spread = np.where(u < 0.5, 2 * u, 0.5 / (1 - u)) ** (1 / (_CROSSOVER_INDEX + 1))
     chance = rng.random(u.shape)  # half of the variables are mixed, half of those are swapped
