@@ -73,7 +73,9 @@ DECIDES: Mapping[str, Decides] = {
     "task.*": Decides("by content", _LEARNED),
     "space.*": Decides("by content", ("calibrate", *_LEARNED)),
     "objective": Decides(
-        "continued", ("search",), "evaluations; a target without a calibration gets one"
+        "continued",
+        ("search", "random-baseline"),
+        "all evaluations; a target without a calibration gets one",
     ),
     "train.epochs": Decides("continued", ("train",), "training goes on from its checkpoint"),
     "train.budget_minutes": Decides(

@@ -1,12 +1,15 @@
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from scipy.stats import spearmanr
 
 from hwnas.errors import InfeasibleError
+from hwnas.run_folder import RunFolder
 from hwnas.search.objective import Objective
 from hwnas.stages import Goal, Job
-from hwnas.stages.calibrate import calibrate, check_limits, fitted_predictor
+from hwnas.stages.calibrate import calibration, check_limits, fitted_predictor
 from hwnas.stages.measurements import read_measurements
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
@@ -16,8 +19,43 @@ def test_it_is_done_once(job: Job) -> None:
     table = job.folder.path / "measurements.parquet"
     before = table.read_bytes()
     with job.folder:
-        calibrate(job, TARGET, table)
+        job.perform(calibration(job, TARGET, table))
     assert table.read_bytes() == before
+
+
+def test_on_another_processor_it_is_done_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = job.folder.path / "measurements.parquet"
+    assert job.is_done(calibration(job, TARGET, table))
+    for module in ("stages.calibrate", "deploy.timing"):
+        monkeypatch.setattr(f"hwnas.{module}.processor_of", lambda hardware: "another processor")
+    moved = calibration(job, TARGET, table)
+    assert not job.is_done(moved)
+    finalists = [row for row in read_measurements(table) if row.role == "finalist"]
+    with job.folder:
+        job.perform(moved)
+    rows = read_measurements(table)
+    assert [row for row in rows if row.role == "finalist"] == finalists
+    timed = [row.measurement.hardware for row in rows if row.role == "calibration"]
+    assert timed == ["another processor"] * job.recipe.predictor.networks
+    assert job.is_done(calibration(job, TARGET, table))
+
+
+def test_searches_that_share_a_study_share_its_calibrations(job: Job, tmp_path: Path) -> None:
+    """What one has measured, the others of equal processors take, so that all predict the same."""
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    search = replace(job.recipe.search, storage=url)
+    shared = replace(job.ingredients, recipe=replace(job.recipe, search=search))
+    predicted = []
+    for name in ("one", "two"):
+        folder = RunFolder(tmp_path / name, shared.recipe, {**job.folder.about, "stages": {}})
+        folder.path.mkdir()
+        sharing, table = Job(shared, folder, job.reporter), tmp_path / name / "table.parquet"
+        with folder.path.joinpath("run.json").open("w") as file:
+            json.dump(folder.about, file)
+        with folder:
+            sharing.perform(calibration(sharing, TARGET, table))
+        predicted.append(fitted_predictor(shared.space, TARGET, table).costs)
+    assert predicted[0] == predicted[1]
 
 
 def test_the_predictor_knows_the_networks_that_were_timed(job: Job) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from hwnas.content import content_hash
 from hwnas.identity import Identity, may_reuse
 from hwnas.predictors import CostSource
 from hwnas.search.evaluate import Evaluator, Fidelity
@@ -50,7 +51,9 @@ class TrialIdentity:
             space=space.fingerprint, evaluator=evaluator.key, fidelity=fidelity.key, rungs=rungs
         )
         limited = [[o.label, o.direction, o.limit] for o in objectives]
-        predictors: dict[str, Any] = {f"costs@{target}": each for target, each in costs.items()}
+        predictors: dict[str, Any] = {
+            f"costs@{target}": _source_key(source) for target, source in costs.items()
+        }
         return cls(evaluated, Identity.of({}, objectives=limited, **predictors))
 
     @property
@@ -81,3 +84,11 @@ class TrialIdentity:
     def _stored(trial: FrozenTrial) -> Mapping[str, Any]:
         stored = trial.user_attrs.get(IDENTITY, {})
         return stored if isinstance(stored, Mapping) else {}
+
+
+def _source_key(source: CostSource) -> str:
+    """Hash of a cost source: of its ``key`` if it has one, or else of all that it consists of."""
+    key = getattr(source, "key", None)
+    if key is None and not is_dataclass(source):
+        key = [type(source).__qualname__, vars(source)]
+    return content_hash(source if key is None else key)

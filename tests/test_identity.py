@@ -1,0 +1,103 @@
+"""What stored results depend on, and when they serve."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field, make_dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwnas.content import content_hash
+from hwnas.errors import ConfigError
+from hwnas.identity import Identity, may_reuse
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+INPUTS = st.dictionaries(st.sampled_from(["data", "train.epochs", "seed", "space"]), VALUES)
+
+
+@given(INPUTS, INPUTS)
+def test_a_result_serves_just_where_no_input_has_changed(one: Any, other: Any) -> None:
+    stored, wanted = Identity(one), Identity(other)
+    assert may_reuse(stored, wanted) == (not wanted.changes_since(stored))
+    assert may_reuse(stored.key, wanted) == may_reuse(stored, wanted)
+    assert may_reuse(stored, stored)
+    assert not may_reuse(None, wanted)
+
+
+def test_changes_are_told_in_words() -> None:
+    stored = Identity({"train.epochs": 5, "data": "1 2", "seed": 0})
+    now = Identity({"train.epochs": 6, "data": "1 3", "train.ema": 0.9, "code of own.parts": "a"})
+    assert [change.text for change in now.changes_since(stored)] == [
+        "code of own.parts changed",
+        "data changed",
+        "seed was 0, is the default",
+        "train.ema was the default, is 0.9",
+        "train.epochs was 5, is 6",
+    ]
+
+
+def test_an_array_counts_with_all_that_it_holds() -> None:
+    """The repr of a large array leaves out its middle."""
+    one = np.arange(5000)
+    other = one.copy()
+    other[2500] += 1
+    assert repr(one) == repr(other)
+    assert content_hash({"a": one}) != content_hash({"a": other})
+    assert content_hash(one) == content_hash(one.copy())
+    assert content_hash(one) != content_hash(one.astype(np.int32))
+
+
+def test_a_new_field_with_a_default_changes_no_hash() -> None:
+    before = make_dataclass("Settings", [("size", int), ("fast", bool, field(default=False))])
+    after = make_dataclass(
+        "Settings",
+        [
+            ("size", int),
+            ("fast", bool, field(default=False)),
+            ("names", tuple, field(default=())),
+            ("more", dict, field(default_factory=dict)),
+        ],
+    )
+    assert content_hash(before(3)) == content_hash(after(3))
+    assert content_hash(after(3)) != content_hash(after(3, names=("a",)))
+    assert content_hash(after(3)) != content_hash(after(3, more={"a": 1}))
+    assert content_hash(before(3)) != content_hash(before(3, fast=True))
+
+
+def test_what_has_no_identity_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"object cannot be told .* give it a __repr__"):
+        content_hash(object())
+
+
+@dataclass(frozen=True)
+class Part:
+    names: frozenset[str]
+    call: Any = len
+
+
+def test_other_processes_find_the_same_hash() -> None:
+    part = Part(frozenset("abcdef"))
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_identity import Part\n"
+        "from hwnas.content import content_hash\n"
+        "print(content_hash(Part(frozenset('abcdef'))))\n"
+    )
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", script, __file__.rpartition("/")[0]],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**__import__("os").environ, "PYTHONHASHSEED": seed},
+        )
+        assert done.stdout.strip() == content_hash(part)

@@ -1,0 +1,90 @@
+"""What each key of a recipe decides, in code and in the guide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hwnas.recipe import read_recipe
+from hwnas.recipe_keys import (
+    AFTER,
+    DECIDES,
+    code_of,
+    continues,
+    decides,
+    recipe_keys,
+    redone_by,
+    settings_of,
+)
+from hwnas.search.training.config import CONTINUABLE, NO_EFFECT
+
+GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "resume.md"
+
+
+def test_every_key_has_a_row_and_every_row_a_key() -> None:
+    keys = list(recipe_keys())
+    found = {key: decides(key) for key in keys}
+    unused = [pattern for pattern, row in DECIDES.items() if row not in found.values()]
+    assert not unused
+
+
+def test_rows_agree_with_what_training_says_of_its_settings() -> None:
+    for key in recipe_keys():
+        table, _, name = key.partition(".")
+        if table != "train" or name.startswith("ranking_"):
+            continue
+        assert (decides(key).how == "kept") == (name in NO_EFFECT), key
+        if continues(key):
+            assert name in CONTINUABLE, key
+
+
+def table() -> str:
+    """The table of the guide, made from the code."""
+    lines = ["| key | what depends on it | is | what stays |", "|---|---|---|---|"]
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for pattern, row in DECIDES.items():
+        key = next(key for key in recipe_keys() if decides(key) is row)
+        stages = ", ".join(redone_by(key)) or "nothing"
+        rows.setdefault((stages, row.how, row.note), []).append(f"`{pattern}`")
+    for (stages, how, note), patterns in rows.items():
+        lines.append(f"| {', '.join(patterns)} | {stages} | {how} | {note} |")
+    return "\n".join(lines)
+
+
+def test_the_guide_has_the_table_that_the_code_gives() -> None:
+    assert table() in GUIDE.read_text(encoding="utf-8"), f"expected in {GUIDE.name}:\n{table()}"
+
+
+def test_what_is_redone_takes_all_later_stages_with_it() -> None:
+    order = list(AFTER)
+    assert redone_by("train.learning_rate") == order[1:]
+    assert redone_by("deploy.top") == ["finalists", "report"]
+    assert redone_by("search.workers") == []
+    for key in recipe_keys():
+        stages = redone_by(key)
+        assert not stages or stages[-1] == "report"
+
+
+def test_settings_that_are_the_default_are_no_part_of_an_identity(tiny_recipe: Path) -> None:
+    recipe, _ = read_recipe(tiny_recipe)
+    same = replace(recipe, train=replace(recipe.train, cutout=0.0))
+    assert settings_of(recipe, "train") == settings_of(same, "train")
+    assert settings_of(recipe, "train") == {"train.epochs": 3.0, "train.learning_rate": 0.01}
+    assert settings_of(recipe, "finalists") == {"deploy.finetune_epochs": 1.0}
+    other = replace(recipe, train=replace(recipe.train, workers=5, checkpoint_seconds=1.0))
+    assert settings_of(other, "train") == settings_of(recipe, "train")
+
+
+def test_a_hash_of_own_code_changes_with_its_file(
+    tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_rules.py").write_text("def rule(): ...\n")
+    recipe, _ = read_recipe(tiny_recipe, ["train.sampling=my_rules:rule"])
+    before = code_of(recipe, "train")
+    assert list(before) == ["code of my_rules"]
+    assert code_of(recipe, "finalists") == {}
+    (tmp_path / "my_rules.py").write_text("def rule(): return 1\n")
+    assert code_of(recipe, "train") != before
