@@ -161,3 +161,17 @@ def test_material_says_what_a_variant_lacks(exported: Export, tmp_path: Path) ->
     ]  # fmt: skip
     made = VARIANTS["int8"].make(material, tmp_path / "int8.onnx")
     assert made == Made(tmp_path / "int8.onnx")
+
+
+def test_a_loss_that_no_image_showed_is_not_known_to_be_nothing() -> None:
+    """The standard error is 0 there, and so is the interval of the normal approximation."""
+    found = Quality("accuracy", "maximize", 1.0, 0.0, 0.0, 0.0, "fraction", 50, "test")
+    assert -0.06 < found.loss_interval.low < 0 < found.loss_interval.high < 0.06
+    assert found.interval.ends == pytest.approx([0.9287, 1.0], abs=1e-4)
+    told = found.to_json()
+    assert (told["interval"], told["loss_interval"]) == (
+        found.interval.ends,
+        found.loss_interval.ends,
+    )
+    other = replace(found, unit="pixels", value=3.0, standard_error=2.0)
+    assert other.interval.low < 0

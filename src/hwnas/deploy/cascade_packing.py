@@ -28,6 +28,7 @@ from hwnas.deploy.cascade import (
 from hwnas.deploy.cascade_runner import CONFIDENCES, probabilities, unsure
 from hwnas.deploy.checksums import sha256
 from hwnas.errors import ConfigError
+from hwnas.interval import row_interval
 
 __all__ = ["write_cascade"]
 
@@ -149,8 +150,9 @@ def _card(about: Mapping[str, Any]) -> str:
             *rows,
             "",
             "Measured: timed on the target, on images of the test split, preprocessing left out. "
-            "Evaluated: computed on the images of that split. Modelled: the time of the small "
-            "network, of deciding, and of the big one as often as it is asked.",
+            "Evaluated: computed on the images of that split, with the 95 % interval. Modelled: "
+            "the time of the small network, of deciding, and of the big one as often as it is "
+            "asked.",
             "",
             "## Run it",
             "",
@@ -175,7 +177,8 @@ def _size(part: Mapping[str, Any]) -> str:
 
 
 def _number(number: Mapping[str, Any]) -> str:
-    spread = f" ± {number['standard_error']:.2g}" if "standard_error" in number else ""
+    interval = row_interval(number)
+    spread = "" if interval is None else f" ({interval.low:.4g} to {interval.high:.4g})"
     unit = "" if number["unit"] == "fraction" else f" {number['unit']}"
     where = number.get("split") or number.get("target") or ""
     value = f"{number['value']:.4g}{spread}{unit}"
