@@ -16,7 +16,13 @@ PACKAGE = ROOT / "src" / "hwnas"
 FLOORS = (  # a room may import from lower floors, and from its own as long as there is no circle
     ("cli", "__main__"),
     (
-        "experiment", "progress", "recipe", "recipe_keys", "report", "run_folder", "stages",
+        "experiment",
+        "progress",
+        "recipe",
+        "recipe_keys",
+        "report",
+        "run_folder",
+        "stages",
         "terminal",
     ),
     ("search",),

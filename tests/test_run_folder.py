@@ -14,7 +14,6 @@ from hwnas.identity import Identity
 from hwnas.recipe import read_recipe
 from hwnas.run_folder import RunFolder, all_or_nothing
 
-
 A, B = Identity({"train.epochs": 1}), Identity({"train.epochs": 2})
 
 

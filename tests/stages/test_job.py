@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from hwnas.errors import ConfigError
+from hwnas.identity import Identity
 from hwnas.search import Objective
 from hwnas.search.objective import Reduction
-from hwnas.identity import Identity
 from hwnas.stages import Goal, Ingredients, Job
 from hwnas.stages.job import Stage
 
