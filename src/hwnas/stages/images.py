@@ -20,12 +20,9 @@ def tell_changed_images(job: Job) -> None:
     """
     if skipped := job.ingredients.data.skipped:
         more = f" and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
-        count = (
-            "1 damaged image is" if len(skipped) == 1 else f"{len(skipped):,} damaged images are"
-        )
-        job.reporter.note(
-            f"data: {len(skipped):,} {what} left out: {', '.join(skipped[:_NAMED])}{more}"
-        )
+        what = "damaged image is" if len(skipped) == 1 else "damaged images are"
+        names = ", ".join(skipped[:_NAMED]) + more
+        job.reporter.note(f"data: {len(skipped):,} {what} left out: {names}")
     path = job.folder.path / MANIFEST
     now = job.ingredients.data.manifest
     if path.exists():
