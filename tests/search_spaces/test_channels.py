@@ -203,7 +203,7 @@ class Activated(nn.Module):
 
 
 def activated() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 8, 3), Activated(), nn.Flatten(), nn.Linear(8 * 36, 10))
+    return nn.Sequential(nn.Conv2d(1, 32, 3), Activated(), nn.Flatten(), nn.Linear(32 * 36, 10))
 
 
 def test_where_a_model_lies_in_memory_is_no_part_of_the_space() -> None:
