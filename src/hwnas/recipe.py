@@ -278,7 +278,7 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return {name: _plain(found) for name, found in differing_fields(value).items()}
     if isinstance(value, Mapping):
-        return {name: _plain(found) for name, found in value.items()}
+        return {name: _plain(value[name]) for name in sorted(value)}
     return value
 
 

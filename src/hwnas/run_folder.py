@@ -18,7 +18,7 @@ import psutil
 import pydantic
 
 from hwnas import __version__
-from hwnas.atomic import storage_errors, write_json, write_text
+from hwnas.atomic import recovered_folder, storage_errors, write_json, write_text
 from hwnas.deploy.catalogue import machine, versions
 from hwnas.deploy.gpu_time import GpuClock
 from hwnas.errors import RunError
@@ -250,17 +250,29 @@ class RunFolder:
 
 @contextlib.contextmanager
 def all_or_nothing(path: Path) -> Iterator[None]:
-    """Where the start of a run fails, take back the folder that it made."""
+    """Where the start of a run fails, take back the folder that it made, but for decoded images."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         yield
     except BaseException:
         if missing:
-            shutil.rmtree(path, ignore_errors=True)
+            _take_back(path)
         for parent in missing[1:]:
             with contextlib.suppress(OSError):
                 parent.rmdir()
         raise
+
+
+def _take_back(path: Path) -> None:
+    """Remove a run's folder but for images that were decoded, which the next start goes on with."""
+    decoded = any((path / "cache").glob("*/*.jsonl"))
+    for inside in path.glob("*"):
+        if inside.name != "cache" and inside.is_file():
+            inside.unlink(missing_ok=True)
+        elif inside.name != "cache" or not decoded:
+            shutil.rmtree(inside, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.rmdir()
 
 
 def _is_fresh(path: Path, text: str) -> bool:
@@ -274,6 +286,8 @@ def _is_fresh(path: Path, text: str) -> bool:
 
 def _sweep(folder: Path) -> None:
     """Remove what processes that were killed had half written (`hwnas.atomic` names it so)."""
+    for path in [*folder.rglob(".*.new")]:
+        recovered_folder(path.with_name(path.name[1:].removesuffix(".new")))
     for path in folder.rglob(".*.tmp"):
         pid = path.name.split(".")[-2]
         if not pid.isdigit() or psutil.pid_exists(int(pid)):

@@ -12,6 +12,7 @@ from typing import Any
 
 from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.sealed import give_usual_modes
 from hwnas.errors import RunError, StorageError
 from hwnas.plugin import imports_from
 from hwnas.recipe import read_recipe
@@ -112,6 +113,7 @@ def export(
             if isinstance(source, Bundle):
                 source.verify()
                 shutil.copytree(source.folder, temporary, dirs_exist_ok=True)
+                give_usual_modes(temporary)
             else:
                 make_bundle(job, goal, source, temporary)
     return Bundle.load(out)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -23,7 +23,7 @@ from hwnas.atomic import locked, storage_errors
 from hwnas.errors import DamagedImage, DataError
 from hwnas.search.image_cache import Images
 
-__all__ = ["DecodedPart", "EncodedImage", "decode_images", "refuse_damaged"]
+__all__ = ["DecodedPart", "EncodedImage", "EncodedImages", "decode_images", "refuse_damaged"]
 
 _SCHEMA = 1
 _CHECKPOINT_S = 5.0
@@ -45,6 +45,9 @@ class EncodedImage:
     name: str
     state: str
     decode: Callable[[], tuple[Images, ...]]
+
+
+EncodedImages = Generator[EncodedImage, None, None]
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class _Journal:
 def decode_images(
     folder: Path,
     arrays: Sequence[str],
-    images: Callable[[], Iterable[EncodedImage]],
+    images: Callable[[], EncodedImages],
     version: str,
 ) -> DecodedPart:
     """Decode the images of one part of a set, those that are not decoded yet.
@@ -136,7 +139,9 @@ def decode_images(
     writer = _Writer(folder, arrays, version)
     with locked(folder), storage_errors(folder):
         if not writer.is_complete():
-            writer.write(images())
+            # Closed at once where an image fails: it may hold files open.
+            with closing(images()) as encoded:
+                writer.write(encoded)
     journal = writer.journal
     files = dict(zip(arrays, writer.files, strict=True)) if journal.rows else {}
     return DecodedPart(files, journal.count, journal.damaged)

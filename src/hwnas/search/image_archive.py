@@ -27,6 +27,7 @@ from hwnas.search.data_manifest import DataManifest, cached_hashes
 from hwnas.search.decoded_images import (
     DecodedPart,
     EncodedImage,
+    EncodedImages,
     decode_images,
     refuse_damaged,
 )
@@ -211,7 +212,7 @@ def _of_kept(targets: npt.NDArray[Any], part: DecodedPart) -> npt.NDArray[Any]:
     return targets[part.kept] if part.damaged and len(targets) == part.count else targets
 
 
-def _encoded(archive: zipfile.ZipFile, part: str, what: str) -> Iterator[EncodedImage]:
+def _encoded(archive: zipfile.ZipFile, part: str, what: str) -> EncodedImages:
     offsets = _read(archive, f"{part}_offsets")
     with archive.open(f"{part}_jpeg.npy") as stream:
         size = _skip_header(stream, what)

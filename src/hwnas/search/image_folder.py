@@ -15,7 +15,7 @@ from PIL import Image
 from hwnas.deploy.image_file import highest_value, is_grey
 from hwnas.errors import DataError
 from hwnas.search.data_manifest import DataManifest, file_state
-from hwnas.search.decoded_images import EncodedImage, decode_images, refuse_damaged
+from hwnas.search.decoded_images import EncodedImage, EncodedImages, decode_images, refuse_damaged
 from hwnas.search.image_cache import ImageCache, Images, cache_key
 from hwnas.search.raw_images import RawImages, Targets, read_image, resize
 
@@ -104,9 +104,7 @@ def read_folder(
     return RawImages(images[first], targets[first], names, test, manifest, skipped)
 
 
-def _encoded(
-    folder: Path, files: FolderFiles, size: int | None, channels: int
-) -> Iterable[EncodedImage]:
+def _encoded(folder: Path, files: FolderFiles, size: int | None, channels: int) -> EncodedImages:
     for name, state in files.items():
         yield EncodedImage(name, state, partial(_decode, folder / name, size, channels))
 

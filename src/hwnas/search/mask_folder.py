@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
 
@@ -12,7 +12,7 @@ from PIL import Image
 from hwnas.deploy.first_line import first_line
 from hwnas.errors import DamagedImage, DataError
 from hwnas.search.data_manifest import DataManifest
-from hwnas.search.decoded_images import EncodedImage, decode_images, refuse_damaged
+from hwnas.search.decoded_images import EncodedImage, EncodedImages, decode_images, refuse_damaged
 from hwnas.search.image_cache import ImageCache, Images, cache_key
 from hwnas.search.image_folder import FolderFiles, channels_of, entries, list_version
 from hwnas.search.masks import VOID, Masks, resize_masks
@@ -134,7 +134,7 @@ def _pairs(folder: Path, prefix: str) -> tuple[Pairs, FolderFiles]:
 
 def _encoded(
     folder: Path, pairs: Pairs, states: FolderFiles, size: int | None, channels: int
-) -> Iterable[EncodedImage]:
+) -> EncodedImages:
     for image, mask in pairs:
         decode = partial(_decode, folder / image, folder / mask, size, channels)
         yield EncodedImage(image, f"{states[image]} {mask} {states[mask]}", decode)

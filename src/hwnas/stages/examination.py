@@ -120,6 +120,6 @@ def calibration_batches(
 ) -> list[NDArray[np.float32]]:
     """Prepared training images (batch, C, height, width) that ranges are taken from."""
     count = max(1, min(_CALIBRATION_IMAGES, len(split)) // batch)
-    rows = np.arange(min(count * batch, len(split)))
-    parts = (split.take(part)[0] for part in np.array_split(rows, count))
+    some = split.first(count * batch)
+    parts = (some.take(part)[0] for part in np.array_split(np.arange(len(some)), count))
     return [preprocessing(part).contiguous().numpy() for part in parts]

@@ -12,7 +12,7 @@ MANIFEST = "data_manifest.json.gz"
 
 
 def tell_changed_images(job: Job) -> None:
-    """Say which images have changed since the run was last worked on, and keep what there is now."""
+    """Say which images have changed since the run was last worked on; keep what there is now."""
     path = job.folder.path / MANIFEST
     now = job.ingredients.data.manifest
     if path.exists():

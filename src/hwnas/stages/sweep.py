@@ -98,6 +98,8 @@ def sweep_network(
         opened(Path(source), options.data, options.pick) as network,
         tempfile.TemporaryDirectory() as folder,
     ):
+        if network.bundle is not None and out is not None:
+            network.bundle.verify()  # what is damaged would get new sums
         if network.images is None:
             reporter.note("no images to judge by: what computes something else is timed only")
         with reporter.stage("sweep") as advance:
