@@ -186,3 +186,27 @@ def test_models_that_do_not_serve_are_refused() -> None:
         own(Mixed, options={"colour": 1})
     with pytest.raises(ConfigError, match="gives a int; expected a function that returns"):
         own(number)
+
+
+class Activated(nn.Module):
+    """Shows the function that it applies, as some models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.apply_to = lambda x: F.relu(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.apply_to(x)
+
+    def extra_repr(self) -> str:
+        return f"function={self.apply_to}"
+
+
+def activated() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 32, 3), Activated(), nn.Flatten(), nn.Linear(32 * 36, 10))
+
+
+def test_where_a_model_lies_in_memory_is_no_part_of_the_space() -> None:
+    one, other = own(activated), own(activated)
+    assert str(one._blank) != str(other._blank)
+    assert one.fingerprint == other.fingerprint

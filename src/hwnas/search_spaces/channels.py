@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import re
 from collections.abc import Container, Mapping
 from functools import cached_property
 from typing import Any
@@ -35,6 +36,8 @@ from hwnas.search_spaces.space import SearchSpace, Segments
 from hwnas.search_spaces.steps import PartTable
 
 __all__ = ["ChannelSpace", "channels"]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class ChannelSpace(SearchSpace):
@@ -91,7 +94,8 @@ class ChannelSpace(SearchSpace):
     @property
     def identity(self) -> Mapping[str, Any]:
         """The configuration, and a hash of the model's parts and their sizes."""
-        text = hashlib.sha256(str(self._blank).encode()).hexdigest()[:12]
+        parts = _ADDRESS.sub("", str(self._blank))  # of a function that a module shows
+        text = hashlib.sha256(parts.encode()).hexdigest()[:12]
         return {**self.config.to_json(), "model_parts": text}
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
