@@ -47,6 +47,7 @@ def costs(channels: int) -> RequestCosts:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="/proc is not Linux's")
 def test_no_image_takes_more_than_was_reckoned(tmp_path: Path) -> None:
     cases = [
