@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from typing import Annotated
 
 import typer
@@ -53,8 +54,9 @@ def serve(
         client_s=client_timeout,
     )
     settings = BatchSettings(max_batch, max_wait_ms, threads)
-    ended_by = serve(
-        Bundle.load(bundle), settings, limits, host=host, port=port, name=name, started=started
-    )
+    opened = Bundle.load(bundle)
+    for warning in opened.warnings():
+        print(f"warning: {warning}", file=sys.stderr)
+    ended_by = serve(opened, settings, limits, host=host, port=port, name=name, started=started)
     if ended_by == signal.SIGINT:
         fail("interrupted; all that was asked is answered", 130)

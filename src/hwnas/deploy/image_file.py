@@ -40,7 +40,8 @@ def highest_value(image: Image.Image) -> int:
         ValueError: Pixels of that mode have no defined range; the message says which mode it is.
     """
     if image.mode in ("I;16", "I;16B", "I;16L", "I;16N"):
-        return 2 ** _tiff_tag(image, ExifTags.Base.BitsPerSample, 16) - 1  # 12 bits: up to 4,095
+        bits = _tiff_tag(image, ExifTags.Base.BitsPerSample, 16)  # of 12 bits it keeps up to 4,095
+        return (1 << bits) - 1
     if image.mode == "I" and image.format in ("PNG", "PPM"):  # have 16 bits at most
         return 2**16 - 1
     if image.mode in ("I", "F"):
@@ -134,8 +135,6 @@ def read_pixels(source: Path | BinaryIO, channels: int) -> NDArray[np.uint8]:
         if isinstance(error, OSError) and error.strerror is not None:
             raise DataError(f"{name} cannot be read as an image ({error.strerror})") from error
         reason = first_line(error).partition(" <")[0]  # Pillow names the object in memory
-        raise DamagedImage(
-            f"{name} cannot be read as an image ({reason}); expected a PNG, JPEG or the like",
-            reason,
-        ) from error
+        message = f"{name} cannot be read as an image ({reason}); expected a PNG, JPEG or the like"
+        raise DamagedImage(message, reason) from error
     return pixels.reshape(*pixels.shape[:2], channels)

@@ -214,9 +214,11 @@ class OutputMeaning:
 
         Raises:
             DataError: The outputs do not have one column, or map, a label.
+            ArtifactError: They are no numbers, so they mean nothing.
         """
         rows = np.asarray(torch.as_tensor(outputs).detach().cpu(), dtype=np.float64)
         self._check(rows.shape)
+        self._check_numbers(rows)
         describe = {
             "class_scores": self._class_scores,
             "pixel_class_scores": self._shares,
@@ -238,17 +240,30 @@ class OutputMeaning:
 
         Raises:
             DataError: The outputs are no class scores of pixels.
+            ArtifactError: They are no numbers.
         """
         maps = torch.as_tensor(outputs).detach().cpu().float()
         if self.kind != "pixel_class_scores":
             raise DataError(f"the network gives {self.kind} of whole images, so it makes no masks")
         self._check(tuple(maps.shape))
+        self._check_numbers(maps.numpy())
         found: NDArray[np.uint8] = at_size(maps, size or maps.shape[2:]).argmax(1).byte().numpy()
         return found
 
     def _check(self, shape: tuple[int, ...]) -> None:
         if not self.fits(shape):
             raise DataError(f"outputs have shape {shape}; expected {self.shape}")
+
+    def _check_numbers(self, rows: NDArray[Any]) -> None:
+        """Refuse what has no answer; a class that is minus infinitely likely is only never it."""
+        looked_at = rows if self.kind == "values" else rows.max(axis=1)
+        wrong = ~np.isfinite(looked_at).reshape(len(rows), -1).all(axis=1)
+        if wrong.any():
+            raise ArtifactError(
+                f"the network's outputs for image {int(wrong.argmax()) + 1} of {len(rows)} are no "
+                "numbers (NaN or infinite), so there is no answer; check the image, and the "
+                "network with `hwnas verify`"
+            )
 
     def _shares(self, maps: NDArray[np.float64]) -> dict[str, Any]:
         counts = np.bincount(maps.argmax(axis=0).reshape(-1), minlength=len(self.labels))
