@@ -17,7 +17,10 @@ from hwnas.atomic import (
     write_json,
     write_text,
 )
+from hwnas.deploy.bundle import SEAL
 from hwnas.errors import StorageError
+from hwnas.predictors.store import DeviceStore
+from hwnas.stages.finalists import read_bundles
 
 ON_A_FULL_DISK = """
 import resource, signal, sys
@@ -245,3 +248,18 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
         (temporary / "inner").mkdir()
         (temporary / "inner" / "file").touch()
     assert {"sync file", "sync inner", f"sync {tmp_path.name}"} <= set(done)
+
+
+def test_whoever_opens_a_run_gets_the_bundles_that_waited(tmp_path: Path) -> None:
+    """A crash between the two steps left no folder under the name, and the run had no finalists."""
+    (tmp_path / ".bundles.new").mkdir()
+    assert read_bundles(tmp_path / "bundles") == {}
+    assert names(tmp_path) == ["bundles"]
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / ".latency_ms.new").mkdir()
+    (tmp_path / "cpu" / ".latency_ms.new" / "profile.json").touch()
+    assert DeviceStore(tmp_path).has("cpu")
+    assert DeviceStore(tmp_path).devices == ["cpu"]
+    (tmp_path / ".sealed.new").mkdir()
+    (tmp_path / ".sealed.new" / "bundle.json").write_text('{"schema": 1}')
+    assert SEAL.read(tmp_path / "sealed") == {"schema": 1}

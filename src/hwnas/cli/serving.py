@@ -29,7 +29,7 @@ def serve(
         int, typer.Option(min=1, help="Of all requests together, beside what the network takes.")
     ] = 1000,
     max_megapixels: Annotated[
-        float, typer.Option(min=0.001, max=89, help="Of an image file, decoded.")
+        int, typer.Option(min=1, max=89, help="Of an image file, decoded.")
     ] = 25,
     max_connections: Annotated[int, typer.Option(min=1, help="Open at the same time.")] = 64,
     client_timeout: Annotated[
@@ -47,7 +47,7 @@ def serve(
 
     limits = Limits(
         memory_bytes=memory_mb * 10**6,
-        pixels=int(max_megapixels * 1e6),
+        pixels=max_megapixels * 10**6,
         body_bytes=max_body_mb * 10**6,
         waiting_images=max_queue,
         connections=max_connections,

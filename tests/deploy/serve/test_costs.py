@@ -47,6 +47,7 @@ def costs(channels: int) -> RequestCosts:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="/proc is not Linux's")
 def test_no_image_takes_more_than_was_reckoned(tmp_path: Path) -> None:
     cases = [
@@ -77,7 +78,8 @@ def test_no_image_takes_more_than_was_reckoned(tmp_path: Path) -> None:
     found = subprocess.check_output([sys.executable, "-c", PEAK, *arguments], text=True)
     for case, most, line in zip(cases, reckoned, found.split(), strict=True):
         assert int(line) <= most, f"{case}: {int(line) / 1e6:.1f} of {most / 1e6:.1f} MB"
-        assert most < 4 * int(line) + 4e6, f"{case}: far too much is reckoned"
+        if min(case[2]) > 3:  # narrow images may lie on their side
+            assert most < 4 * int(line) + 4e6, f"{case}: far too much is reckoned"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ OVERHEAD_BYTES = 2**20
 _UNPACKED_TEXT = 5 * 2**20  # a megabyte of packed text, four bytes a character, and the packed one
 _MOST_TEXTS = 64  # Pillow refuses more than 64 MB of them
 _DEEP = 24  # 16 bits are scaled in 32-bit numbers, in several steps
+_WEIGHTS = 16  # of each row and column, while they are scaled
 _FLOAT = 4
 
 Answering = Literal["meaning", "numbers", "mask", "binary"]
@@ -83,6 +84,7 @@ class RequestCosts:
         # Rows are scaled first; an image that lies on its side may have as many as it is wide.
         rows = max(header.width, header.height, self.preprocessing.height)
         scaled = _FLOAT * channels * rows * self.preprocessing.width
+        scaled += _WEIGHTS * (header.width + header.height)
         prepared = pixels * channels * (1 + _FLOAT) + scaled
         mask = pixels * (_FLOAT * self.labels + 16) if answering == "mask" else 0
         answered = pixels * channels + mask
