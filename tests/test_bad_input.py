@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from hwnas.deploy import Bundle
 from hwnas.run_folder import RunFolder
@@ -243,6 +244,24 @@ def test_a_latency_that_no_network_has_is_refused_before_training(
     answer = hwnas("search", tiny_recipe, "--run", run, "--set", "objective.1.limit=0.0001")
     answer.refused(f"latency_ms@{TARGET} at most 0.0001", "nearest")
     assert not (run / "supernet").exists()
+
+
+def test_a_damaged_image_is_named_and_the_others_stay_decoded(
+    hwnas: Command, tiny_recipe: Path, tmp_path: Path
+) -> None:
+    for number in range(40):
+        path = tmp_path / f"images/{'ab'[number % 2]}/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), number).save(path)
+    (tmp_path / "images/b/41.png").write_text("no image")
+    run, data = tmp_path / "run", ("--set", f"data.source=folder:{tmp_path}/images")
+    answer = hwnas("search", tiny_recipe, "--run", run, *data)
+    answer.refused("b/41.png (cannot identify image file)", "data.skip_damaged = true")
+    [array] = run.glob("cache/*/*.npy")
+    assert array.stat().st_size > 40 * 64
+    written = array.stat().st_mtime_ns
+    hwnas("search", tiny_recipe, "--run", run, *data).refused("1 of 41 images")
+    assert array.stat().st_mtime_ns == written
 
 
 # Where it is written

@@ -8,6 +8,7 @@
     │   └── DamagedImage                 one image file cannot be decoded; others may be fine
     ├── ArtifactError    (ValueError)    an ONNX file, a bundle or a checkpoint is damaged
     │   ├── KernelError                  an operator does not take its inputs, or a kernel is wrong
+    │   ├── NonFiniteOutput              a network outputs NaN or infinity
     │   └── UnsupportedOperator          a runtime cannot run some part of a network
     ├── InfeasibleError  (ValueError)    no candidate keeps the limits
     ├── DeviceError      (RuntimeError)  a target cannot be used on this machine, or memory ran out
@@ -37,6 +38,7 @@ __all__ = [
     "HwnasError",
     "InfeasibleError",
     "KernelError",
+    "NonFiniteOutput",
     "RunError",
     "StorageError",
     "UnsupportedOperator",
@@ -74,6 +76,10 @@ class ArtifactError(HwnasError, ValueError):
 
 class KernelError(ArtifactError):
     """An operator does not take its inputs, or a kernel gives wrong results."""
+
+
+class NonFiniteOutput(ArtifactError):
+    """A network outputs NaN or infinity, so it has no score."""
 
 
 class UnsupportedOperator(ArtifactError):

@@ -159,11 +159,22 @@ def test_a_cascade_that_costs_more_is_no_gain() -> None:
 def test_what_cannot_be_reached_names_the_best() -> None:
     networks, labels = sure_of_some()
     networks = {"small": networks["small"]}
-    with pytest.raises(InfeasibleError, match=r"0\.9 .* best is small with 0\.8000 ± 0\.0400"):
+    with pytest.raises(
+        InfeasibleError, match=r"0\.9 .* best is small with 0\.8000, which is 0\.757"
+    ):
         choose(networks, labels, 0.9)
     with pytest.raises(InfeasibleError, match="margin of 1 standard errors on 100 validation"):
         choose(networks, labels, 0.79)
     assert choose(networks, labels, 0.79, margin=0).single.name == "small"
+
+
+def test_a_network_that_is_always_right_is_not_certain_to_be() -> None:
+    """Of twenty images all: the normal approximation has a standard error of 0 there."""
+    labels = np.arange(20) % 2
+    perfect = {"one": Known(np.where(labels[:, None] == [0, 1], 4.0, -4.0), 1.0)}
+    assert choose(perfect, labels, 0.95, margin=1).single.name == "one"
+    with pytest.raises(InfeasibleError, match=r"1\.0000, which is 0\.9524 with that margin"):
+        choose(perfect, labels, 0.96, margin=1)
 
 
 @pytest.mark.parametrize("target", [0, 1, 95, math.nan])

@@ -12,6 +12,12 @@ from hwnas.deploy.cascade_runner import prepared
 from hwnas.deploy.exporters import INPUT
 from hwnas.deploy.image_file import PILLOW_MODES, upright_pixels
 from hwnas.deploy.standalone import IMAGE_IMPORTS, standalone
+from hwnas.interval import (
+    is_proportion,
+    lognormal_interval,
+    paired_difference_interval,
+    row_interval,
+)
 
 __all__ = ["card"]
 
@@ -43,8 +49,9 @@ def card(description: Mapping[str, Any]) -> str:
             "",
             *_table(("what", "value", "spread", "n", "kind", "where"), _numbers(description)),
             "",
-            "Measured: timed on the target. Evaluated: computed on the images of that split. "
-            "Predicted: estimated by a model. Counted: follows from the network itself.",
+            "Measured: timed on the target. Evaluated: computed on the images of that split, with "
+            "the 95 % interval. Predicted: estimated by a model, with the 90 % interval. Counted: "
+            "follows from the network itself.",
             "",
             *_variants(description),
             "## Run it",
@@ -95,11 +102,10 @@ def _choices(description: Mapping[str, Any]) -> dict[str, Any]:
 
 def _numbers(description: Mapping[str, Any]) -> Iterable[Sequence[Any]]:
     for number in (*description["metrics"], *description["predictions"]):
-        spread = number.get("standard_error", number.get("standard_deviation"))
         yield (
             number["name"],
             _value(number["value"], number.get("unit", "")),
-            "" if spread is None else f"± {spread:.3g}",
+            _spread(number),
             number.get("n", ""),
             number["kind"],
             number.get("split") or number.get("target") or "",
@@ -117,6 +123,14 @@ def _numbers(description: Mapping[str, Any]) -> Iterable[Sequence[Any]]:
         )
 
 
+def _spread(number: Mapping[str, Any]) -> str:
+    """Ends of the interval of a number that is not exact: 95 % of scores, 90 % of predictions."""
+    interval = row_interval(number)
+    if interval is None and number.get("std") is not None and number["value"] > 0:
+        interval = lognormal_interval(number["value"], number["std"])
+    return "" if interval is None else f"{interval.low:.4g} to {interval.high:.4g}"
+
+
 def _variants(description: Mapping[str, Any]) -> list[str]:
     """What a sweep found out about the forms in which the network ships, the chosen one first."""
     swept = [each for each in description.get("artifacts", []) if "measurement" in each]
@@ -131,7 +145,7 @@ def _variants(description: Mapping[str, Any]) -> list[str]:
                 each["target"],
                 _value(each["measurement"]["latency_ms"], "ms"),
                 f"{quality['value']:.4f}" if quality else "",
-                f"{quality['loss']:.4f} ± {quality['loss_standard_error']:.4f}" if quality else "",
+                _loss(quality) if quality else "",
                 "" if agreed is None else f"{agreed:.2%}",
                 each["files"][0],
             )
@@ -156,6 +170,13 @@ def _variants(description: Mapping[str, Any]) -> list[str]:
         "target; same: the share of answers that are those of the network in single precision.",
         "",
     ]
+
+
+def _loss(quality: Mapping[str, Any]) -> str:
+    proportion = is_proportion(quality.get("unit"))
+    error, n = quality["loss_standard_error"], quality["n"]
+    found = paired_difference_interval(quality["loss"], error, n, proportion=proportion)
+    return f"{quality['loss']:.4f} ({found.low:.4f} to {found.high:.4f})"
 
 
 def _value(value: Any, unit: str) -> str:

@@ -30,6 +30,7 @@ from hwnas.deploy.image_file import upright_pixels
 from hwnas.deploy.onnx_graph import copy_model, external_files, model_bytes
 from hwnas.deploy.standalone import IMAGE_IMPORTS, standalone
 from hwnas.errors import ConfigError
+from hwnas.interval import row_interval
 
 __all__ = ["write_cascade"]
 
@@ -164,8 +165,9 @@ def _card(about: Mapping[str, Any]) -> str:
             *rows,
             "",
             "Measured: timed on the target, on images of the test split, preprocessing left out. "
-            "Evaluated: computed on the images of that split. Modelled: the time of the small "
-            "network, of deciding, and of the big one as often as it is asked.",
+            "Evaluated: computed on the images of that split, with the 95 % interval. Modelled: "
+            "the time of the small network, of deciding, and of the big one as often as it is "
+            "asked.",
             "",
             "## Run it",
             "",
@@ -190,7 +192,8 @@ def _size(part: Mapping[str, Any]) -> str:
 
 
 def _number(number: Mapping[str, Any]) -> str:
-    spread = f" ± {number['standard_error']:.2g}" if "standard_error" in number else ""
+    interval = row_interval(number)
+    spread = "" if interval is None else f" ({interval.low:.4g} to {interval.high:.4g})"
     unit = "" if number["unit"] == "fraction" else f" {number['unit']}"
     where = number.get("split") or number.get("target") or ""
     value = f"{number['value']:.4g}{spread}{unit}"

@@ -40,7 +40,7 @@ COSTS = {
 }
 """What a network costs, with units; the other thing that a budget knows is the task's metric."""
 _LOADINGS, _PROCESSES = 4, 3
-_CONFIDENCE, _Z = 0.95, 1.96
+_CONFIDENCE = 0.95
 # One run a round: p95 is that of single runs.
 _TIMING = TimingSettings(warmup=5, rounds=60, round_ms=1e-3, max_seconds=5.0)
 
@@ -226,6 +226,7 @@ def _quality(model: Path, old: Path | None, examiner: Examiner, budget: Budget) 
     outputs = outputs_of(model, examiner.inputs(), budget.target)
     expected = outputs if old is None else outputs_of(old, examiner.inputs(), budget.target)
     found: Quality = examiner.judge(outputs, expected)
+    low, high = found.interval.ends
     verdict = Verdict(
         found.metric,
         found.unit,
@@ -233,16 +234,15 @@ def _quality(model: Path, old: Path | None, examiner: Examiner, budget: Budget) 
         found.value,
         budget.limits.get(found.metric),
         allowed=budget.growth.get(found.metric, 0.0),
-        note=f"± {_Z * found.standard_error:.3g} on {found.n} {found.split} images",
+        note=f"{low:.4g} to {high:.4g} on {found.n} {found.split} images",
     )
     more = found.direction == "maximize"
     if old is not None:
-        error = _Z * found.loss_standard_error
         verdict = replace(
             verdict,
             old=found.value + (found.loss if more else -found.loss),
             growth=found.loss,
-            interval=(found.loss - error, found.loss + error),
+            interval=(found.loss_interval.low, found.loss_interval.high),
         )
     return _judged(verdict, more)
 

@@ -28,6 +28,12 @@ from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.timing import Subject, measure_together
 from hwnas.deploy.variants import Made, Material, Variant
 from hwnas.errors import ArtifactError, ConfigError, DataError
+from hwnas.interval import (
+    Interval,
+    is_proportion,
+    metric_interval,
+    paired_difference_interval,
+)
 
 __all__ = ["Contender", "Examiner", "Quality", "Sweep", "outputs_of", "sweep"]
 
@@ -64,6 +70,23 @@ class Quality:
     unit: str
     n: int
     split: str
+
+    @property
+    def interval(self) -> Interval:
+        """The 95 % interval of the value."""
+        proportion = is_proportion(self.unit)
+        return metric_interval(self.value, self.standard_error, self.n, proportion=proportion)
+
+    @property
+    def loss_interval(self) -> Interval:
+        """The 95 % interval of the loss, which is between the same images."""
+        error, proportion = self.loss_standard_error, is_proportion(self.unit)
+        return paired_difference_interval(self.loss, error, self.n, proportion=proportion)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; both intervals at 95 %."""
+        ends = {"interval": self.interval.ends, "loss_interval": self.loss_interval.ends}
+        return {"kind": "evaluated", **asdict(self), **ends}
 
 
 class Examiner(Protocol):
@@ -124,7 +147,7 @@ class Contender:
             "made": {} if self.made is None else dict(self.made.about),
             "difference": self.difference,
             "answers": None if self.answers is None else self.answers.to_json(),
-            "quality": None if quality is None else {"kind": "evaluated", **asdict(quality)},
+            "quality": None if quality is None else quality.to_json(),
             "measurement": None if measured is None else measured.to_json(),
             "refusal": self.refusal,
         }
@@ -168,7 +191,7 @@ class Sweep:
             "schema": SCHEMA,
             "max_loss": self.max_loss,
             "chosen": [self.chosen.variant, self.chosen.target],
-            "tested": None if self.tested is None else {"kind": "evaluated", **asdict(self.tested)},
+            "tested": None if self.tested is None else self.tested.to_json(),
             "contenders": [each.to_json() for each in self.contenders],
         }
 

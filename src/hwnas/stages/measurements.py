@@ -61,13 +61,20 @@ def read_measurements(path: Path) -> list[Timed]:
         ) from error
 
 
-def write_measurements(path: Path, new: Sequence[Timed]) -> None:
-    """Add rows to the table; those of the same network, role and target replace older ones."""
+def write_measurements(path: Path, new: Sequence[Timed], anew: bool = False) -> None:
+    """Add rows to the table; those of the same network, role and target replace older ones.
+
+    Args:
+        path: The table; made if it is not there.
+        new: Rows to add.
+        anew: Whether they replace all rows that are there.
+    """
 
     def key(row: Timed) -> tuple[str, str, str]:
         return row.architecture.id, row.role, row.measurement.target
 
-    rows = list({key(row): row for row in (*read_measurements(path), *new)}.values())
+    known = () if anew else read_measurements(path)
+    rows = list({key(row): row for row in (*known, *new)}.values())
     table = pyarrow.Table.from_pylist([_columns(row) for row in rows])
     with replacing(path) as temporary:
         pyarrow.parquet.write_table(table, temporary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.device import Device, Target
@@ -176,7 +178,13 @@ def _loss(model: Path, examiner: SplitExaminer) -> Callable[[Path], float]:
     def expected() -> NDArray[Any]:
         return outputs_of(model, examiner.inputs())
 
-    return lambda path: examiner.judge(outputs_of(path, examiner.inputs()), expected()).loss
+    def loss(path: Path) -> float:
+        outputs = outputs_of(path, examiner.inputs())
+        if not np.isfinite(outputs).all():
+            return math.inf
+        return examiner.judge(outputs, expected()).loss
+
+    return loss
 
 
 def _tested(model: Path, found: Sweep, examiner: SplitExaminer) -> Quality | None:
