@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-slow .of-parts .of-the-rest check layout clean
+.PHONY: help venv quickstart test test-slow .of-parts .of-the-rest check layout records clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  --constraint constraints.txt --editable '.[dev]'
 	@touch $(STAMP)
 
-quickstart: $(STAMP) ## Search networks for this machine's CPU, on handwritten digits (4 minutes)
+quickstart: $(STAMP) ## Search networks for this machine's CPU, on handwritten digits (some minutes)
 	$(BIN)/hwnas search experiments/quickstart/recipe.toml
 
 # Two processes that share nothing and take about as long, one for each core that the least of
@@ -43,13 +43,17 @@ test-slow: $(STAMP) ## Run the tests that take over five seconds each
 .of-the-rest:
 	$(BIN)/python -m pytest -m "$(MARKS)" $(PARTS:%=--ignore=tests/%)
 
-check: $(STAMP) layout ## Check style, types and the direction of imports
+check: $(STAMP) layout records ## Check style, types, the direction of imports, and records
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 layout: $(STAMP) ## Check that the tree is as docs and CONTRIBUTING.md say
 	$(BIN)/python -m pytest --quiet tests/test_layout.py
+
+records: $(STAMP) ## Check that tables are as recorded, and where recorded figures come from
+	$(BIN)/python -m experiments.readme_table --check
+	$(BIN)/python -m experiments.check_records
 
 clean: ## Remove caches and build products; .venv and runs stay
 	rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -13,10 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from experiments.configuration import Configurations, lost_commits
 from experiments.record import ROOT, Row, read_rows
 from hwnas.atomic import write_text
 
-__all__ = ["across", "crosstab", "filled", "headline_table", "headlines", "latest", "markdown"]
+__all__ = [
+    "across",
+    "caveats",
+    "crosstab",
+    "filled",
+    "headline_table",
+    "headlines",
+    "latest",
+    "markdown",
+]
 
 FOLDER = Path(__file__).parent
 START, END = "<!-- results -->", "<!-- /results -->"
@@ -34,6 +44,10 @@ class Headline:
         metric: Of the recorded row.
         subject: Of the recorded row.
         file: What it is recorded in, in that folder.
+        baseline: The strongest simple rival in words, e.g. ``"ridge"``.
+        baseline_metric: Of its recorded row in the same file; ``metric`` if not given.
+        baseline_subject: Of its recorded row; if there is none, the number itself is a ratio to
+            the baseline.
         chosen: Whether it is one of the few in the main README; it is understood by itself then.
     """
 
@@ -42,7 +56,10 @@ class Headline:
     experiment: str
     metric: str
     subject: str
+    baseline: str
     file: str = "results.jsonl"
+    baseline_metric: str | None = None
+    baseline_subject: str | None = None
     chosen: bool = False
 
 
@@ -134,6 +151,9 @@ def across(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", _source(rows)])
 
 
+_ABSOLUTE = ("ms", "us", "s")
+"""Units that say nothing without the machine."""
+
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "accuracy_predictor": crosstab,
     "evolution": crosstab,
@@ -161,7 +181,10 @@ def headline_table(lines_of: Sequence[Headline], above: str = "", folder: Path =
         above: From the page of the table to the folders of the experiments.
         folder: Where these are.
     """
-    lines = ["| question | wanted | found | recorded in |", "|---|---|---|---|"]
+    lines = [
+        "| question | wanted | found | strongest simple baseline | recorded in |",
+        "|---|---|---|---|---|",
+    ]
     for headline in lines_of:
         rows = recorded(folder / headline.experiment, headline.file)
         group = [r for r in rows if (r.metric, r.subject) == (headline.metric, headline.subject)]
@@ -169,8 +192,15 @@ def headline_table(lines_of: Sequence[Headline], above: str = "", folder: Path =
             continue
         seeds = f"; {_seeds(group)} seeds" if _seeds(group) > 1 else ""
         found = f"{_median(group)} ({_range(group)}{seeds})".replace("(-)", "(1 seed)")
+        if group[0].unit in _ABSOLUTE and group[-1].provenance:
+            found += f", on {group[-1].provenance.device}"
         place = f"[{headline.experiment}]({above}{headline.experiment}/README.md)"
-        lines.append(f"| {headline.question} | {headline.wanted} | {found} | {place} |")
+        of = headline.baseline_metric or headline.metric, headline.baseline_subject
+        rival = [row for row in rows if (row.metric, row.subject) == of]
+        baseline = f"{headline.baseline}: {_median(rival)}" if rival else headline.baseline
+        lines.append(
+            f"| {headline.question} | {headline.wanted} | {found} | {baseline} | {place} |"
+        )
     return "\n".join(lines)
 
 
@@ -225,28 +255,66 @@ def _source(rows: Sequence[Row]) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if one is old")
-    check: bool = parser.parse_args().check
+def caveats(folder: Path, rows: Sequence[Row]) -> str:
+    """Say of rows of an earlier configuration what has changed since, and which commits are lost.
+
+    Args:
+        folder: Of the rows.
+        rows: That a table shows.
+    """
+    known = Configurations(folder)
+    found = [row.provenance for row in rows if row.provenance]
+    notes = []
+    for hashed in dict.fromkeys(p.config for p in found):
+        configuration = known.get(hashed)
+        if configuration and configuration.superseded:
+            changed = configuration.superseded
+            notes.append(
+                f"Superseded: recorded under an earlier configuration. Since then: {changed}."
+            )
+    lost = sorted({p.commit for p in found} & lost_commits().keys())
+    if lost:
+        above = "../" * len(folder.relative_to(FOLDER).parts)
+        notes.append(
+            f"Not in the history any more: {', '.join(lost)}; see "
+            f"[lost_commits.toml]({above}lost_commits.toml)."
+        )
+    return "".join(f"\n\n{note}" for note in notes)
+
+
+def pages() -> dict[Path, str]:
+    """Return the table of each page, as it is recorded."""
     chosen = [headline for headline in headlines() if headline.chosen]
-    pages = {
+    found = {
         ROOT / "README.md": headline_table(chosen, "experiments/"),
         FOLDER / "README.md": headline_table(headlines()),
     }
     for page in sorted(FOLDER.glob("*/**/README.md")):
         table = TABLES.get(page.parent.name, markdown)
-        pages[page] = table(recorded(page.parent))
-    old = []
-    for page, table in pages.items():
+        rows = recorded(page.parent)
+        found[page] = table(rows) + caveats(page.parent, rows)
+    return found
+
+
+def old_pages() -> dict[Path, str]:
+    """Return the pages whose table is not what is recorded, as they should be."""
+    old = {}
+    for page, table in pages().items():
         text = page.read_text(encoding="utf-8") if page.exists() else ""
-        if filled(text, table) == text:
-            continue
-        old.append(page.relative_to(ROOT))
+        if filled(text, table) != text:
+            old[page] = filled(text, table)
+    return old
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if one is old")
+    check: bool = parser.parse_args().check
+    old = old_pages()
+    for page, text in old.items():
         if not check:
-            write_text(page, filled(text, table))
-    for page in old:
-        print(f"{page}: {'old' if check else 'written'}")
+            write_text(page, text)
+        print(f"{page.relative_to(ROOT)}: {'old' if check else 'written'}")
     sys.exit(bool(check and old))
 
 

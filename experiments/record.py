@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from experiments.configuration import Configuration, Configurations
 from hwnas.atomic import locked, write_text
-from hwnas.content import content_hash
 from hwnas.deploy.catalogue import machine, processor_of, versions
 from hwnas.errors import RunError
 
@@ -28,7 +28,8 @@ class Provenance:
     """Where a row comes from.
 
     Attributes:
-        config: Hash of everything that was set, beside the seed.
+        config: Hash of everything that was set, beside the seed; what that was is in
+            ``configurations.json`` beside the rows.
         device: Processor and cores, and the graphics card if there is one.
         versions: Of hwnas and the libraries that matter, by name.
         commit: Of the repository; ends in ``-dirty`` if the package was changed since. Of a copy of
@@ -91,7 +92,8 @@ class Row:
 class Results:
     """The rows of one experiment under one configuration, in a file of JSON lines.
 
-    Rows of other configurations stay in the file and are not seen here. The file is replaced as a
+    Rows of other configurations stay in the file and are not seen here; one with the same values
+    is the same, also if keys with defaults were added to recipes since. The file is replaced as a
     whole on every `put`, under a lock, so several processes may record different seeds.
 
     Args:
@@ -101,7 +103,9 @@ class Results:
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path = path
-        self.config = content_hash(dict(config))
+        self._configurations = Configurations(path.parent)
+        self._settings = dict(config)
+        self.config = self._configurations.hash_of(self._settings)
 
     @property
     def rows(self) -> list[Row]:
@@ -125,6 +129,8 @@ class Results:
         with locked(self.path.parent):
             kept = {(_config(row), row.key): row for row in (*read_rows(self.path), *new)}
             lines = [json.dumps(asdict(row), ensure_ascii=False) for row in kept.values()]
+            if self._configurations.get(self.config) is None:
+                self._configurations.put(self.config, Configuration(self._settings))
             write_text(self.path, "".join(f"{line}\n" for line in lines))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.command import run_command
+from experiments.configuration import recipe_values
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from hwnas.experiment import Experiment
@@ -43,7 +44,7 @@ class Setting:
         self.work: Path = arguments.work
         self._path: Path = arguments.recipe
         self._overrides, self._set = list(overrides), list(arguments.set)
-        settings = {"recipe": replace(self.experiment(0).recipe, seed=0).hash, **config}
+        settings = {"recipe": recipe_values(replace(self.experiment(0).recipe, seed=0)), **config}
         self.answers = Results(arguments.out / "results.jsonl", settings)
         self.observations = Results(arguments.out / "observations.jsonl", settings)
 

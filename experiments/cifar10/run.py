@@ -15,6 +15,7 @@ from pathlib import Path
 from experiments.alone import seconds_each, train_alone
 from experiments.cifar10.rivals import RIVALS
 from experiments.command import run_command
+from experiments.configuration import recipe_values
 from experiments.equal_accuracy import compared
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
@@ -51,7 +52,7 @@ def main() -> None:
 def work(arguments: argparse.Namespace) -> None:
     targets = usable(arguments.targets)
     config = {
-        "recipes": [experiment(s, 0, arguments).recipe.hash for s in SPACES],
+        "recipes": [recipe_values(experiment(s, 0, arguments).recipe) for s in SPACES],
         "rivals": [repr(rival) for rival in RIVALS[-arguments.rivals :]],
         "targets": [target.name for target in targets],
     }

@@ -158,12 +158,12 @@ def main() -> None:
 
 
 def work(arguments: argparse.Namespace) -> None:
+    answers = Results(arguments.out / "results.jsonl", {"seeds": arguments.seeds})
     profiles = read_zoo(arguments.zoo)
     probes = json.loads((arguments.zoo.parent / "fingerprints.json").read_text(encoding="utf-8"))
     fingerprints = {name: np.log([*each.values()]) for name, each in probes.items()}
     half = len(profiles[0]) // 2
     pool, queries = np.arange(half), np.arange(half, len(profiles[0]))
-    answers = Results(arguments.out / "results.jsonl", {"seeds": arguments.seeds})
     families = list(dict.fromkeys(family(p.device) for p in profiles))
     for name in families:
         if all(answers.find("spearman", f"{name} {m}", 0) for m in METHODS):

@@ -16,6 +16,8 @@ __all__ = ["Alone", "Numbers", "of_alone", "of_method", "of_supernet", "tau_b"]
 
 Numbers = npt.NDArray[np.float64]
 TOP = 3
+OF_MEAN = "tau with the mean"
+"""With the mean of the stand-alone trainings, which is less noisy than each of them."""
 _RESAMPLES = 1000
 _INTERVAL = (5.0, 95.0)
 
@@ -115,6 +117,7 @@ def of_alone(alone: Alone, macs: Sequence[int]) -> list[Row]:
         Row("tau_quotient", "macs", seed, _known(alone.quotient(sizes)), "ratio", n),
         Row("90 % interval", "macs", seed, _known(alone.quotient(sizes)), "ratio", n, quotient),
         Row(f"regret_top{TOP}", "macs", seed, alone.regret(sizes[0]), "fraction", n),
+        Row(OF_MEAN, "macs", seed, _known(tau_b(sizes[0], mean)), "tau", n),
     ]
 
 
@@ -126,6 +129,7 @@ def of_supernet(alone: Alone, shared: Numbers, method: str, seed: int) -> list[R
         Row("tau_quotient", method, seed, _known(alone.quotient(one)), "ratio", n),
         Row(f"regret_top{TOP}", method, seed, alone.regret(shared), "fraction", n),
         Row("accuracy", method, seed, float(shared.mean()), "fraction", n),
+        Row(OF_MEAN, method, seed, _known(tau_b(shared, alone.mean)), "tau", n),
     ]
 
 

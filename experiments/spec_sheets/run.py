@@ -35,9 +35,9 @@ def main() -> None:
 
 
 def work(arguments: argparse.Namespace) -> None:
+    answers = Results(arguments.out / "results.jsonl", {"pool": POOL})
     table = read_cost_table(data_folder() / "latency" / "nasbench201_latency_help.npz")
     sheets = tomllib.loads((FOLDER / "sheets.toml").read_text(encoding="utf-8"))
-    answers = Results(arguments.out / "results.jsonl", {"pool": POOL})
     found = {device: foretold(table, sheets, device) for device in table.devices}
     for hardware in dict.fromkeys(map(hardware_of, table.devices)):
         own = [scores for device, scores in found.items() if hardware_of(device) == hardware]

@@ -60,10 +60,10 @@ def main() -> None:
 
 
 def work(arguments: argparse.Namespace) -> None:
+    answers = Results(arguments.out / "results.jsonl", {"networks": arguments.networks})
     table = read_networks(data_folder() / "latency")
     if not 3 <= arguments.networks <= len(table):
         raise ConfigError(f"--networks is {arguments.networks}; expected 3 to {len(table)}")
-    answers = Results(arguments.out / "results.jsonl", {"networks": arguments.networks})
     for seed in arguments.seeds:
         if answers.find("spearman", "params", seed) is None:
             answers.put(scored(random.Random(seed).sample(table, arguments.networks), seed))

@@ -18,7 +18,7 @@ import psutil
 import pydantic
 
 from hwnas import __version__
-from hwnas.atomic import storage_errors, write_json, write_text
+from hwnas.atomic import recovered_folder, storage_errors, write_json, write_text
 from hwnas.deploy.catalogue import machine, versions
 from hwnas.deploy.gpu_time import GpuClock
 from hwnas.errors import RunError
@@ -286,6 +286,8 @@ def _is_fresh(path: Path, text: str) -> bool:
 
 def _sweep(folder: Path) -> None:
     """Remove what processes that were killed had half written (`hwnas.atomic` names it so)."""
+    for path in [*folder.rglob(".*.new")]:
+        recovered_folder(path.with_name(path.name[1:].removesuffix(".new")))
     for path in folder.rglob(".*.tmp"):
         pid = path.name.split(".")[-2]
         if not pid.isdigit() or psutil.pid_exists(int(pid)):

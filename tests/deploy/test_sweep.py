@@ -165,6 +165,20 @@ def test_material_says_what_a_variant_lacks(exported: Export, tmp_path: Path) ->
     assert made == Made(tmp_path / "int8.onnx")
 
 
+def test_a_loss_that_no_image_showed_is_not_known_to_be_nothing() -> None:
+    """The standard error is 0 there, and so is the interval of the normal approximation."""
+    found = Quality("accuracy", "maximize", 1.0, 0.0, 0.0, 0.0, "fraction", 50, "test")
+    assert -0.06 < found.loss_interval.low < 0 < found.loss_interval.high < 0.06
+    assert found.interval.ends == pytest.approx([0.9287, 1.0], abs=1e-4)
+    told = found.to_json()
+    assert (told["interval"], told["loss_interval"]) == (
+        found.interval.ends,
+        found.loss_interval.ends,
+    )
+    other = replace(found, unit="pixels", value=3.0, standard_error=2.0)
+    assert other.interval.low < 0
+
+
 def test_what_is_not_in_single_precision_is_not_compared_with_itself(
     exported: Export, tmp_path: Path
 ) -> None:
@@ -188,17 +202,3 @@ def test_what_is_not_in_single_precision_is_not_compared_with_itself(
     material = Material(tmp_path / "a.onnx", random_batches((8,), 1))
     with pytest.raises(ConfigError, match="computes in int8 already"):
         sweep(material, [VARIANTS["fp32"]], [ORT], tmp_path, settings=QUICK)
-
-
-def test_a_loss_that_no_image_showed_is_not_known_to_be_nothing() -> None:
-    """The standard error is 0 there, and so is the interval of the normal approximation."""
-    found = Quality("accuracy", "maximize", 1.0, 0.0, 0.0, 0.0, "fraction", 50, "test")
-    assert -0.06 < found.loss_interval.low < 0 < found.loss_interval.high < 0.06
-    assert found.interval.ends == pytest.approx([0.9287, 1.0], abs=1e-4)
-    told = found.to_json()
-    assert (told["interval"], told["loss_interval"]) == (
-        found.interval.ends,
-        found.loss_interval.ends,
-    )
-    other = replace(found, unit="pixels", value=3.0, standard_error=2.0)
-    assert other.interval.low < 0

@@ -3,6 +3,7 @@ from pathlib import Path
 from experiments.over_cases import mean_over_cases
 from experiments.readme_table import (
     FOLDER,
+    Headline,
     across,
     crosstab,
     filled,
@@ -100,6 +101,32 @@ def test_the_few_of_the_main_page_are_understood_without_the_line_before() -> No
     few = [line.question for line in headlines() if line.chosen]
     assert 8 <= len(few) <= 16
     assert not [question for question in few if "same" in question.split()[:3]]
+
+
+def test_a_headline_stands_beside_its_strongest_baseline(tmp_path: Path) -> None:
+    line = Headline("Q", "w", "predictor", "spearman", "default", "MACs", baseline_subject="macs")
+    recorded(tmp_path, [row(0, 0.96), Row("spearman", "macs", 0, 0.9, "rho", 30)])
+    assert "| MACs: 0.9 |" in headline_table([line], folder=tmp_path)
+
+
+def test_a_time_names_its_machine(tmp_path: Path) -> None:
+    line = Headline("Q", "w", "predictor", "spearman", "default", "none")
+    [recorded_row] = recorded(tmp_path, [row(0, 5.0, "ms")])
+    assert recorded_row.provenance is not None
+    assert f"on {recorded_row.provenance.device} |" in headline_table([line], folder=tmp_path)
+
+
+def test_baselines_that_are_named_are_recorded() -> None:
+    for line in headlines():
+        rows = read_rows(FOLDER / line.experiment / line.file)
+        metric = line.baseline_metric or line.metric
+        if rows and line.baseline_subject:
+            assert (metric, line.baseline_subject) in {(r.metric, r.subject) for r in rows}
+
+
+def test_what_was_compared_unfairly_is_not_on_the_main_page() -> None:
+    unfair = {"cifar10", "own_models", "ranking", "deploy"}
+    assert not unfair & {line.experiment for line in headlines() if line.chosen}
 
 
 def test_a_mean_over_cases_has_their_range_and_needs_them_all(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hwnas.atomic import write_json, write_text
+from hwnas.atomic import recovered_folder, write_json, write_text
 from hwnas.deploy.checksums import inside, read_sums, render_sums, sha256
 from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError, DataError
@@ -96,7 +96,7 @@ class Seal:
         Raises:
             ArtifactError: There is none, it is damaged, or was written by a newer version.
         """
-        path = Path(folder, self.description)
+        path = recovered_folder(Path(folder)) / self.description
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             json.dumps(found, ensure_ascii=False).encode()  # halves of characters: no text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -101,7 +103,8 @@ def described(value: object, attribute: str) -> str:
     """
     if not attribute:
         return content_hash(value)
-    getattr(value, "__dict__", {}).pop(attribute, None)
+    if isinstance(inspect.getattr_static(type(value), attribute, None), cached_property):
+        value.__dict__.pop(attribute, None)
     return str(getattr(value, attribute))
 
 

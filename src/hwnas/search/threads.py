@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["one_thread", "torch_threads"]
+__all__ = ["has_one_thread", "one_thread", "torch_threads"]
 
 
 @contextlib.contextmanager
@@ -38,6 +38,14 @@ def one_thread() -> Iterator[None]:
     """
     with torch_threads(1), _libraries().limit(limits=1, user_api="blas"):
         yield
+
+
+def has_one_thread() -> bool:
+    """Return whether torch and NumPy are limited to one thread already."""
+    if torch.get_num_threads() > 1:
+        return False
+    pools = _libraries().select(user_api="blas").info()
+    return all(pool["num_threads"] == 1 for pool in pools)
 
 
 @cache

@@ -7,13 +7,16 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hwnas.content import content_hash
 from hwnas.deploy.catalogue import processor_of
 from hwnas.deploy.device import Target
 from hwnas.deploy.export import export_onnx
 from hwnas.deploy.timing import measure
 from hwnas.errors import InfeasibleError
+from hwnas.identity import Identity
 from hwnas.predictors import DevicePredictor, Pool, shipped_experience
 from hwnas.progress import Advance
+from hwnas.search.agreement import agreed_value
 from hwnas.search.cluster import map_tasks
 from hwnas.search.objective import COUNTED, LATENCY, Objective
 from hwnas.search_spaces import Architecture, SearchSpace
@@ -28,10 +31,17 @@ _SURE = 0.95  # of the interval, below which no network of the space is taken to
 
 
 def calibration(job: Job, target: str, path: Path) -> Stage:
-    """The stage that times networks on the target, into ``path``."""
-    space, recipe = job.ingredients.space, job.recipe
+    """The stage that times networks on the target, into ``path``.
+
+    Searches that share a study share its calibrations, too: those of equal processors take what the
+    first of them has measured, so that all predict the same.
+    """
+    space, storage = job.ingredients.space, job.recipe.search.storage
     hardware = processor_of(Target.parse(target).device.hardware)
     identity = job.identity("calibrate", space=space.fingerprint, target=target, hardware=hardware)
+    shared = f"{job.recipe.name}/calibration {identity.key}"
+    if storage is not None:
+        identity = Identity({**identity.inputs, "shared": content_hash(storage)})
 
     def work(advance: Advance) -> None:
         before = {row.measurement.hardware for row in _timed(target, path)} - {hardware}
@@ -40,31 +50,43 @@ def calibration(job: Job, target: str, path: Path) -> Stage:
                 f"{target} was calibrated on {', '.join(sorted(before))} and is {hardware} now: "
                 "all is timed again"
             )
-        chosen = networks_to_time(space, target, recipe.predictor.networks, recipe.seed)
-        with tempfile.TemporaryDirectory() as folder:
-            models = {a.id: Path(folder, f"{a.id}.onnx") for a in chosen}
-            jobs = [(a, models[a.id]) for a in chosen]
-            for done, _ in enumerate(map_tasks(_export, space, jobs, recipe.workers), start=1):
-                advance(_EXPORT_SHARE * done / len(jobs), f"exporting network {done}/{len(jobs)}")
-            measured = measure(
-                models,
-                Target.parse(target),
-                progress=lambda s: advance(_EXPORT_SHARE + (1 - _EXPORT_SHARE) * s, "timing"),
-            )
+        offers = None if storage is None else agreed_value(storage, shared)
+        if offers is None:
+            timed = _time_networks(job, target, advance)
+            if storage is not None:
+                offers = agreed_value(storage, shared, [row.to_json() for row in timed])
+        if offers is not None:
+            timed = [Timed.from_json(row) for row in offers]
         kept = [r for r in read_measurements(path) if r not in _timed(target, path)]
-        timed = [Timed(a, "calibration", measured[a.id]) for a in chosen]
         write_measurements(path, [*kept, *timed], anew=True)
-        contended = sum(m.contended for m in measured.values())
-        if contended:
-            job.reporter.note(
-                f"{contended} of {len(chosen)} timings were disturbed by other work on this "
-                "machine; close other programs for better predictions"
-            )
 
     def made() -> bool:
         return {row.measurement.hardware for row in _timed(target, path)} == {hardware}
 
     return Stage(f"calibrate@{target}", identity, work, made)
+
+
+def _time_networks(job: Job, target: str, advance: Advance) -> list[Timed]:
+    """Choose, export and time networks."""
+    space, recipe = job.ingredients.space, job.recipe
+    chosen = networks_to_time(space, target, recipe.predictor.networks, recipe.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        models = {a.id: Path(folder, f"{a.id}.onnx") for a in chosen}
+        jobs = [(a, models[a.id]) for a in chosen]
+        for done, _ in enumerate(map_tasks(_export, space, jobs, recipe.workers), start=1):
+            advance(_EXPORT_SHARE * done / len(jobs), f"exporting network {done}/{len(jobs)}")
+        measured = measure(
+            models,
+            Target.parse(target),
+            progress=lambda s: advance(_EXPORT_SHARE + (1 - _EXPORT_SHARE) * s, "timing"),
+        )
+    contended = sum(m.contended for m in measured.values())
+    if contended:
+        job.reporter.note(
+            f"{contended} of {len(chosen)} timings were disturbed by other work on this "
+            "machine; close other programs for better predictions"
+        )
+    return [Timed(a, "calibration", measured[a.id]) for a in chosen]
 
 
 def networks_to_time(space: SearchSpace, target: str, count: int, seed: int) -> list[Architecture]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hwnas.atomic import replacing_folder
+from hwnas.atomic import recovered_folder, replacing_folder
 from hwnas.content import content_hash
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.catalogue import processor_of
@@ -521,7 +521,7 @@ def _metrics(evaluation: Evaluation, units: Mapping[str, str]) -> list[dict[str,
 
 def read_bundles(folder: Path) -> dict[str, Bundle]:
     """The bundles of a run or of one of its targets, by candidate id."""
-    if not folder.is_dir():
+    if not recovered_folder(folder).is_dir():
         return {}
     bundles = [Bundle.load(p.parent) for p in sorted(folder.glob("*/bundle.json"))]
     return {bundle.folder.name: bundle for bundle in bundles}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow
 import pyarrow.parquet
@@ -34,6 +34,23 @@ class Timed:
     architecture: Architecture
     role: Role
     measurement: Measurement
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object with the fields."""
+        return {
+            "architecture": self.architecture.to_json(),
+            "role": self.role,
+            "measurement": self.measurement.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Timed:
+        """Return the inverse of `to_json`."""
+        return cls(
+            Architecture.from_json(data["architecture"]),
+            data["role"],
+            Measurement.from_json(data["measurement"]),
+        )
 
 
 def read_measurements(path: Path) -> list[Timed]:

@@ -34,6 +34,7 @@ def cut(ranks: list[int], needed: int) -> list[int]:
     share=st.floats(0.01, 1),
     patience=st.sampled_from([0, 4]),
     sample=st.sampled_from([1, 9]),
+    guess=st.none() | st.integers(0, 50),
 )
 def test_ranks_are_those_of_loops(
     plain_ranks: Callable[..., list[int]],
@@ -41,6 +42,7 @@ def test_ranks_are_those_of_loops(
     share: float,
     patience: int,
     sample: int,
+    guess: int | None,
 ) -> None:
     losses = points(*size)
     needed = max(1, int(share * len(losses)))
@@ -49,7 +51,7 @@ def test_ranks_are_those_of_loops(
         patch.setattr(module, "_PATIENCE", patience)
         patch.setattr(module, "_BLOCK", 64)  # so that there are several blocks
         patch.setattr(module, "_SAMPLE", sample)
-        assert ranks_by_moocore(losses, needed).tolist() == expected
+        assert ranks_by_moocore(losses, needed, guess).tolist() == expected
         assert ranks_by_tensors(torch.from_numpy(losses), needed).tolist() == expected
 
 

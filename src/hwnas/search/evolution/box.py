@@ -21,6 +21,7 @@ __all__ = ["Box", "RealGenes", "polynomial_step", "simulated_binary"]
 
 
 _CLOSE = 1e-12  # no two parents are closer, so that nothing is divided by zero
+_NEGLIGIBLE = -80.0  # logarithm of what is lost beside 1, and yet a normal number of 32 bits
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,9 @@ def _spread(room: Tensor, uniform: Tensor, index: float) -> Tensor:
         index: Large for values near 1.
     """
     # Powers are taken by logarithms, and no `torch.where`: half of the time on a CPU.
-    beyond = room.mul_(2).log1p_().mul_(-(index + 1)).exp_()  # what would lie beyond the bound
+    # Below `_NEGLIGIBLE` the power is no part of 2 - beyond, and so near to 0 that a CPU takes ten
+    # times as long for it.
+    beyond = room.mul_(2).log1p_().mul_(-(index + 1)).clamp_(min=_NEGLIGIBLE).exp_()
     scaled = beyond.neg_().add_(2).mul_(uniform)
     sign = (scaled <= 1).to(scaled.dtype).mul_(2 / (index + 1)).sub_(1 / (index + 1))
     return scaled.sub_(1).abs_().neg_().add_(1).log_().mul_(sign).exp_()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hwnas.search.evolution.mating import tournaments
+from hwnas.search.evolution.ranks import fronts
 from hwnas.search.evolution.scores import Scores
 
 __all__ = ["ByRank"]
@@ -25,6 +26,7 @@ class ByRank(ABC):
         self._population = len(scores)
         self._generator = generator
         self._fitness = scores.violations
+        self._first_front: int | None = None
         self.survive(scores)
 
     def mates(self) -> tuple[Tensor, Tensor]:
@@ -34,3 +36,9 @@ class ByRank(ABC):
     @abstractmethod
     def survive(self, scores: Scores) -> Tensor:
         """Who lives on; see `hwnas.search.evolution.algorithm.Algorithm`."""
+
+    def _fronts(self, scores: Scores) -> Tensor:
+        """Rank a population and its children; see `hwnas.search.evolution.ranks.fronts`."""
+        ranks = fronts(scores, self._population, self._first_front)
+        self._first_front = int((ranks == 0).sum())
+        return ranks

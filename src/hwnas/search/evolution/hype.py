@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hwnas.search.evolution.by_rank import ByRank
 from hwnas.search.evolution.ordering import argsort
-from hwnas.search.evolution.ranks import LATER, fronts
+from hwnas.search.evolution.ranks import LATER
 from hwnas.search.evolution.scores import Scores
 
 __all__ = ["HypE", "expected_losses", "share"]
@@ -29,7 +29,7 @@ class HypE(ByRank):
 
     def survive(self, scores: Scores) -> Tensor:
         """Whole fronts, then those of the last one that share the most volume."""
-        ranks = fronts(scores, self._population)
+        ranks = self._fronts(scores)
         reached = torch.nonzero(ranks < LATER)[:, 0]
         ranks = ranks[reached]
         last = torch.nonzero(ranks == ranks.max())[:, 0]

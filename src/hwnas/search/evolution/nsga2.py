@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hwnas.search.evolution.by_rank import ByRank
 from hwnas.search.evolution.ordering import argsort, grouped
-from hwnas.search.evolution.ranks import LATER, fronts
+from hwnas.search.evolution.ranks import LATER
 from hwnas.search.evolution.scores import Scores
 
 __all__ = ["NSGA2", "crowding"]
@@ -21,7 +21,7 @@ class NSGA2(ByRank):
 
     def survive(self, scores: Scores) -> Tensor:
         """Whole fronts, then the least crowded; of equally crowded ones the first."""
-        ranks = fronts(scores, self._population)
+        ranks = self._fronts(scores)
         reached = torch.nonzero(ranks < LATER)[:, 0]
         ranks = ranks[reached]
         distance = crowding(scores.losses[reached], ranks)

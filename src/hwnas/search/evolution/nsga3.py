@@ -14,7 +14,7 @@ from torch import Tensor
 from hwnas.search.evolution.by_rank import ByRank
 from hwnas.search.evolution.directions import lattice_within
 from hwnas.search.evolution.ordering import argsort, grouped
-from hwnas.search.evolution.ranks import LATER, fronts
+from hwnas.search.evolution.ranks import LATER
 from hwnas.search.evolution.scores import Scores
 
 __all__ = ["NSGA3", "emptiest_niches", "nearest_directions", "worst_of_front"]
@@ -42,7 +42,7 @@ class NSGA3(ByRank):
 
     def survive(self, scores: Scores) -> Tensor:
         """Whole fronts, then from the last one those in the emptiest niches."""
-        ranks = fronts(scores, self._population)
+        ranks = self._fronts(scores)
         reached = torch.nonzero(ranks < LATER)[:, 0]
         ranks, losses = ranks[reached], scores.losses[reached]
         scaled = self._scaled(losses, ranks == 0, bool((scores.violations <= 0).any()))

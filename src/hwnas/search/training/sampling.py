@@ -51,7 +51,8 @@ def auto(
 ) -> list[Architecture]:
     """Progressive shrinking, or where the largest network is trained already the sandwich rule.
 
-    Of all rules it ranks networks most as training each alone does (experiments/ranking). It begins
+    In experiments/ranking it agrees with training each network alone about as much as
+    multiply-accumulates do, more than most rules. It begins
     with training the largest one, of which a network with trained weights has no need.
     """
     if space.pretrained:

@@ -145,7 +145,7 @@ def _fit(
     autocast = _autocast(config, device)
     network.train()
     clock = _Clock(position.seconds)
-    last_saved, index, rate = clock.seconds, position.step, 0.0
+    last_saved, begun, index, rate = clock.seconds, position.step, position.step, 0.0
     parts = position.parts or config.accumulate
     while (share := workers.agree(None, schedule.share(index, clock.seconds))) < 1:
         rate = schedule.learning_rate(share)
@@ -178,7 +178,7 @@ def _fit(
     end = replace(position, step=index, seconds=clock.seconds, parts=parts)
     if not _is_finite(network):
         raise DivergedError(index - 1, rate)
-    if checkpoint is not None and workers.rank == 0 and end.step > position.step:
+    if checkpoint is not None and workers.rank == 0 and end.step > begun:
         save_checkpoint(checkpoint, network, optimizer, end, average)
     if average is not None:
         average.give()

@@ -1,0 +1,163 @@
+"""Configurations of recorded rows, as values: what a hash in a row stands for.
+
+Each folder of rows has a ``configurations.json``, from the hash to its settings. Settings are
+compared as values: keys that a record lacks, because they came later, have today's defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from hwnas.atomic import write_json
+from hwnas.content import content_hash
+from hwnas.errors import ConfigError, RunError
+from hwnas.recipe import Recipe
+
+__all__ = ["Configuration", "Configurations", "differences", "lost_commits", "recipe_values"]
+
+FILE = "configurations.json"
+_RECIPE, _RECIPES = "recipe", "recipes"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Settings of recorded rows.
+
+    Attributes:
+        settings: JSON values; a recipe with all its keys as they were then.
+        superseded: In what today's settings differ, in words; None where they are the same.
+    """
+
+    settings: Mapping[str, Any]
+    superseded: str | None = None
+
+
+class Configurations:
+    """The configurations of the rows in one folder.
+
+    Args:
+        folder: Of the rows.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+
+    def __getitem__(self, hashed: str) -> Configuration:
+        return self._read()[hashed]
+
+    def get(self, hashed: str) -> Configuration | None:
+        """Return the configuration of a hash, if it is known."""
+        return self._read().get(hashed)
+
+    def hash_of(self, settings: Mapping[str, Any]) -> str:
+        """Return the hash of the known configuration with equal values, or else a new one."""
+        for hashed, known in self._read().items():
+            if not list(differences(known.settings, settings)):
+                return hashed
+        return content_hash(dict(settings))
+
+    def put(self, hashed: str, configuration: Configuration) -> None:
+        """Record a configuration; the caller holds the lock of the folder."""
+        known = {**self._read(), hashed: configuration}
+        values = {key: _without_none(asdict(known[key])) for key in sorted(known)}
+        write_json(self._path, _as_json(values))
+
+    def _read(self) -> dict[str, Configuration]:
+        if not self._path.exists():
+            return {}
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            return {key: Configuration(**value) for key, value in found.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise RunError(
+                f"{self._path} holds no configurations ({error}); restore it with git"
+            ) from error
+
+
+def lost_commits() -> Mapping[str, str]:
+    """Return recorded commits that are not in the history, and why."""
+    text = (Path(__file__).parent / "lost_commits.toml").read_text(encoding="utf-8")
+    found: dict[str, str] = tomllib.loads(text)["lost"]
+    return found
+
+
+def recipe_values(recipe: Recipe) -> dict[str, Any]:
+    """Return all keys of a recipe, as JSON values."""
+    values: dict[str, Any] = pydantic.TypeAdapter(Recipe).dump_python(recipe, mode="json")
+    return values
+
+
+def differences(recorded: Mapping[str, Any], today: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what differs between two settings, e.g. ``"train.sampling: 'sandwich' -> 'auto'"``.
+
+    Args:
+        recorded: Settings of rows; keys of a recipe that it lacks have today's defaults.
+        today: Settings of now.
+    """
+    then, now = (dict(_flat(_whole(settings))) for settings in (recorded, today))
+    for key in sorted(then.keys() | now.keys()):
+        if key not in then or key not in now or then[key] != now[key]:
+            yield f"{key}: {_shown(then, key)} -> {_shown(now, key)}"
+
+
+def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in what recipes lack."""
+    whole = _as_json(settings)
+    if isinstance(recipe := whole.get(_RECIPE), dict):
+        whole[_RECIPE] = _with_defaults(recipe)
+    if isinstance(recipes := whole.get(_RECIPES), list):
+        whole[_RECIPES] = [_with_defaults(r) if isinstance(r, dict) else r for r in recipes]
+    return whole
+
+
+def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what a recipe lacks; a key that there is no longer stays, and so differs."""
+    try:
+        filled = recipe_values(pydantic.TypeAdapter(Recipe).validate_json(json.dumps(values)))
+    except (pydantic.ValidationError, ConfigError):
+        return values
+    return _merged(values, filled)
+
+
+def _merged(values: Any, filled: Any) -> Any:
+    if isinstance(values, dict) and isinstance(filled, dict):
+        return {
+            key: _merged(values[key], filled[key])
+            if key in values and key in filled
+            else values.get(key, filled.get(key))
+            for key in values.keys() | filled.keys()
+        }
+    if isinstance(values, list) and isinstance(filled, list) and len(values) == len(filled):
+        return [_merged(*pair) for pair in zip(values, filled, strict=True)]
+    return values
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            value = {str(place): item for place, item in enumerate(value)}
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    text = repr(values[key]) if key in values else "not there"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
+    return found
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
