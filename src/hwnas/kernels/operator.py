@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 
 from hwnas.errors import KernelError
 from hwnas.kernels.accelerator import Accelerator
-from hwnas.kernels.arguments import check_activations, check_counts, check_types, reach
+from hwnas.kernels.arguments import MOST, check_activations, check_counts, check_types, reach
 from hwnas.kernels.choice import Choice, chosen
 from hwnas.kernels.constraints import Problem
 from hwnas.kernels.launch import Launch, cannot_run
@@ -31,6 +31,8 @@ __all__ = ["Config", "Inputs", "Operator", "Sizes", "Work", "dtype_name"]
 Config = Mapping[str, int]  # block sizes, num_warps and num_stages of a kernel, by name
 Inputs = dict[str, Any]  # what an operator is called with, by the names of its reference
 Sizes = Mapping[str, int]  # what of the inputs decides which configuration is fast, by name
+
+_MOST = MOST  # values of a tensor: kernels count them in 32 bits
 
 
 @dataclass(frozen=True)
@@ -198,12 +200,12 @@ class Operator(ABC):
         outputs = self.outputs(inputs)
         tensors = [value for value in (*inputs.values(), *outputs) if isinstance(value, Tensor)]
         count = self.counted
-        check_counts(self.name, self.batched, *map(count, tensors))
+        check_counts(self.name, self.batched, *map(count, tensors), allowed=_MOST)
         config = config or self._choice(inputs).config
         launches = self.launches(inputs, outputs, config)
         for launch in launches:  # with workspaces, of which a configuration decides the sizes
             made = (each for each in launch.arguments.values() if isinstance(each, Tensor))
-            check_counts(self.name, self.batched, *map(count, made))
+            check_counts(self.name, self.batched, *map(count, made), allowed=_MOST)
         for launch in launches:
             launch.run()
         return outputs if len(outputs) > 1 else outputs[0]
