@@ -32,6 +32,7 @@ from torch import Generator, Tensor
 
 from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.launch import interpreting
+from hwnas.kernels.pointwise import pointwise
 from hwnas.kernels.tolerance import in_float64
 from hwnas.kernels.verifier.calls import Call, as_tuple
 from hwnas.kernels.verifier.sandbox import Supervisor, Unsupported, confine
@@ -107,6 +108,10 @@ def _warm_up() -> None:
     x = torch.ones(2, 2)
     torch.nn.functional.gelu(torch.linalg.inv(x + torch.eye(2)) @ x).softmax(1).sum().item()
     repr(x)
+    inputs = pointwise.example(pointwise.checked[0], torch.float32, Generator(), torch.device("cpu"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pointwise(**inputs)  # through PyTorch's registry of operators
     np.random.get_state()  # noqa: NPY002
     for name in _COMMON:
         with contextlib.suppress(ImportError):

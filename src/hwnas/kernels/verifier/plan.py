@@ -24,12 +24,13 @@ from hwnas.kernels.verifier.variations import (
     switch_sizes,
 )
 
-__all__ = ["LOW_BITS", "Question", "Trial", "plan"]
+__all__ = ["LATE", "LOW_BITS", "Question", "Trial", "plan"]
 
 _LENGTHS = (1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 33, 37, 41, 43, 47, 53, 59, 61, 67)
 _VARIED, _TRIED = 4, 24
 # What needs the interpreter, tensors that are on no card, or pages of memory.
-_ON_CPU = ("backwards", "shuffled", "interleaved", "crowd", "disguised", "fence", "readonly")
+_ON_CPU = ("backwards", "shuffled", "interleaved", "orders", "crowd", "disguised", "fence", "readonly")
+LATE = ("large", "crowd", "many")  # aims of calls that take long
 _CHUNK = 125  # calls that are told of together
 LOW_BITS = 2.0**-12  # relative; half of what float16, and TF32, can still tell apart is twice that
 
@@ -101,6 +102,7 @@ def plan(
         varied = [_question(*each) for each in islice(made, len(sizes) - len(listed)) if each[1]]
         trials += [_trial("values", question) for question in questions[:-1]]
         trials += [_trial("shapes", question) for question in varied[:_VARIED]]
+        trials += _orders([*questions[1:-1], *varied[:2]], random)
         trials += _closely(questions[0], questions[-1], random)
         trials += _plainly(questions, varied, random)
     trials += _options(specification, random)
@@ -163,6 +165,14 @@ def _closely(first: Question, second: Question, random: Random) -> Iterator[Tria
         yield _trial("low bits", question, **slot)
     for layout in FENCED:
         yield _trial("readonly" if layout == "readonly" else "fence", second, layout=layout)
+
+
+def _orders(questions: Sequence[Question], random: Random) -> Iterator[Trial]:
+    """Programs in other orders, at sizes of which some have more of them than others."""
+    for question in questions:
+        seed = random.getrandbits(30)
+        yield _trial("orders", question, order="interleaved", order_seed=seed)
+        yield _trial("orders", question, order="shuffled", order_seed=seed)
 
 
 def _plain_trial(aim: str, question: Question, **options: Any) -> Trial:

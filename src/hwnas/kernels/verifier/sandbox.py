@@ -68,6 +68,7 @@ _THREAD = 0x10000
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _MOST_NOTES, _LONGEST_PATH = 50, 4096
 _DEVICES = ("/dev/null", "/dev/urandom", "/etc/ld.so.cache", "/etc/localtime")
+_DEVICES += ("/sys/devices/system/cpu/online", "/proc/stat", "/proc/sys/vm/overcommit_memory")
 _CODE = (".py", ".pyc", ".so")
 
 
@@ -126,6 +127,7 @@ class Supervisor:
         self._ancestors = {str(each) for path in known for each in Path(path).parents} | set(here)
         self._caches = {str(Path(path).parent / "__pycache__") for path in (*self._readable, *here)}
         self._folders = {str(Path(path).parent) for path in self._readable}
+        self._folders |= {os.path.realpath(path) for path in sys.path if path}  # to look for modules
 
     def watch(self, listener: int, pid: int) -> None:
         """Answer until the process has ended."""
@@ -203,7 +205,7 @@ class Supervisor:
     def _is_near(self, path: str) -> bool:
         inside = path.startswith(tuple(f"{root}/" for root in self._roots))
         known = path in self._roots or path in self._ancestors or path in self._readable
-        beside = str(Path(path).parent) in self._folders  # where modules are looked for
+        beside = not self._folders.isdisjoint({path, str(Path(path).parent)})
         return inside or known or beside or path in _DEVICES
 
     def _may_open(self, path: str) -> bool:
