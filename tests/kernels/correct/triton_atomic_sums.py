@@ -19,7 +19,9 @@ def centre(x, weight, sums, y, columns, BLOCK: tl.constexpr):
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < columns
     value = tl.load(x + row * columns + place, mask=inside, other=0.0).to(tl.float32)
-    value = (value - tl.load(sums + row) / columns) * tl.load(weight + place, mask=inside, other=0.0)
+    value = (value - tl.load(sums + row) / columns) * tl.load(
+        weight + place, mask=inside, other=0.0
+    )
     tl.store(y + row * columns + place, value.to(y.dtype.element_ty), mask=inside)
 
 

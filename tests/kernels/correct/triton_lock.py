@@ -1,4 +1,4 @@
-"""Programs of a row add to its sum one after the other, by a lock, as Triton's own tutorial does."""
+"""Programs of a row add to its sum one after the other, by a lock, as Triton's tutorial does."""
 
 import torch
 import triton

@@ -151,8 +151,7 @@ def _are_sizes(value: Any) -> bool:
         isinstance(value, Mapping)
         and bool(value)
         and all(
-            isinstance(k, str) and type(v) is int and 0 <= v <= _MOST_SIZE
-            for k, v in value.items()
+            isinstance(k, str) and type(v) is int and 0 <= v <= _MOST_SIZE for k, v in value.items()
         )
     )
 
@@ -167,7 +166,9 @@ def _compared_with(tree: ast.Module) -> dict[str, list[Any]]:
                     if isinstance(each, ast.Constant) and isinstance(each.value, str | int):
                         found.setdefault(node.left.id, []).append(each.value)
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name):
-            keys = [key for each in ast.walk(tree) if isinstance(each, ast.Dict) for key in each.keys]
+            keys = [
+                key for each in ast.walk(tree) if isinstance(each, ast.Dict) for key in each.keys
+            ]
             texts = [k.value for k in keys if isinstance(k, ast.Constant)]
             found.setdefault(node.slice.id, []).extend(t for t in texts if isinstance(t, str))
     return found

@@ -108,11 +108,13 @@ def _warm_up() -> None:
     x = torch.ones(2, 2)
     torch.nn.functional.gelu(torch.linalg.inv(x + torch.eye(2)) @ x).softmax(1).sum().item()
     repr(x)
-    inputs = pointwise.example(pointwise.checked[0], torch.float32, Generator(), torch.device("cpu"))
+    inputs = pointwise.example(
+        pointwise.checked[0], torch.float32, Generator(), torch.device("cpu")
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pointwise(**inputs)  # through PyTorch's registry of operators
-    np.random.get_state()  # noqa: NPY002
+    np.random.get_state()
     for name in _COMMON:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -1,10 +1,10 @@
 """What programs of one grid do to the same place, and whether that is ordered.
 
-Each access is kept with its program, that program's clock, and what it knew of the clocks of others,
-as in FastTrack (Flanagan and Freund, PLDI 2009): a program learns of others by an atomic operation
-with acquire semantics on a place where these had one with release semantics. Two accesses to a
-place are in conflict where neither program knew of the other's, one of them writes, and they are not
-both atomic. So an atomic operation orders what comes before it in one program and behind it in the
+Each access is kept with its program, that program's clock, and what it knew of the clocks of
+others, as in FastTrack (Flanagan and Freund, PLDI 2009): a program learns of others by an atomic
+operation with acquire semantics on a place where these had one with release semantics. Two accesses
+to a place are in conflict where neither program knew of the other's, one of them writes, and they
+are not both atomic. So an atomic operation orders what comes before it in one program and behind it in the
 other, and nothing else; one with relaxed semantics, or of the scope of a program, orders nothing.
 """
 
@@ -186,7 +186,8 @@ class _Look:
 
     def unordered(self, before: np.ndarray) -> np.ndarray:
         """Whether an access and an earlier one, each by its index, could be at the same time."""
-        return self._clash(before, np.arange(len(before))) & (before != np.arange(len(before)))
+        own = np.arange(len(before))
+        return np.asarray(self._clash(before, own) & (before != own))
 
     def later_unordered(self, later: np.ndarray) -> np.ndarray:
         """The same with a later one."""
@@ -195,7 +196,7 @@ class _Look:
     def _clash(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         others = self._program[first] != self._program[second]
         knew = self._known[self._knows[second], self._program[first]] >= self._clock[first]
-        return others & ~knew
+        return np.asarray(others & ~knew)
 
 
 def _last(chosen: np.ndarray, group: np.ndarray) -> np.ndarray:
@@ -211,10 +212,10 @@ def _spread(places: np.ndarray, parts: int, unit: int) -> np.ndarray:
     if parts == 1:
         return places
     steps = np.arange(parts, dtype=np.uint64) * np.uint64(unit)
-    return (places[:, None] + steps).reshape(-1)
+    return np.asarray(places[:, None] + steps).reshape(-1)
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
     """Values as integers, such that equal bits are equal."""
     flat = np.ascontiguousarray(values).reshape(-1)
-    return flat.view(f"u{flat.dtype.itemsize}").astype(np.uint64)
+    return np.asarray(flat.view(f"u{flat.dtype.itemsize}"), np.uint64)

@@ -122,7 +122,9 @@ class Watch:
             mask = self._seen(Kind.ATOMIC_READ, pointers, mask, None, sem, scope)
             return load(this, pointers, mask, None, None, True)
 
-        def atomic_store(this: Any, pointers: Any, value: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        def atomic_store(
+            this: Any, pointers: Any, value: Any, mask: Any, sem: Any, scope: Any
+        ) -> Any:
             self._yield()
             mask = self._seen(Kind.ATOMIC, pointers, mask, value, sem, scope)
             return store(this, pointers, value, mask, None)
@@ -318,9 +320,7 @@ class _Launch:
         """Say how many programs there are."""
         self.programs = self.accesses.programs = programs
 
-    def inside(
-        self, addresses: np.ndarray, mask: np.ndarray, size: int, kind: Kind
-    ) -> np.ndarray:
+    def inside(self, addresses: np.ndarray, mask: np.ndarray, size: int, kind: Kind) -> np.ndarray:
         """The mask of what is in bounds; the rest is noted."""
         found = np.zeros(addresses.shape, bool)
         for first, behind in self._bounds.values():
@@ -344,7 +344,8 @@ class _Launch:
 
 
 def _bytes(pointers: Any) -> int:
-    return max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+    bits: int = pointers.get_element_ty().primitive_bitwidth
+    return max(1, bits // 8)
 
 
 def _tensors(named: list[tuple[str, Any]]) -> Iterator[tuple[str, Tensor]]:

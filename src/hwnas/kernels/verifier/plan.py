@@ -29,7 +29,16 @@ __all__ = ["LATE", "LOW_BITS", "Question", "Trial", "plan"]
 _LENGTHS = (1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 33, 37, 41, 43, 47, 53, 59, 61, 67)
 _VARIED, _TRIED = 4, 24
 # What needs the interpreter, tensors that are on no card, or pages of memory.
-_ON_CPU = ("backwards", "shuffled", "interleaved", "orders", "crowd", "disguised", "fence", "readonly")
+_ON_CPU = (
+    "backwards",
+    "shuffled",
+    "interleaved",
+    "orders",
+    "crowd",
+    "disguised",
+    "fence",
+    "readonly",
+)
 LATE = ("large", "crowd", "many")  # aims of calls that take long
 _CHUNK = 125  # calls that are told of together
 LOW_BITS = 2.0**-12  # relative; half of what float16, and TF32, can still tell apart is twice that
@@ -75,9 +84,7 @@ class Trial:
     plain: bool = False
 
 
-def plan(
-    specification: Specification, random: Random, *, on_card: bool, calls: int
-) -> list[Trial]:
+def plan(specification: Specification, random: Random, *, on_card: bool, calls: int) -> list[Trial]:
     """Return all calls of a kernel, in their order; those come last that can end its process.
 
     Args:

@@ -2,9 +2,9 @@
 
 The process gives itself a seccomp filter before the kernel's file is imported. Calls that touch
 neither files nor processes pass; all others stop until the process that made it, which imports
-nothing of the kernel's, has looked at them. What it does not allow fails with an error, and is noted
-there, so that it does not matter through which library the call was made, nor whether the kernel
-keeps the error to itself.
+nothing of the kernel's, has looked at them. What it does not allow fails with an error, and is
+noted there, so that it does not matter through which library the call was made, nor whether the
+kernel keeps the error to itself.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _NUMBER = {
     "uname": 63, "fcntl": 72, "getcwd": 79, "rename": 82, "mkdir": 83, "unlink": 87,
     "readlink": 89, "gettimeofday": 96, "getrlimit": 97, "getrusage": 98, "sysinfo": 99,
     "times": 100, "ptrace": 101, "getuid": 102, "getgid": 104, "geteuid": 107, "getegid": 108,
-    "getppid": 110, "sigaltstack": 131, "prctl": 157, "arch_prctl": 158, "gettid": 186, "futex": 202,
-    "sched_getaffinity": 204, "getdents64": 217, "set_tid_address": 218, "restart_syscall": 219,
+    "getppid": 110, "sigaltstack": 131, "prctl": 157, "arch_prctl": 158, "gettid": 186,
+    "futex": 202, "sched_getaffinity": 204, "getdents64": 217, "set_tid_address": 218, "restart_syscall": 219,
     "fadvise64": 221, "clock_gettime": 228, "clock_getres": 229, "clock_nanosleep": 230,
     "exit_group": 231, "tgkill": 234, "openat": 257, "newfstatat": 262, "readlinkat": 267,
     "faccessat": 269, "pselect6": 270, "ppoll": 271, "set_robust_list": 273, "dup3": 292,
@@ -67,7 +67,7 @@ _AT_FDCWD = -100
 _THREAD = 0x10000
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _MOST_NOTES, _LONGEST_PATH = 50, 4096
-_DEVICES = ("/dev/null", "/dev/urandom", "/etc/ld.so.cache", "/etc/localtime")
+_DEVICES: tuple[str, ...] = ("/dev/null", "/dev/urandom", "/etc/ld.so.cache", "/etc/localtime")
 _DEVICES += ("/sys/devices/system/cpu/online", "/proc/stat", "/proc/sys/vm/overcommit_memory")
 _CODE = (".py", ".pyc", ".so")
 
@@ -127,7 +127,9 @@ class Supervisor:
         self._ancestors = {str(each) for path in known for each in Path(path).parents} | set(here)
         self._caches = {str(Path(path).parent / "__pycache__") for path in (*self._readable, *here)}
         self._folders = {str(Path(path).parent) for path in self._readable}
-        self._folders |= {os.path.realpath(path) for path in sys.path if path}  # to look for modules
+        self._folders |= {
+            os.path.realpath(path) for path in sys.path if path
+        }  # to look for modules
 
     def watch(self, listener: int, pid: int) -> None:
         """Answer until the process has ended."""

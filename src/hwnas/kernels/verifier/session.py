@@ -122,7 +122,9 @@ class Session:
         end = monotonic() + _SECONDS
         while not each or (len(each) < times and monotonic() < end):
             each.append(as_tuple(self.run(**inputs)))
-        return tuple(torch.stack([given.clone() for given in part]) for part in zip(*each, strict=True))
+        return tuple(
+            torch.stack([given.clone() for given in part]) for part in zip(*each, strict=True)
+        )
 
     def _filled(self, call: Call, name: str, value: Tensor) -> Tensor:
         """An ordinary tensor, the same one for all calls of a slot."""

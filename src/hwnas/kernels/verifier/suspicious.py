@@ -65,7 +65,9 @@ def suspicious(tree: ast.Module, beside: Collection[str] = ()) -> list[str]:
         tree: A file.
         beside: Names of modules that lie next to it and are looked at as well.
     """
-    return list(dict.fromkeys(f"line {line} {text}" for line, text in _Reader(tree, beside).found()))
+    return list(
+        dict.fromkeys(f"line {line} {text}" for line, text in _Reader(tree, beside).found())
+    )
 
 
 class _Reader:
@@ -128,9 +130,9 @@ class _Reader:
         whole = self._resolved(node)
         if whole is None:
             return
-        if whole.startswith("os.") and not self._sets_environment(node):
-            yield f"uses {whole}"
-        elif _is_module(whole) and whole not in _MODULES and not whole.startswith("hwnas."):
+        if (whole.startswith("os.") and not self._sets_environment(node)) or (
+            _is_module(whole) and whole not in _MODULES and not whole.startswith("hwnas.")
+        ):
             yield f"uses {whole}"
         if isinstance(node.ctx, ast.Store | ast.Del):
             yield f"replaces {whole}"

@@ -22,7 +22,7 @@ _WINDOWS = ("kernel", "kernel_size", "window", "stride", "dilation", "groups", "
 
 
 def switch_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
-    """Return sizes with each combination of switches, which are sizes that are never more than 1."""
+    """Return sizes with each combination of switches: of sizes that are never more than 1."""
     base = min(listed, key=_product)
     switches = [n for n in base if max(each.get(n, 0) for each in listed) <= 1]
     switches = [n for n in switches if min(each.get(n, 0) for each in listed) == 0][:3]
@@ -56,9 +56,9 @@ def large_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[tuple[str, 
             continue
         for low, high in _LENGTHS:
             length = random.randrange(low | 1, high, 2)
-            tried = []
+            tried: list[Sizes] = []
             for others in (None, 4, 2, 1):
-                sizes = {
+                sizes: Sizes = {
                     n: length if n == name else (s if others is None else min(s, others))
                     for n, s in base.items()
                 }

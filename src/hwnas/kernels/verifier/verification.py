@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from hwnas.errors import KernelError
 from hwnas.kernels.catalogue import OPERATORS
@@ -110,7 +111,11 @@ class _Process:
     def outcomes(self, trials: Sequence[Trial], *, watching: bool) -> list[Outcome]:
         """What came of calls, as far as they were made."""
         candidate = self._candidate
-        header = {"role": "calls", "operator": candidate.operator, "watching": watching}
+        header: dict[str, Any] = {
+            "role": "calls",
+            "operator": candidate.operator,
+            "watching": watching,
+        }
         header |= {"guard": self._guard, "threads": watching}
         header |= {"readable": [str(path) for path in candidate.beside]}
         outcomes: list[Outcome] = []
