@@ -4,8 +4,9 @@ Each access is kept with its program, that program's clock, and what it knew of 
 others, as in FastTrack (Flanagan and Freund, PLDI 2009): a program learns of others by an atomic
 operation with acquire semantics on a place where these had one with release semantics. Two accesses
 to a place are in conflict where neither program knew of the other's, one of them writes, and they
-are not both atomic. So an atomic operation orders what comes before it in one program and behind it in the
-other, and nothing else; one with relaxed semantics, or of the scope of a program, orders nothing.
+are not both atomic. So an atomic operation orders what comes before it in one program and behind it
+in the other, and nothing else; with relaxed semantics, or in the scope of a program, it orders
+nothing.
 """
 
 from __future__ import annotations

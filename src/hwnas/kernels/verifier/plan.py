@@ -218,11 +218,16 @@ def _made(
 def _options(specification: Specification, random: Random) -> Iterator[Trial]:
     """Every value of every option, with all and with none of what can be left out."""
     for count, dtype in enumerate(specification.dtypes):
-        bases = _made(specification, switch_sizes(specification.sizes), dtype, random)
-        for base in bases[: None if count == 0 else 1]:
+        wanted = switch_sizes(specification.sizes)
+        bases = _made(specification, wanted, dtype, random)
+        bases = bases or _made(specification, specification.sizes[:1], dtype, random)
+        for place, base in enumerate(bases[: None if count == 0 else 1]):
             yield _plain_trial("options", base)
             values = specification.options(base.inputs)
-            for about, inputs in all_options(base.inputs, values, random):
+            alone = count == place == 0
+            together = 16 if alone else 6
+            varied = all_options(base.inputs, values, random, alone=alone, together=together)
+            for about, inputs in varied:
                 yield _plain_trial("options", replace(base, about=about, inputs=inputs))
 
 
@@ -230,8 +235,10 @@ def _large(specification: Specification, random: Random) -> Iterator[Trial]:
     """Lengths of several blocks, one at a time; the shortest of them are watched, too."""
     dtypes = specification.dtypes
     wanted = []
-    for place, (_, tried) in enumerate(large_sizes(specification.sizes, random)):
-        shortest = place % 3 == 0
+    for place, tried in large_sizes(specification.sizes, random):
+        shortest = place == 0
+        if place > specification.longest:
+            continue
         for dtype in dtypes if shortest else [random.choice(dtypes)]:
             wanted.append((tried, dtype, shortest and dtype is dtypes[0]))
     asked = [

@@ -45,10 +45,12 @@ class Specification(Protocol):
     Attributes:
         sizes: At which it must be right.
         dtypes: Of its first input, that it must take.
+        longest: How large sizes are tried, from 0 to 2; see `large_sizes`.
     """
 
     sizes: tuple[Sizes, ...]
     dtypes: tuple[torch.dtype, ...]
+    longest: int
 
     def examples(self, asked: Sequence[tuple[Sizes, torch.dtype, int]]) -> list[Inputs | None]:
         """Random inputs for sizes, a type and a seed each; None where such are not taken."""
@@ -65,6 +67,7 @@ class OfOperator:
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
+        self.longest = 1  # which the interpreter takes long enough for
         self.sizes = operator.checked
         self.dtypes = operator.dtypes
 
@@ -113,6 +116,7 @@ class OfFile:
         self.sizes = rules.sizes
         self.dtypes = rules.dtypes
         self._options = rules.options
+        self.longest = 2
 
     def examples(self, asked: Sequence[tuple[Sizes, torch.dtype, int]]) -> list[Inputs | None]:
         """Of its ``inputs``; None where it raises an error."""

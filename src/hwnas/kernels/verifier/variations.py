@@ -15,15 +15,14 @@ from hwnas.kernels.operator import Inputs, Sizes
 
 __all__ = ["all_options", "large_sizes", "similar_inputs", "smallest_sizes", "switch_sizes"]
 
-_MOST_OPTIONS = 48
-_ELEMENTS = 120_000  # product of sizes, which bounds the time that the interpreter takes
-_LENGTHS = ((65, 140), (260, 620), (1025, 1500))
+_ELEMENTS = 30_000  # product of sizes, which bounds the time that the interpreter takes
+_LENGTHS = ((65, 120), (260, 520), (1025, 1400))
 _WINDOWS = ("kernel", "kernel_size", "window", "stride", "dilation", "groups", "gates", "blocks")
 
 
 def switch_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
     """Return sizes with each combination of switches: of sizes that are never more than 1."""
-    base = min(listed, key=_product)
+    base = _base(listed)
     switches = [n for n in base if max(each.get(n, 0) for each in listed) <= 1]
     switches = [n for n in switches if min(each.get(n, 0) for each in listed) == 0][:3]
     return [
@@ -41,20 +40,20 @@ def smallest_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
     ]
 
 
-def large_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[tuple[str, list[Sizes]]]:
+def large_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[tuple[int, list[Sizes]]]:
     """Yield sizes of which one is several times those of blocks, and no multiple of them.
 
     Yields:
-        What is large, and such sizes, those first that should be tried first.
+        How large it is, from 0 to 2, and such sizes, in the order in which they should be tried.
     """
-    base = min(listed, key=_product)
+    base = _base(listed)
     for name in base:
         most = max(each.get(name, 0) for each in listed)
         if most <= 1 and name in _switches(listed):
             continue
         if name in _WINDOWS and most <= 16:
             continue
-        for low, high in _LENGTHS:
+        for place, (low, high) in enumerate(_LENGTHS):
             length = random.randrange(low | 1, high, 2)
             tried: list[Sizes] = []
             for others in (None, 4, 2, 1):
@@ -64,11 +63,16 @@ def large_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[tuple[str, 
                 }
                 if _product(sizes) <= _ELEMENTS and sizes not in tried:
                     tried.append(sizes)
-            yield f"{name} {length}", tried
+            yield place, tried
 
 
 def all_options(
-    inputs: Inputs, values: Mapping[str, Sequence[Any]], random: Random
+    inputs: Inputs,
+    values: Mapping[str, Sequence[Any]],
+    random: Random,
+    *,
+    alone: bool,
+    together: int,
 ) -> Iterator[tuple[str, Inputs]]:
     """Yield inputs with each value of each option, and some of them together.
 
@@ -76,14 +80,16 @@ def all_options(
         inputs: What is varied.
         values: That an option can have, by its name.
         random: Chooses which go together.
+        alone: Whether each value is tried for itself.
+        together: How many that are chosen at random are tried together.
     """
-    for name, options in values.items():
+    for name, options in values.items() if alone else ():
         for value in options:
             if value != inputs[name]:
                 yield f"{name}={value!r}", inputs | {name: value}
-    together = list(itertools.islice(itertools.product(*values.values()), 4096))
-    if len(values) > 1:
-        for chosen in random.sample(together, min(len(together), _MOST_OPTIONS)):
+    mixed = list(itertools.islice(itertools.product(*values.values()), 4096))
+    if values:
+        for chosen in random.sample(mixed, min(len(mixed), together)):
             named = dict(zip(values, chosen, strict=True))
             yield ", ".join(f"{k}={v!r}" for k, v in named.items()), inputs | named
 
@@ -117,6 +123,12 @@ def similar_inputs(inputs: Inputs, random: Random) -> Iterator[tuple[str, Inputs
             moved = exact.to(value.dtype).reshape(value.shape)
             yield f"two values of {name} with the same sum", inputs | {name: moved}
             yield f"{name} negated", inputs | {name: -value}
+
+
+def _base(listed: Sequence[Sizes]) -> Sizes:
+    """The sizes of least work: those listed that have it, with windows as small as any."""
+    least = {n: min(each.get(n, 0) for each in listed) for n in _WINDOWS if n in listed[0]}
+    return {**min(listed, key=_product), **least}
 
 
 def _another(flat: Tensor, place: int) -> Any:

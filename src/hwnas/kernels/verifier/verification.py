@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,6 +32,7 @@ __all__ = ["verify"]
 
 _DEATHS = 8  # after which a kernel is not tried any more
 _CALLS = 2000
+_PATIENCE = 4
 
 
 def verify(
@@ -73,7 +75,9 @@ def verify(
             for plain in (True, False):
                 asked = [t for t in trials if t.plain == plain and (t.aim in LATE) == late]
                 if process.unloadable is None:
-                    made += zip(asked, process.outcomes(asked, watching=not plain), strict=False)
+                    made += zip(
+                        asked, process.outcomes(asked, watching=not plain, late=late), strict=False
+                    )
             if process.unloadable is not None:
                 checks = [Check("loads", "failed", process.unloadable)]
                 break
@@ -108,7 +112,7 @@ class _Process:
         self._refused: dict[str, None] = {}
         self._unguarded = "" if self._guard else "a GPU's driver has its own ways"
 
-    def outcomes(self, trials: Sequence[Trial], *, watching: bool) -> list[Outcome]:
+    def outcomes(self, trials: Sequence[Trial], *, watching: bool, late: bool) -> list[Outcome]:
         """What came of calls, as far as they were made."""
         candidate = self._candidate
         header: dict[str, Any] = {
@@ -118,11 +122,14 @@ class _Process:
         }
         header |= {"guard": self._guard, "threads": watching}
         header |= {"readable": [str(path) for path in candidate.beside]}
+        limits = self._limits
+        if late:  # sizes are many times as large
+            limits = replace(limits, seconds=_PATIENCE * limits.seconds)
         outcomes: list[Outcome] = []
         deaths = 0
         while len(outcomes) < len(trials):
             parts = [trial.call.message() for trial in trials[len(outcomes) :]]
-            ended = self._nursery.job(header, parts, candidate.path, self._limits)
+            ended = self._nursery.job(header, parts, candidate.path, limits)
             self._refused |= dict.fromkeys(ended.refused)
             self._unguarded = self._unguarded or ended.unguarded
             if not ended.told:
