@@ -128,7 +128,8 @@ def similar_inputs(inputs: Inputs, random: Random) -> Iterator[tuple[str, Inputs
 def _base(listed: Sequence[Sizes]) -> Sizes:
     """The sizes of least work: those listed that have it, with windows as small as any."""
     least = {n: min(each.get(n, 0) for each in listed) for n in _WINDOWS if n in listed[0]}
-    return {**min(listed, key=_product), **least}
+    smallest: Sizes = min(listed, key=_product)
+    return {**smallest, **least}
 
 
 def _another(flat: Tensor, place: int) -> Any:
