@@ -43,6 +43,7 @@ def nursery() -> Iterator[Nursery]:
         "list(map(getattr, x, y))",
         "'{0.gi_frame}'.format(g)",
         "g.ag_frame",
+        "x.untyped_storage().device",
         "e.__traceback__",
         "f.__globals__",
         "match g:\n    case object(gi_frame=f):\n        pass",

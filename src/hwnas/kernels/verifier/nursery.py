@@ -133,7 +133,7 @@ class Nursery:
             try:
                 hung, how = _talk(mine, [first, *parts], told, limits)
                 mine.close()
-                ended = bool(select.select([self._control], [], [], limits.seconds)[0])
+                ended = not hung and bool(select.select([self._control], [], [], limits.seconds)[0])
             finally:
                 if hung or not ended:
                     with contextlib.suppress(ProcessLookupError):

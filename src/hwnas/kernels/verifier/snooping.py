@@ -183,6 +183,10 @@ def _settings() -> dict[str, Any]:
     }
 
 
+def _is_cpu(*arguments: Any) -> bool:
+    return any(isinstance(each, str | torch.device) and str(each) == "cpu" for each in arguments)
+
+
 @contextmanager
 def disguised(disguise: bool) -> Iterator[None]:
     """Let tensors of the CPU tell files of the user's, and no others, that they are on a card."""
@@ -195,7 +199,7 @@ def disguised(disguise: bool) -> Iterator[None]:
     functions |= {"is_initialized": True, "get_device_capability": (9, 0)}
     functions |= {"get_device_name": "NVIDIA H200", "is_bf16_supported": True}
     methods: dict[str, Any] = {"get_device": 0, "__dlpack_device__": (2, 0), "is_pinned": False}
-    plain = {name: getattr(tensor, name) for name in (*methods, "type", "__repr__")}
+    plain = {name: getattr(tensor, name) for name in (*methods, "type", "cpu", "to", "__repr__")}
     asked = torch.get_device
     true = {name: getattr(tensor, name) for name in attributes}
     really = {name: getattr(cuda, name) for name in functions}
@@ -220,6 +224,8 @@ def disguised(disguise: bool) -> Iterator[None]:
                 return plain[name](this, *args, **kwargs)
             if name == "type" and not args and not kwargs:
                 return plain[name](this).replace("torch.", "torch.cuda.")
+            if name == "cpu" or (name == "to" and _is_cpu(*args, *kwargs.values())):
+                return plain[name](this, *args, **kwargs).clone()  # a copy, as of a GPU
             if name == "__repr__":
                 return plain[name](this, *args, **kwargs)[:-1] + f", device='{CARD}')"
             return methods[name] if name in methods else plain[name](this, *args, **kwargs)

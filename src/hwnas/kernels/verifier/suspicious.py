@@ -46,7 +46,8 @@ _ATTRIBUTES = frozenset(
         "gi_code", "gi_frame", "gi_yieldfrom", "hub", "inspect", "load", "load_library", "loads",
         "loadtxt", "memmap", "methodcaller", "modules", "open_memmap", "popen", "save", "savetxt",
         "savez", "serialization", "share_memory_", "spawn", "sys", "system", "tb_frame", "tb_next",
-        "tofile", "with_traceback", "_exit", "open_code",
+        "tofile", "with_traceback", "_exit", "open_code", "untyped_storage", "typed_storage",
+        "storage", "_typed_storage", "_version", "_base", "from_dlpack", "to_dlpack", "from_buffer",
     }
 )  # fmt: skip
 _DUNDERS = frozenset(
