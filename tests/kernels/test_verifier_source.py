@@ -137,7 +137,7 @@ def test_a_module_beside_a_kernel_is_read_like_it(tmp_path: Path, nursery: Nurse
     [
         ("def run(x): return x", r"line 1: `run` takes \(x\); it is called with \(x, weight\)"),
         ("def run(x, weight, more): return x", "it is called with"),
-        ("run = 3", "has no function `run`"),
+        ("run = 3", "`run` is no function"),
         ("run = [].append(1)\n", "`run` is no function"),
         ("(" * 5000 + ")" * 5000, "kernel.py"),
         ("def run(x, weight): return x\nraise SystemExit(3)", ""),

@@ -74,7 +74,7 @@ def read_candidate(source: str) -> Candidate:
         raise ConfigError(f"{source!r} is no file and no operator; {closest(source, OPERATORS)}")
     tree = parsed(path)
     names = _top_level(tree)
-    if "run" not in names or isinstance(names["run"], ast.Constant | ast.ClassDef):
+    if "run" not in names:
         raise ConfigError(
             f"{path} has no function `run`; it takes the inputs of its reference, by name, and "
             "returns the output or a tuple of them"
