@@ -80,3 +80,15 @@ def test_it_is_no_number_where_pytorch_says_so() -> None:
         y, truth = on_one_head(torch.tensor(scores), torch.ones(len(scores)))
         assert truth.isnan().all()
         assert y.isnan().all()
+
+
+def test_views_that_reach_beyond_what_32_bits_count_are_read() -> None:
+    """As of a packed layer; memory that is never touched is never taken."""
+    packed = torch.empty(2**31 + 2**20, dtype=torch.float16)
+    for shape, strides in (((1, 3, 1, 16), (0, 2**30, 16, 1)), ((2, 3, 1, 16), (2**31, 48, 16, 1))):
+        generator = torch.Generator().manual_seed(0)
+        values = [torch.randn(shape, generator=generator).half() for _ in range(3)]
+        views = [packed.as_strided(shape, strides, 16 * i) for i in range(3)]
+        for view, value in zip(views, values, strict=True):
+            view.copy_(value)
+        assert torch.equal(attention(*views), attention(*values))

@@ -90,6 +90,15 @@ def test_what_is_far_away_or_does_not_fit_here_is_not_taken() -> None:
     assert dict(chosen().config) == CONFIG
 
 
+def test_where_nothing_was_measured_pytorch_computes() -> None:
+    assert not chosen().kernel
+    keep(replace(measured(), rivals={}))
+    assert not chosen().kernel  # who is faster was not measured
+    assert dict(chosen().config) == CONFIG
+    keep(measured())
+    assert chosen().kernel
+
+
 def test_results_of_another_triton_are_taken_and_the_note_says_so() -> None:
     keep(replace(measured(), versions={"triton": "2.9"}))
     assert dict(chosen().config) == CONFIG

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hwnas.errors import KernelError
 from hwnas.kernels.im2win import im2win
 
 
@@ -28,6 +29,16 @@ def test_each_window_lies_side_by_side_column_by_column(side: int, stride: int) 
         window = framed[:, row * stride :, column * stride :][:, :side, :side].transpose(1, 2)
         start = column * stride * side * 3
         assert torch.equal(lines[:, row, start : start + side * side * 3], window.flatten(1))
+
+
+def test_more_windows_than_can_be_counted_are_refused_before_memory_is_taken() -> None:
+    """The map has 2^30 values, its windows three times as many; a meta tensor has none of them."""
+    x = torch.empty(1, 2**10, 2**10, 2**10, device="meta", dtype=torch.float16)
+    weight = torch.empty(3, 3, 2**10, 1, device="meta", dtype=torch.float16)
+    inputs = im2win.bound(x, weight, weight.new_empty(1))
+    config = im2win.default_config(im2win.sizes(inputs), x.dtype)
+    with pytest.raises(KernelError, match="give it fewer images"):
+        im2win.launches(inputs, im2win.outputs(inputs), config)
 
 
 def test_it_stores_about_a_third_of_what_im2col_does() -> None:

@@ -49,9 +49,12 @@ def verify(
     Triton's interpreter.
     """
     from hwnas.atomic import write_json
+    from hwnas.errors import ConfigError
     from hwnas.kernels.verifier import Limits, verify
 
     verdict = verify(kernel, reference, seed=seed, limits=Limits(seconds, memory_mb * 2**20))
+    if verdict.failed == ("loads",):
+        raise ConfigError(f"{kernel} cannot be imported: {verdict.checks[0].detail}")
     _show(verdict)
     if json_path is not None:
         write_json(json_path, verdict.to_json())

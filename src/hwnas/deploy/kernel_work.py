@@ -148,7 +148,7 @@ def _of_call(step: Step, call: StepCall, site: KernelSite) -> KernelWork:
     inputs = operator.bound(**tensors, **call.options)
     sizes = operator.sizes(inputs)
     choice = chosen_on(operator, tuple(sizes.items()), site.dtype, site.card)
-    if not choice.kernel:
+    if choice.entry is not None and not choice.kernel:  # measured, and PyTorch was faster
         return _in_torch(step, site)
     launches = operator.launches(inputs, operator.outputs(inputs), choice.config)
     made = _products(call, launches[0].grid, choice.config)

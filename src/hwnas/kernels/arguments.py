@@ -15,7 +15,9 @@ from hwnas.errors import KernelError
 from hwnas.kernels.activations import check_activation
 from hwnas.kernels.sizes import dtype_name
 
-__all__ = ["check_activations", "check_shapes", "check_types"]
+__all__ = ["MOST", "check_activations", "check_counts", "check_shapes", "check_types", "reach"]
+
+MOST = 2**31 - 1  # values that kernels count in 32 bits
 
 
 def check_shapes(
@@ -70,6 +72,33 @@ def check_activations(inputs: Mapping[str, Any]) -> None:
     for key, value in inputs.items():
         if key.endswith("activation"):
             check_activation(value, key)
+
+
+def reach(tensor: Tensor) -> int:
+    """Return the number of values from a tensor's first to its last one, as they lie in memory."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def check_counts(name: str, batched: str, *counts: int, allowed: int = MOST) -> None:
+    """Refuse tensors in which 32 bits cannot count the values, before memory is taken for them.
+
+    Args:
+        name: Of the operator.
+        batched: The size of which less makes tensors smaller.
+        counts: Values of each tensor, or how far it reaches: inputs, outputs and workspaces.
+        allowed: The most.
+
+    Raises:
+        KernelError: One is too large.
+    """
+    most = max(counts, default=0)
+    if most > allowed:
+        raise KernelError(
+            f"{name} takes and gives tensors of at most {allowed:,} values, and one has {most:,}; "
+            f"give it fewer {batched} at once"
+        )
 
 
 def _tensors(inputs: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -62,10 +62,12 @@ def attention_kernel(
     in_width = columns[None, :] < WIDTH
     in_rows = (rows[:, None] < T) & in_width
     channels = head * WIDTH + columns[None, :]
-    query += image * query_image
-    key += image * key_image
-    value += image * value_image
-    q = tl.load(query + rows[:, None] * query_token + channels, mask=in_rows, other=0.0)
+    # Strided views, as the parts of one packed layer, can reach beyond what 32 bits count.
+    wide_image, wide_rows = image.to(tl.int64), rows.to(tl.int64)
+    query += wide_image * query_image
+    key += wide_image * key_image
+    value += wide_image * value_image
+    q = tl.load(query + wide_rows[:, None] * query_token + channels, mask=in_rows, other=0.0)
     if UPCAST:
         q = q.to(tl.float32)
     total = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
@@ -73,15 +75,16 @@ def attention_kernel(
     weights = tl.zeros((BLOCK_M,), tl.float32)
     for start in range(0, S, BLOCK_N):
         tokens = start + tl.arange(0, BLOCK_N)
+        wide_tokens = tokens.to(tl.int64)[:, None]
         in_tokens = (tokens[:, None] < S) & in_width
-        k = tl.load(key + tokens[:, None] * key_token + channels, mask=in_tokens, other=0.0)
-        v = tl.load(value + tokens[:, None] * value_token + channels, mask=in_tokens, other=0.0)
+        k = tl.load(key + wide_tokens * key_token + channels, mask=in_tokens, other=0.0)
+        v = tl.load(value + wide_tokens * value_token + channels, mask=in_tokens, other=0.0)
         if UPCAST:
             k, v = k.to(tl.float32), v.to(tl.float32)
         total, highest, weights = attended(
             q, k, v, tokens[None, :] < S, scale, total, highest, weights
         )
-    place = (image * T + rows[:, None]) * (heads * WIDTH) + channels
+    place = (wide_image * T + wide_rows[:, None]) * (heads * WIDTH) + channels
     tl.store(y + place, (total / weights[:, None]).to(y.dtype.element_ty), mask=in_rows)
 
 
@@ -163,6 +166,10 @@ class Attention(Operator):
             "key": normal(*keys),
             "value": normal(*keys),
         }
+
+    def counted(self, tensor: Tensor) -> int:
+        """Return the number of values: offsets in strided views are counted in 64 bits."""
+        return tensor.numel()
 
     def laid_out(self, inputs: Inputs) -> Inputs:
         """Copied only where the channels of a token do not lie side by side."""

@@ -14,13 +14,14 @@ import triton
 from hwnas.errors import ArtifactError
 from hwnas.kernels.accelerator import Accelerator
 from hwnas.kernels.sizes import dtype_name, sizes_text
-from hwnas.kernels.tuned import Entry, TunedTable, own_path, shipped_path
+from hwnas.kernels.tuned import REFERENCE, Entry, TunedTable, own_path, shipped_path
 
 if TYPE_CHECKING:
     from hwnas.kernels.operator import Operator
 
 __all__ = ["Choice", "chosen", "chosen_on", "forget_choices", "known_results"]
 
+_UNMEASURED = "default configuration: nothing near these sizes was measured"
 _FAR = 4.0  # powers of two, beyond which a result says nothing
 
 
@@ -30,14 +31,15 @@ class Choice:
 
     Attributes:
         config: The configuration of its kernels.
-        kernel: False where the reference was measured to be faster.
+        kernel: False where PyTorch computes it: the reference was measured to be faster, or
+            nothing was measured on the GPU.
         note: Where the configuration is from, in words.
         entry: The measurement that it rests on, if any.
     """
 
     config: Mapping[str, int]
     kernel: bool = True
-    note: str = "default configuration: nothing near these sizes was measured"
+    note: str = _UNMEASURED
     entry: Entry | None = None
 
 
@@ -69,7 +71,11 @@ def chosen_on(
     dtype: torch.dtype,
     card: Accelerator,
 ) -> Choice:
-    """The choice of an operator on a card, which need not be here; see `chosen`."""
+    """Return the choice of an operator on a GPU, which need not be here; see `chosen`.
+
+    Kernels are chosen only where a measurement on this GPU, at these sizes or near them, says that
+    they are at least as fast as the reference. Else PyTorch, so the vendor's library, computes.
+    """
     default = operator.default_config(dict(sizes), dtype)
     problem = operator.problem(dict(sizes), dtype, card)
     entries = known_results(card).nearest(operator.name, dtype_name(dtype), dict(sizes))
@@ -78,8 +84,9 @@ def chosen_on(
             break
         if not problem.broken(entry.config):
             note = _note(entry, dict(sizes))
-            return Choice(entry.config, entry.beats_reference, note, entry)
-    return Choice(default)
+            faster = REFERENCE in entry.rivals and entry.beats_reference
+            return Choice(entry.config, faster, note, entry)
+    return Choice(default, False)
 
 
 @lru_cache(maxsize=16)

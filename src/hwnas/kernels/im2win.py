@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from hwnas.kernels.arguments import check_counts
 from hwnas.kernels.dense_convolution import DenseConvolution
 from hwnas.kernels.launch import Launch, interpreting
 from hwnas.kernels.operator import Config, Inputs
@@ -115,7 +116,9 @@ class Im2win(DenseConvolution):
         images, height, width, inner = x.shape
         _, out_height, out_width, outer = y.shape
         side, rows = len(weight), y.shape[:-1].numel()
-        packed = x.new_empty(images, out_height, width + side - 1, side, inner)
+        columns = width + side - 1
+        check_counts(self.name, self.batched, images * out_height * columns * side * inner)
+        packed = x.new_empty(images, out_height, columns, side, inner)
         window = {"C": inner, "KERNEL": side, "STRIDE": inputs["stride"]}
         pack = Launch(
             window_order_kernel,

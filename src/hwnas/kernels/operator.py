@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 
 from hwnas.errors import KernelError
 from hwnas.kernels.accelerator import Accelerator
-from hwnas.kernels.arguments import check_activations, check_types
+from hwnas.kernels.arguments import MOST, check_activations, check_counts, check_types, reach
 from hwnas.kernels.choice import Choice, chosen
 from hwnas.kernels.constraints import Problem
 from hwnas.kernels.launch import Launch, cannot_run
@@ -32,7 +32,7 @@ Config = Mapping[str, int]  # block sizes, num_warps and num_stages of a kernel,
 Inputs = dict[str, Any]  # what an operator is called with, by the names of its reference
 Sizes = Mapping[str, int]  # what of the inputs decides which configuration is fast, by name
 
-_MOST = 2**31 - 1  # values of a tensor: kernels count them in 32 bits
+_MOST = MOST  # values of a tensor: kernels count them in 32 bits
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,10 @@ class Operator(ABC):
         """The configuration that is known to be fast on a device, or the default one."""
         return chosen(self, tuple(sizes.items()), dtype, device)
 
+    def counted(self, tensor: Tensor) -> int:
+        """Return how far kernels count in a tensor: to its last value, wherever that lies."""
+        return reach(tensor)
+
     def laid_out(self, inputs: Inputs) -> Inputs:
         """Inputs as the kernels read them: contiguous, copied where they are not."""
         return {
@@ -195,13 +199,14 @@ class Operator(ABC):
         inputs = self.laid_out(inputs)
         outputs = self.outputs(inputs)
         tensors = [value for value in (*inputs.values(), *outputs) if isinstance(value, Tensor)]
-        if (most := max(tensor.numel() for tensor in tensors)) > _MOST:
-            raise KernelError(
-                f"{self.name} takes and gives tensors of at most {_MOST:,} values, and one has "
-                f"{most:,}; give it fewer {self.batched} at once"
-            )
+        count = self.counted
+        check_counts(self.name, self.batched, *map(count, tensors), allowed=_MOST)
         config = config or self._choice(inputs).config
-        for launch in self.launches(inputs, outputs, config):
+        launches = self.launches(inputs, outputs, config)
+        for launch in launches:  # with workspaces, of which a configuration decides the sizes
+            made = (each for each in launch.arguments.values() if isinstance(each, Tensor))
+            check_counts(self.name, self.batched, *map(count, made), allowed=_MOST)
+        for launch in launches:
             launch.run()
         return outputs if len(outputs) > 1 else outputs[0]
 

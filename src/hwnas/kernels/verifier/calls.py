@@ -11,9 +11,10 @@ from torch import Tensor
 from hwnas.kernels.operator import Inputs
 from hwnas.kernels.verifier.wire import inputs_from, inputs_to, message
 
-__all__ = ["FENCED", "NAN", "SMALL", "Call", "Layout", "Outcome", "as_tuple"]
+__all__ = ["FENCED", "NAN", "SMALL", "Call", "Layout", "Order", "Outcome", "as_tuple"]
 
 NAN, SMALL = 0xFF, 0x3C  # bytes of which floats are not-a-number, or finite and not zero
+Order = Literal["", "backwards", "shuffled", "interleaved"]
 Layout = Literal["contiguous", "shifted", "apart", "transposed", "before", "after", "readonly"]
 FENCED: tuple[Layout, ...] = ("before", "after", "readonly")  # can end the process
 
@@ -31,6 +32,10 @@ class Call:
         around: Byte of which the memory around all tensors is full.
         fresh: Byte of which memory is full that was asked for and not written yet.
         backwards: Whether programs of a grid are interpreted last to first.
+        order: In which they are interpreted otherwise; first to last if empty.
+        order_seed: Of an order that is random.
+        times: How often the kernel is called, to give the outputs of all times, one above the
+            other; once if 0, and then they are as they are.
         disguised: Whether tensors tell the kernel's file that they are on a graphics card.
     """
 
@@ -40,7 +45,10 @@ class Call:
     around: int = NAN
     fresh: int = NAN
     backwards: bool = False
+    order: Order = ""
+    order_seed: int = 0
     disguised: bool = False
+    times: int = 0
 
     def message(self) -> bytes:
         """As it is sent."""

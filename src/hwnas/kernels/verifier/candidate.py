@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from hwnas.kernels.operator import Sizes
 from hwnas.kernels.verifier.wire import DTYPES
 from hwnas.plugin import closest
 
-__all__ = ["Candidate", "Rules", "read_candidate", "read_rules"]
+__all__ = ["Candidate", "Rules", "read_candidate", "read_rules", "refuse_signature"]
 
+_LARGEST = 2**20  # bytes of a file
+_MOST_SIZE = 2**31 - 1
 _RULES = ("reference", "inputs", "sizes", "dtypes")
 
 
@@ -29,11 +32,15 @@ class Candidate:
         name: As the user gave it.
         path: A file with a function ``run``; None for an operator of hwnas.
         operator: Whose reference tells what is right; None where rules of the user's own do.
+        tree: The file, read.
+        beside: Files in its folder that it imports.
     """
 
     name: str
     path: Path | None
     operator: str | None
+    tree: ast.Module | None = None
+    beside: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,11 +51,13 @@ class Rules:
         path: It has ``reference(**inputs)`` and ``inputs(sizes, dtype, generator)``.
         sizes: At which a kernel must be right, and near which others are tried.
         dtypes: That it must take.
+        options: Values that inputs can have that are no tensors, by name, as far as they are known.
     """
 
     path: Path
     sizes: tuple[Sizes, ...]
     dtypes: tuple[torch.dtype, ...]
+    options: Mapping[str, Sequence[Any]] = field(default_factory=dict, hash=False)
 
 
 def read_candidate(source: str) -> Candidate:
@@ -63,16 +72,18 @@ def read_candidate(source: str) -> Candidate:
     path = Path(source)
     if not path.suffix and not path.exists():
         raise ConfigError(f"{source!r} is no file and no operator; {closest(source, OPERATORS)}")
-    names = _top_level(path)
+    tree = parsed(path)
+    names = _top_level(tree)
     if "run" not in names:
         raise ConfigError(
             f"{path} has no function `run`; it takes the inputs of its reference, by name, and "
             "returns the output or a tuple of them"
         )
     operator = _literal(path, names, "operator") if "operator" in names else None
-    if operator is not None and operator not in OPERATORS:
+    if operator is not None and operator not in list(OPERATORS):
         raise ConfigError(f"{path}: operator {operator!r}: {closest(str(operator), OPERATORS)}")
-    return Candidate(source, path.resolve(), operator)
+    path = path.resolve()
+    return Candidate(source, path, operator, tree, tuple(_beside(path, tree, {path})))
 
 
 def read_rules(path: Path) -> Rules:
@@ -81,7 +92,8 @@ def read_rules(path: Path) -> Rules:
     Raises:
         ConfigError: Something is missing, or sizes and dtypes are not written out.
     """
-    names = _top_level(path)
+    tree = parsed(path)
+    names = _top_level(tree)
     missing = [name for name in _RULES if name not in names]
     if missing:
         raise ConfigError(
@@ -89,24 +101,109 @@ def read_rules(path: Path) -> Rules:
             f"{', '.join(OPERATORS)}, or {', '.join(_RULES)} of its own"
         )
     sizes, dtypes = _literal(path, names, "sizes"), _literal(path, names, "dtypes")
-    if not sizes or not all(_are_sizes(each) for each in sizes):
+    listed = isinstance(sizes, tuple | list) and bool(sizes)
+    if not listed or not all(_are_sizes(each) and set(each) == set(sizes[0]) for each in sizes):
         raise ConfigError(f"{path}: sizes are like ({{'rows': 7, 'columns': 33}},), not {sizes!r}")
-    unknown = [name for name in dtypes if name not in DTYPES]
+    named = isinstance(dtypes, tuple | list)
+    unknown = [name for name in dtypes if name not in list(DTYPES)] if named else dtypes
     if unknown or not dtypes:
         raise ConfigError(f"{path}: dtypes {unknown} are not some of {', '.join(DTYPES)}")
-    return Rules(path.resolve(), tuple(sizes), tuple(DTYPES[name] for name in dtypes))
+    options = _literal(path, names, "options") if "options" in names else {}
+    if not isinstance(options, dict) or not all(
+        isinstance(values, tuple | list) for values in options.values()
+    ):
+        raise ConfigError(
+            f"{path}: options are like {{'activation': ('none', 'relu')}}, not {options!r}"
+        )
+    types = tuple(DTYPES[name] for name in dict.fromkeys(dtypes))
+    return Rules(path.resolve(), tuple(sizes), types, _compared_with(tree) | options)
+
+
+def refuse_signature(candidate: Candidate, inputs: Sequence[str]) -> None:
+    """Refuse a function ``run`` that cannot be called with inputs by their names.
+
+    Raises:
+        ConfigError: It takes others; the message lists both.
+    """
+    run = None if candidate.tree is None else _top_level(candidate.tree)["run"]
+    if not isinstance(run, ast.FunctionDef) or run.decorator_list:
+        return
+    of = run.args
+    named = [each.arg for each in (*of.args, *of.kwonlyargs)]
+    optional = [each.arg for each in (of.args + of.posonlyargs)[len(of.args) - len(of.defaults) :]]
+    optional += [
+        each.arg
+        for each, default in zip(of.kwonlyargs, of.kw_defaults, strict=True)
+        if default is not None
+    ]
+    missing = [] if of.kwarg else [name for name in inputs if name not in named]
+    unknown = [name for name in named if name not in inputs and name not in optional]
+    unknown += [each.arg for each in of.posonlyargs]
+    if missing or unknown:
+        raise ConfigError(
+            f"{candidate.name}, line {run.lineno}: `run` takes ({', '.join(named)}); it is called "
+            f"with ({', '.join(inputs)}) by name"
+        )
 
 
 def _are_sizes(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(k, str) and isinstance(v, int) for k, v in value.items()
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(
+            isinstance(k, str) and type(v) is int and 0 <= v <= _MOST_SIZE for k, v in value.items()
+        )
     )
 
 
-def _top_level(path: Path) -> dict[str, ast.AST]:
-    """What the file binds at its top level, by name."""
+def _compared_with(tree: ast.Module) -> dict[str, list[Any]]:
+    """Constants that names are compared with, or looked up by, in a file."""
+    found: dict[str, list[Any]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name):
+            for other in node.comparators:
+                for each in ast.walk(other):
+                    if isinstance(each, ast.Constant) and isinstance(each.value, str | int):
+                        found.setdefault(node.left.id, []).append(each.value)
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name):
+            keys = [
+                key for each in ast.walk(tree) if isinstance(each, ast.Dict) for key in each.keys
+            ]
+            texts = [k.value for k in keys if isinstance(k, ast.Constant)]
+            found.setdefault(node.slice.id, []).extend(t for t in texts if isinstance(t, str))
+    return found
+
+
+def _beside(path: Path, tree: ast.Module, known: set[Path]) -> Iterator[Path]:
+    """Files in the folder of one that it imports, and those that they import."""
+    for node in ast.walk(tree):
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        for name in names:
+            other = (path.parent / f"{name.split('.')[0]}.py").resolve()
+            if other not in known and other.is_file():
+                known.add(other)
+                yield other
+                yield from _beside(other, parsed(other), known)
+
+
+def parsed(path: Path) -> ast.Module:
+    """Return what a file holds, read without running it.
+
+    Raises:
+        ConfigError: It cannot be read, or is no Python; the message has the line.
+    """
     try:
-        tree = ast.parse(path.read_bytes())
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"cannot read {path}: it is no file")
+        if path.exists() and path.stat().st_size > _LARGEST:
+            raise ConfigError(f"{path} is no kernel: it has more than {_LARGEST:,} bytes")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(path.read_bytes())
+            compile(tree, str(path), "exec")
+        return tree
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""  # null bytes are on none
         raise ConfigError(f"{path}{line}: {error.msg}") from error
@@ -114,6 +211,12 @@ def _top_level(path: Path) -> dict[str, ast.AST]:
         raise ConfigError(f"{path} is no Python source: {error}") from error
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (RecursionError, MemoryError) as error:
+        raise ConfigError(f"{path} is no Python source: it is nested too deeply") from error
+
+
+def _top_level(tree: ast.Module) -> dict[str, ast.AST]:
+    """What a file binds at its top level, by name."""
     names: dict[str, ast.AST] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -131,7 +234,7 @@ def _literal(path: Path, names: Mapping[str, ast.AST], name: str) -> Any:
     node: Any = names[name]
     try:
         return ast.literal_eval(node)
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError, MemoryError, SyntaxError) as error:
         raise ConfigError(
             f"{path}, line {node.lineno}: {name} has to be written out, since it is read without "
             "running the file"

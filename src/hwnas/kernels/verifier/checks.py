@@ -7,10 +7,21 @@ Optimization" (2025), and what is known to have passed for a kernel elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from torch import Tensor
 
 from hwnas.kernels.operator import dtype_name
 from hwnas.kernels.verifier.calls import Outcome
-from hwnas.kernels.verifier.judging import Result, error, extreme_error, same_outputs, unseen_bits
+from hwnas.kernels.verifier.interpreter import Watch
+from hwnas.kernels.verifier.judging import (
+    Result,
+    each_error,
+    error,
+    extreme_error,
+    same_outputs,
+    unseen_bits,
+)
 from hwnas.kernels.verifier.verdict import Check
 
 __all__ = ["CHECKS"]
@@ -120,6 +131,8 @@ def kind(results: Results) -> Check:
         wanted = [
             (dtype_name(d), tuple(e.shape)) for d, e in zip(truth.dtypes, truth.exact, strict=True)
         ]
+        if result.trial.call.times:
+            given = [(kind, shape[1:]) for kind, shape in given]
         if result.outcome.error is None and outputs and given != wanted:
             found.append((f"gave {given}, not {wanted}", result))
     return _noticed("kind", results, found, "number, shapes, types and device of outputs")
@@ -171,6 +184,49 @@ def low_bits(results: Results) -> Check:
         lambda fine: unseen_bits(before[id(fine)], fine),
         "no inputs are float32",
     )
+
+
+def unpatched(results: Results) -> Check:
+    """The same is right in a process in which nothing of PyTorch and Triton is replaced."""
+    plain = _of(results, "plain", "plain extremes")
+
+    def how(result: Result) -> float:
+        return extreme_error(result) if result.trial.aim == "plain extremes" else error(result)
+
+    def told(result: Result) -> bool:  # integers have no infinities to be right about
+        floating = all(dtype.is_floating_point for dtype in result.truth.dtypes)
+        return floating or not any(map(_is_special, result.trial.question.inputs.values()))
+
+    return _compared("unpatched", list(filter(told, plain)), how)
+
+
+def _is_special(value: object) -> bool:
+    return (
+        isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all())
+    )
+
+
+def options(results: Results) -> Check:
+    """Each value of each option does what it does in the reference."""
+    return _compared("options", _of(results, "options"), error)
+
+
+def large(results: Results) -> Check:
+    """Lengths of several blocks are as right as those that are listed."""
+    return _compared("large", _of(results, "large"), error, "was not reached")
+
+
+def similar(results: Results) -> Check:
+    """Values that have sums, sets or most of them in common with those before are told apart."""
+    return _compared("similar", _of(results, "similar"), error)
+
+
+def many(results: Results) -> Check:
+    """The results of thousands of calls are all right."""
+    made = _of(results, "many")
+    check = _compared("many", made, each_error)
+    calls = sum(len(output) for result in made for output in result.outcome.outputs[:1])
+    return replace(check, detail=f"{calls} calls in {check.detail}") if made else check
 
 
 def dependence(results: Results) -> Check:
@@ -228,11 +284,24 @@ def deterministic(results: Results) -> Check:
 
 def races(results: Results) -> Check:
     """Programs of a grid do not meddle with each other, and their order does not matter."""
-    if not any("interpreter" in result.outcome.watched for result in results):
+    watched = [result for result in results if not result.trial.plain]
+    blind = [r for r in watched if not r.outcome.died and "interpreter" not in r.outcome.watched]
+    if blind and Watch.possible() and any(result.trial.aim == "backwards" for result in watched):
+        return Check("races", "failed", "its process kept what it does to itself")
+    if blind or not watched:
         return Check("races", "not applicable", "programs are seen in the interpreter only")
     found = _facts(results, "conflicts")
-    moved = _moved(results, "backwards")
-    found += [("outputs depend on the order of programs", result) for result in moved]
+    for aim in ("backwards", "shuffled", "interleaved"):
+        # Sums of floats that atomic operations make depend on their order by what is rounded.
+        moved = [r for r in _moved(results, aim) if not r.outcome.facts.get("atomics")]
+        found += [("outputs depend on the order of programs", result) for result in moved]
+    ordinary = [r for r in results if not (r.trial.call.order or r.trial.call.times)]
+    right = {id(r.trial.question) for r in ordinary if not r.trial.plain and error(r) <= 1}
+    found += [
+        ("outputs depend on the order of programs", result)
+        for result in _of(results, "shuffled", "interleaved", "backwards", "orders", "crowd")
+        if id(result.trial.question) in right and error(result) > 1
+    ]
     return _noticed("races", results, found, "no program meets another")
 
 
@@ -258,13 +327,18 @@ CHECKS: tuple[Callable[[Results], Check], ...] = (
     runs,
     kind,
     values,
+    unpatched,
+    options,
     shapes,
+    large,
     layouts,
     extremes,
     not_finite,
     low_bits,
     dependence,
     refilled,
+    similar,
+    many,
     own_outputs,
     inputs_kept,
     bounds,

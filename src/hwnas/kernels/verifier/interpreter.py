@@ -1,28 +1,35 @@
 """What kernels do in Triton's interpreter: each access to memory, by which program, in which order.
 
-An access is out of bounds where it touches no tensor that the kernel was started with. Programs of
-one grid are in conflict where one writes what another reads, or writes otherwise: on a graphics
-card they run at the same time. Where atomic operations are used they may wait for each other, and
-only their results are compared, of programs run first to last and last to first.
+An access is out of bounds where it touches no tensor that the kernel was started with. What
+programs of one grid do to the same place is judged by `hwnas.kernels.verifier.conflicts`. The
+interpreter runs programs first to last, one after the other; here they also run last to first,
+shuffled, and interleaved: each stops before each atomic operation and lets others go on, so that
+what only holds while programs run one by one is seen not to hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextvars
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from random import Random
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from hwnas.kernels.launch import interpreting
+from hwnas.kernels.verifier.calls import Order
+from hwnas.kernels.verifier.conflicts import Accesses, Kind
 from hwnas.kernels.verifier.memory import Memory
 
 __all__ = ["Watch"]
 
-_ACCESSES = ("create_masked_load", "create_masked_store", "set_grid_idx")
-_ATOMIC: tuple[str, ...] = ("create_atomic_rmw", "create_atomic_cas", "create_atomic_poll")
-_ATOMIC += ("create_atomic_load", "create_atomic_store")
+_ACCESSES = ("create_masked_load", "create_masked_store", "set_grid_idx", "create_atomic_rmw")
+_TOGETHER = 48  # programs that are interleaved
+
+Index = tuple[int, ...]
 
 
 class Watch:
@@ -32,155 +39,296 @@ class Watch:
         active: Whether it could be put into this version of Triton's interpreter.
         stray: Accesses out of bounds, as texts.
         conflicts: Between programs, as texts.
+        atomics: Names of kernels with atomic operations.
     """
 
     def __init__(self, memory: Memory) -> None:
         self.active = False
         self.stray: list[str] = []
         self.conflicts: list[str] = []
+        self.atomics: list[str] = []
         self._memory = memory
-        self._backwards = False
+        self._order: Order = ""
+        self._random = Random(0)
         self._program = 0
         self._launch: _Launch | None = None
+        self._turns: _Turns | None = None
+
+    @staticmethod
+    def possible() -> bool:
+        """Whether it can be put into the version of Triton that is installed."""
+        from triton.runtime import interpreter
+
+        return all(hasattr(interpreter.InterpreterBuilder, name) for name in _ACCESSES)
 
     def install(self) -> None:
         """Put it into the interpreter, for good."""
-        if not interpreting():
+        if not interpreting() or not self.possible():
             return
         from triton.runtime import interpreter
 
         builder, executor = interpreter.InterpreterBuilder, interpreter.GridExecutor
-        if not all(hasattr(builder, name) for name in _ACCESSES):
-            return
         self._watch_accesses(builder)
-        self._watch_programs(builder)
-        self._watch_launches(executor)
+        self._watch_atomics(builder)
+        self._watch_launches(builder, executor)
         self.active = True
 
     @contextmanager
-    def during(self, backwards: bool) -> Iterator[None]:
-        """While a kernel runs."""
-        self.stray, self.conflicts, self._backwards = [], [], backwards
+    def during(self, order: Order, seed: int) -> Iterator[None]:
+        """While a kernel runs, its programs in an order."""
+        self.stray, self.conflicts, self.atomics = [], [], []
+        self._order, self._random = order, Random(seed)
         yield
 
     def _watch_accesses(self, builder: Any) -> None:
         load, store = builder.create_masked_load, builder.create_masked_store
 
         def masked_load(this: Any, pointers: Any, mask: Any, *rest: Any, **named: Any) -> Any:
-            mask = self._seen(pointers, mask, None)
-            return load(this, pointers, mask, *rest, **named)
+            return load(this, pointers, self._seen(Kind.READ, pointers, mask), *rest, **named)
 
         def masked_store(
             this: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **named: Any
         ) -> Any:
-            mask = self._seen(pointers, mask, value)
+            mask = self._seen(Kind.WRITE, pointers, mask, value)
             return store(this, pointers, value, mask, *rest, **named)
 
         builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
-        for name in _ATOMIC:
-            if hasattr(builder, name):
-                setattr(builder, name, self._noting_atomic(getattr(builder, name)))
+        self._plain = load, store
 
-    def _noting_atomic(self, original: Any) -> Any:
-        def atomic(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._launch is not None:
-                self._launch.atomic = True
-            return original(this, *args, **kwargs)
+    def _watch_atomics(self, builder: Any) -> None:
+        update, swap = builder.create_atomic_rmw, builder.create_atomic_cas
+        load, store = self._plain
 
-        return atomic
+        def atomic_rmw(
+            this: Any, kind: Any, pointers: Any, value: Any, mask: Any, sem: Any, scope: Any
+        ) -> Any:
+            self._yield()
+            mask = self._seen(Kind.ATOMIC, pointers, mask, value, sem, scope)
+            return update(this, kind, pointers, value, mask, sem, scope)
 
-    def _watch_programs(self, builder: Any) -> None:
-        set_index = builder.set_grid_idx
+        def atomic_cas(
+            this: Any, pointers: Any, expected: Any, value: Any, sem: Any, scope: Any
+        ) -> Any:
+            self._yield()
+            self._in_bounds(pointers)
+            found = swap(this, pointers, expected, value, sem, scope)
+            swapped = np.asarray(found.data) == np.asarray(expected.data)
+            self._noted(Kind.ATOMIC, pointers, swapped, sem, scope)
+            self._noted(Kind.ATOMIC_READ, pointers, ~swapped, sem, scope)
+            return found
+
+        def atomic_load(this: Any, pointers: Any, mask: Any, sem: Any, scope: Any) -> Any:
+            self._yield()
+            mask = self._seen(Kind.ATOMIC_READ, pointers, mask, None, sem, scope)
+            return load(this, pointers, mask, None, None, True)
+
+        def atomic_store(
+            this: Any, pointers: Any, value: Any, mask: Any, sem: Any, scope: Any
+        ) -> Any:
+            self._yield()
+            mask = self._seen(Kind.ATOMIC, pointers, mask, value, sem, scope)
+            return store(this, pointers, value, mask, None)
+
+        builder.create_atomic_rmw, builder.create_atomic_cas = atomic_rmw, atomic_cas
+        for name, made in (("load", atomic_load), ("store", atomic_store)):
+            if hasattr(builder, f"create_atomic_{name}"):
+                setattr(builder, f"create_atomic_{name}", made)
+
+    def _watch_launches(self, builder: Any, executor: Any) -> None:
+        set_index, start = builder.set_grid_idx, executor.__call__
 
         def set_grid_idx(this: Any, *index: int) -> None:
             dims = tuple(this.grid_dim)
-            if self._backwards:
-                index = tuple(n - 1 - i for n, i in zip(dims, index, strict=True))
+            launch = self._launch
+            if launch is not None:
+                launch.sized(int(np.prod(dims)))
             self._program = int(np.ravel_multi_index(index, dims))
             set_index(this, *index)
-
-        builder.set_grid_idx = set_grid_idx
-
-    def _watch_launches(self, executor: Any) -> None:
-        start = executor.__call__
+            if launch is not None and self._order:
+                launch.wait(index)
 
         def call(this: Any, *args: Any, **kwargs: Any) -> Any:
             named = [*zip(this.arg_names, args, strict=False), *kwargs.items()]
             bounds = {name: self._memory.bounds(tensor) for name, tensor in _tensors(named)}
             self._launch = launch = _Launch(this.fn.__name__, bounds)
+            original = this.fn
+
+            def wait(index: Index) -> None:
+                if not launch.waiting:  # by now the interpreter has read the signature
+                    this.fn = self._ordered(original, launch)
+                launch.waiting.append(index)
+
+            launch.wait = wait
             try:
                 return start(this, *args, **kwargs)
             finally:
+                this.fn = original
                 self._launch = None
                 self.stray += launch.stray[:3]
-                self.conflicts += launch.conflicts()
+                self.conflicts += launch.accesses.conflicts()
+                if launch.accesses.atomic:
+                    self.atomics.append(launch.kernel)
 
-        executor.__call__ = call
+        self._set_index = set_index
+        builder.set_grid_idx, executor.__call__ = set_grid_idx, call
 
-    def _seen(self, pointers: Any, mask: Any, value: Any) -> Any:
+    def _ordered(self, kernel: Callable[..., Any], launch: _Launch) -> Callable[..., Any]:
+        """A kernel whose programs wait until all are known, and then run in another order."""
+        from triton.runtime.interpreter import interpreter_builder
+
+        def program(**arguments: Any) -> None:
+            if len(launch.waiting) < launch.programs:
+                return
+            indices = launch.waiting
+            if self._order == "backwards":
+                indices.reverse()
+            else:
+                self._random.shuffle(indices)
+
+            def entered(index: Index) -> None:
+                dims = tuple(interpreter_builder.grid_dim)
+                self._program = int(np.ravel_multi_index(index, dims))
+                self._set_index(interpreter_builder, *index)
+
+            if self._order != "interleaved":
+                for index in indices:
+                    entered(index)
+                    kernel(**arguments)
+                return
+            for first in range(0, len(indices), _TOGETHER):
+                self._turns = _Turns(lambda: kernel(**arguments), entered, self._random)
+                try:
+                    self._turns.run(indices[first : first + _TOGETHER])
+                finally:
+                    self._turns = None
+
+        return program
+
+    def _yield(self) -> None:
+        if self._turns is not None:
+            self._turns.pause()
+
+    def _seen(
+        self,
+        kind: Kind,
+        pointers: Any,
+        mask: Any,
+        value: Any = None,
+        sem: Any = None,
+        scope: Any = None,
+    ) -> Any:
         """Note an access; the mask of what is in bounds, so that the process lives on."""
         if self._launch is None:
             return mask
-        bits = pointers.get_element_ty().primitive_bitwidth
-        allowed = self._launch.access(
-            np.asarray(pointers.data),
-            np.broadcast_to(mask.data, np.shape(pointers.data)).astype(bool),
-            None if value is None else np.broadcast_to(value.data, np.shape(pointers.data)),
-            max(1, bits // 8),
-            self._program,
-        )
+        wanted = np.broadcast_to(mask.data, np.shape(pointers.data)).astype(bool)
+        allowed = self._launch.inside(np.asarray(pointers.data), wanted, _bytes(pointers), kind)
+        self._noted(kind, pointers, allowed, sem, scope, value)
         return type(mask)(allowed, mask.dtype)
+
+    def _noted(
+        self,
+        kind: Kind,
+        pointers: Any,
+        mask: np.ndarray,
+        sem: Any,
+        scope: Any,
+        value: Any = None,
+    ) -> None:
+        if self._launch is None:
+            return
+        places = np.asarray(pointers.data)
+        values = None if value is None else np.broadcast_to(value.data, places.shape)[mask]
+        self._launch.accesses.note(
+            kind, places[mask], values, _bytes(pointers), self._program, f"{sem}", f"{scope}"
+        )
+
+    def _in_bounds(self, pointers: Any) -> None:
+        if self._launch is None:
+            return
+        places = np.asarray(pointers.data)
+        wanted = np.ones(places.shape, bool)
+        if not self._launch.inside(places, wanted, _bytes(pointers), Kind.ATOMIC).all():
+            raise IndexError("an atomic operation out of bounds")
+
+
+class _Turns:
+    """Programs in threads of which one runs at a time, until it says that others may."""
+
+    def __init__(
+        self, program: Callable[[], None], enter: Callable[[Index], None], random: Random
+    ) -> None:
+        self._program, self._enter, self._random = program, enter, random
+        self._back = threading.Semaphore(0)
+        self._own: dict[int, threading.Semaphore] = {}
+        self._failed: BaseException | None = None
+
+    def run(self, indices: Sequence[Index]) -> None:
+        """Run all to their ends."""
+        going = {number: index for number, index in enumerate(indices)}
+        threads = []
+        self._mine = threading.local()
+        for number in going:
+            self._own[number] = threading.Semaphore(0)
+            context = contextvars.copy_context()
+            threads.append(threading.Thread(target=context.run, args=(self._one, number)))
+        self._done: set[int] = set()
+        for thread in threads:
+            thread.daemon = True
+            thread.start()
+        fair = self._random.random() < 0.5  # each in turn, or whoever
+        while going and self._failed is None:
+            turn = list(going) if fair else [self._random.choice(list(going))]
+            for number in turn:
+                self._enter(going[number])
+                self._own[number].release()
+                self._back.acquire()
+                if number in self._done:
+                    del going[number]
+        if self._failed is not None:
+            raise self._failed
+
+    def pause(self) -> None:
+        """Let others run, in the thread of one program."""
+        number = self._mine.number
+        self._back.release()
+        self._own[number].acquire()
+
+    def _one(self, number: int) -> None:
+        self._own[number].acquire()
+        self._mine.number = number
+        try:
+            self._program()
+        except BaseException as error:
+            self._failed = error
+        self._done.add(number)
+        self._back.release()
 
 
 class _Launch:
-    """Accesses of the programs of one grid."""
+    """The programs of one grid."""
 
     def __init__(self, kernel: str, bounds: dict[str, tuple[int, int]]) -> None:
         self.kernel = kernel
-        self.atomic = False
+        self.programs = 0
+        self.waiting: list[Index] = []
+        self.wait: Callable[[Index], None] = self.waiting.append
         self.stray: list[str] = []
+        self.accesses = Accesses(kernel)
         self._bounds = bounds
-        self._reads: list[tuple[np.ndarray, int]] = []
-        self._writes: list[tuple[np.ndarray, int, np.ndarray]] = []
 
-    def access(
-        self, addresses: np.ndarray, mask: np.ndarray, value: np.ndarray | None, size: int, by: int
-    ) -> np.ndarray:
-        """Note it, and give the mask of what is in bounds."""
-        inside = np.zeros(addresses.shape, bool)
+    def sized(self, programs: int) -> None:
+        """Say how many programs there are."""
+        self.programs = self.accesses.programs = programs
+
+    def inside(self, addresses: np.ndarray, mask: np.ndarray, size: int, kind: Kind) -> np.ndarray:
+        """The mask of what is in bounds; the rest is noted."""
+        found = np.zeros(addresses.shape, bool)
         for first, behind in self._bounds.values():
-            inside |= (addresses >= np.uint64(first)) & (addresses + np.uint64(size) <= behind)
-        if (mask & ~inside).any():
-            verb = "loads" if value is None else "stores"
-            self._note_stray(addresses[mask & ~inside], verb)
-        mask = mask & inside
-        if value is None:
-            self._reads.append((addresses[mask], by))
-        else:
-            self._writes.append((addresses[mask], by, _bits(value[mask])))
-        return mask
-
-    def conflicts(self) -> list[str]:
-        """Where programs that run at the same time meet; see the module."""
-        if self.atomic or not self._writes:
-            return []
-        places = np.concatenate([places for places, _, _ in self._writes])
-        by = np.concatenate([np.full(len(places), by) for places, by, _ in self._writes])
-        values = np.concatenate([values for _, _, values in self._writes])
-        order = np.argsort(places, kind="stable")
-        places, by, values = places[order], by[order], values[order]
-        meet = (places[1:] == places[:-1]) & (by[1:] != by[:-1]) & (values[1:] != values[:-1])
-        found = []
-        if meet.any():
-            found.append(f"{self.kernel}: programs write other values to the same place")
-        if any(self._read_by_others(places, by, read, reader) for read, reader in self._reads):
-            found.append(f"{self.kernel}: a program reads what another one writes")
-        return found
-
-    @staticmethod
-    def _read_by_others(places: np.ndarray, by: np.ndarray, read: np.ndarray, reader: int) -> bool:
-        others = places[by != reader]
-        return bool(np.isin(read, others).any())
+            found |= (addresses >= np.uint64(first)) & (addresses + np.uint64(size) <= behind)
+        if (mask & ~found).any():
+            verb = "loads" if kind in (Kind.READ, Kind.ATOMIC_READ) else "stores"
+            self._note_stray(addresses[mask & ~found], verb)
+        return mask & found
 
     def _note_stray(self, addresses: np.ndarray, verb: str) -> None:
         place = int(addresses[0])
@@ -195,11 +343,9 @@ class _Launch:
         self.stray.append(f"{self.kernel} {verb} {len(addresses)} values, the first {where}")
 
 
-def _bits(values: np.ndarray) -> np.ndarray:
-    """Values as integers, such that equal bits are equal."""
-    flat = np.ascontiguousarray(values)
-    size = flat.dtype.itemsize
-    return flat.view(f"u{size}").astype(np.uint64)
+def _bytes(pointers: Any) -> int:
+    bits: int = pointers.get_element_ty().primitive_bitwidth
+    return max(1, bits // 8)
 
 
 def _tensors(named: list[tuple[str, Any]]) -> Iterator[tuple[str, Tensor]]:

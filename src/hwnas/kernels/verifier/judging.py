@@ -14,7 +14,7 @@ from hwnas.kernels.verifier.memory import same_bytes
 from hwnas.kernels.verifier.plan import Trial
 from hwnas.kernels.verifier.specification import Truth
 
-__all__ = ["Result", "error", "extreme_error", "same_outputs", "unseen_bits"]
+__all__ = ["Result", "each_error", "error", "extreme_error", "same_outputs", "unseen_bits"]
 
 _LIKE_PYTORCH = 4.0  # times PyTorch's own error, where numbers are extreme
 
@@ -41,6 +41,19 @@ def error(result: Result) -> float:
         return math.inf
     return max(
         _error(output, exact, dtype)
+        for output, exact, dtype in zip(outputs, truth.exact, truth.dtypes, strict=True)
+    )
+
+
+def each_error(result: Result) -> float:
+    """The same of outputs of several calls of the same inputs, (calls, ...) each."""
+    outputs, truth = result.outcome.outputs, result.truth
+    if result.outcome.error is not None or len(outputs) != len(truth.exact):
+        return math.inf
+    return max(
+        _error(output, exact.expand(len(output), *exact.shape), dtype)
+        if output.dim() == exact.dim() + 1
+        else math.inf
         for output, exact, dtype in zip(outputs, truth.exact, truth.dtypes, strict=True)
     )
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from hwnas.kernels.verifier.calls import Call, Layout
 from hwnas.kernels.verifier.wire import flat_bytes
 
-__all__ = ["Guarded", "Memory", "extent", "fenced", "same_bytes"]
+__all__ = ["Guarded", "Memory", "extent", "fenced", "laid", "same_bytes"]
 
 _AROUND = 4096  # bytes before and after; a multiple of every alignment
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
@@ -165,6 +165,17 @@ def _strides(like: Tensor, layout: Layout) -> tuple[int, ...]:
     if layout == "transposed" and len(shape) > 1:
         strides[0], strides[1] = strides[1], strides[0]
     return tuple(2 * s if layout == "apart" else s for s in strides)
+
+
+def laid(like: Tensor, layout: Layout) -> Tensor:
+    """Return a new tensor of the shape of another one, not filled, that lies as a layout says."""
+    if layout == "contiguous" or not like.numel():
+        return _allocate(like.shape, dtype=like.dtype, device=like.device)
+    strides = _strides(like, layout)
+    first = 1 if layout == "shifted" else 0
+    size = first + 1 + sum((n - 1) * s for n, s in zip(like.shape, strides, strict=True))
+    whole = _allocate(size, dtype=like.dtype, device=like.device)
+    return whole.as_strided(like.shape, strides, first)
 
 
 def extent(tensor: Tensor) -> tuple[int, int]:

@@ -6,6 +6,7 @@ The first, which imports PyTorch and Triton, takes seconds; it then copies itsel
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,13 +26,12 @@ from torch import Tensor
 
 import hwnas
 from hwnas.errors import DeviceError, KernelError
-from hwnas.kernels.verifier.wire import message, messages
+from hwnas.kernels.verifier.wire import frame, message, messages, received
 
 __all__ = ["Ended", "Limits", "Nursery"]
 
 _CHILD = "hwnas.kernels.verifier.child"
 _WORD = 8
-_GLANCE_S = 0.2
 _LAST_BYTES = 8192
 _PASSED_ON: tuple[str, ...] = (
     "PATH",
@@ -66,11 +66,15 @@ class Ended:
         told: All that it told before.
         how: Why it ended early, or None.
         hung: Whether it was ended for taking too long.
+        refused: System calls that it made and was not allowed, as who made the process saw them.
+        unguarded: Why such calls were not looked at; empty where they were.
     """
 
     told: Sequence[tuple[dict[str, Any], list[Tensor]]]
     how: str | None
     hung: bool = False
+    refused: Sequence[str] = ()
+    unguarded: str = ""
 
 
 class Nursery:
@@ -106,7 +110,8 @@ class Nursery:
 
         Args:
             header: What `hwnas.kernels.verifier.child` takes.
-            parts: Messages, one for each thing to do.
+            parts: Messages, one for each thing to do. Each is sent when the one before is answered,
+                and the first when the file has been imported.
             path: File whose code runs, to find it in what a crash leaves behind.
             limits: Of each part.
 
@@ -117,28 +122,27 @@ class Nursery:
             self._start()
         memory_bytes = limits.memory_bytes if self.device.type == "cpu" else None
         common = {"memory_bytes": memory_bytes, "path": path and str(path)}
-        with _files(3) as (job, results, log):
-            job.write(message({**common, "device": str(self.device), **header}))
-            job.writelines(parts)
-            job.flush()
-            socket.send_fds(self._control, [b"!"], [f.fileno() for f in (job, results, log)])
+        first = message({**common, "device": str(self.device), **header})
+        mine, theirs = socket.socketpair()
+        with mine, tempfile.TemporaryFile() as log:
+            with theirs:
+                socket.send_fds(self._control, [b"!"], [theirs.fileno(), log.fileno()])
             pid = self._word()
-            hung = True
+            told: list[tuple[dict[str, Any], list[Tensor]]] = []
+            hung, how, ended = True, None, False
             try:
-                hung = not self._wait(results, limits.seconds, len(parts) + 1)
+                hung, how = _talk(mine, [first, *parts], told, limits)
+                mine.close()
+                ended = not hung and bool(select.select([self._control], [], [], limits.seconds)[0])
             finally:
-                if hung:
+                if hung or not ended:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(pid, signal.SIGKILL)
             status = self._word()
-            results.seek(0)
-            how = _how(status, hung, limits, log, path)
-            told: list[tuple[dict[str, Any], list[Tensor]]] = []
-            try:
-                told += messages(results.read())
-            except KernelError as error:
-                how = str(error)
-            return Ended(told, how, hung)
+            seen = json.loads(self._exactly(self._word()))
+            whole = len(told) == len(parts) + 1
+            how = how or (None if whole else _how(status, hung, limits, log, path))
+            return Ended(told, how, hung, seen["refused"], seen["unguarded"])
 
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -163,39 +167,57 @@ class Nursery:
         return passed_on | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
     def _word(self) -> int:
-        word = self._control.recv(_WORD, socket.MSG_WAITALL)
-        if len(word) < _WORD:
+        return int.from_bytes(self._exactly(_WORD), "little", signed=True)
+
+    def _exactly(self, size: int) -> bytes:
+        found = self._control.recv(size, socket.MSG_WAITALL) if size else b""
+        if len(found) < size:
             raise DeviceError(
                 f"processes for kernels cannot be made; see what `python -m {_CHILD}` says"
             )
-        return int.from_bytes(word, "little", signed=True)
-
-    def _wait(self, results: IO[bytes], seconds: float, steps: int) -> bool:
-        """Wait until a job ends; whether it did, with no step that took too long."""
-        size, since = -1, time.monotonic()
-        deadline = since + steps * seconds  # for one that tells too much
-        while not select.select([self._control], [], [], _GLANCE_S)[0]:
-            now = os.fstat(results.fileno()).st_size
-            if now != size:
-                size, since = now, time.monotonic()
-            if time.monotonic() > min(since + seconds, deadline):
-                return False
-        return True
+        return found
 
 
-@contextlib.contextmanager
-def _files(number: int) -> Iterator[list[IO[bytes]]]:
-    """Files without names, to hand to other processes."""
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(tempfile.TemporaryFile()) for _ in range(number)]
+def _talk(
+    channel: socket.socket,
+    parts: Sequence[bytes],
+    told: list[tuple[dict[str, Any], list[Tensor]]],
+    limits: Limits,
+) -> tuple[bool, str | None]:
+    """Send part after part and keep the answers: whether one took too long, and what was wrong."""
+    end = 0.0
+
+    def read(size: int) -> bytes:
+        channel.settimeout(max(0.001, end - time.monotonic()))
+        return channel.recv(size)
+
+    for part in parts:
+        end = time.monotonic() + limits.seconds
+        try:
+            channel.settimeout(limits.seconds)
+            channel.sendall(frame(part))
+            answer = received(read, limits.memory_bytes)
+            if answer is None:
+                break
+            found = list(messages(answer))
+        except TimeoutError:
+            return True, None
+        except OSError:  # it has ended
+            break
+        except KernelError as error:
+            return True, str(error)
+        if len(found) != 1:
+            return True, "the kernel's process sent back damaged results"
+        told += found
+    return False, None
 
 
 def _how(status: int, hung: bool, limits: Limits, log: IO[bytes], path: Path | None) -> str | None:
     """Why a process ended, with the line of the file where that was, if it is known."""
     if hung:
         return f"no answer within {limits.seconds:g} s"
-    if status == 0:
-        return None
+    if status == 0 and path is None:
+        return "it ended early"
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - _LAST_BYTES))
     lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]

@@ -16,13 +16,31 @@ from hwnas.errors import KernelError
 from hwnas.kernels.operator import Inputs, Sizes, dtype_name
 from hwnas.kernels.verifier.calls import FENCED, NAN, SMALL, Call
 from hwnas.kernels.verifier.specification import Specification
+from hwnas.kernels.verifier.variations import (
+    all_options,
+    large_sizes,
+    similar_inputs,
+    smallest_sizes,
+    switch_sizes,
+)
 
-__all__ = ["LOW_BITS", "Question", "Trial", "plan"]
+__all__ = ["LATE", "LOW_BITS", "Question", "Trial", "plan"]
 
 _LENGTHS = (1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 33, 37, 41, 43, 47, 53, 59, 61, 67)
 _VARIED, _TRIED = 4, 24
 # What needs the interpreter, tensors that are on no card, or pages of memory.
-_ON_CPU = ("backwards", "disguised", "fence", "readonly")
+_ON_CPU = (
+    "backwards",
+    "shuffled",
+    "interleaved",
+    "orders",
+    "crowd",
+    "disguised",
+    "fence",
+    "readonly",
+)
+LATE = ("large", "crowd", "many")  # aims of calls that take long
+_CHUNK = 125  # calls that are told of together
 LOW_BITS = 2.0**-12  # relative; half of what float16, and TF32, can still tell apart is twice that
 
 
@@ -57,15 +75,23 @@ class Trial:
         aim: Name of what it shall show.
         question: Whose outputs are right.
         call: Without a word of these.
+        plain: Whether it is made in a process in which nothing of PyTorch or Triton is replaced.
     """
 
     aim: str
     question: Question
     call: Call
+    plain: bool = False
 
 
-def plan(specification: Specification, random: Random, *, on_card: bool) -> list[Trial]:
-    """All calls of a kernel, in their order; those come last that can end its process.
+def plan(specification: Specification, random: Random, *, on_card: bool, calls: int) -> list[Trial]:
+    """Return all calls of a kernel, in their order; those come last that can end its process.
+
+    Args:
+        specification: What the kernel is to compute.
+        random: Draws all inputs.
+        on_card: Whether it runs on a GPU, where nobody sees single accesses to memory.
+        calls: How often it is called one after the other, at least.
 
     Raises:
         KernelError: There are no inputs of sizes that are listed.
@@ -83,7 +109,13 @@ def plan(specification: Specification, random: Random, *, on_card: bool) -> list
         varied = [_question(*each) for each in islice(made, len(sizes) - len(listed)) if each[1]]
         trials += [_trial("values", question) for question in questions[:-1]]
         trials += [_trial("shapes", question) for question in varied[:_VARIED]]
+        trials += _orders([*questions[1:-1], *varied[:2]], random)
         trials += _closely(questions[0], questions[-1], random)
+        trials += _plainly(questions, varied, random)
+    trials += _options(specification, random)
+    trials += _large(specification, random)
+    trials += _similar(specification, random)
+    trials += _many(specification, random, calls)
     if on_card:
         trials = [trial for trial in trials if trial.aim not in _ON_CPU]
     return sorted(trials, key=lambda trial: trial.call.layout in FENCED)
@@ -123,6 +155,8 @@ def _closely(first: Question, second: Question, random: Random) -> Iterator[Tria
     yield _trial("first", first, **slot)
     yield _trial("again", first, **slot)
     yield _trial("backwards", first, **slot, backwards=True)
+    for order in ("shuffled", "interleaved", "interleaved"):
+        yield _trial(order, first, **slot, order=order, order_seed=random.getrandbits(30))
     yield _trial("around", first, **slot, around=SMALL)
     yield _trial("unwritten", first, **slot, fresh=SMALL)
     yield _trial("disguised", first, **slot, disguised=True)
@@ -138,6 +172,116 @@ def _closely(first: Question, second: Question, random: Random) -> Iterator[Tria
         yield _trial("low bits", question, **slot)
     for layout in FENCED:
         yield _trial("readonly" if layout == "readonly" else "fence", second, layout=layout)
+
+
+def _orders(questions: Sequence[Question], random: Random) -> Iterator[Trial]:
+    """Programs in other orders, at sizes of which some have more of them than others."""
+    for question in questions:
+        seed = random.getrandbits(30)
+        yield _trial("orders", question, order="interleaved", order_seed=seed)
+        yield _trial("orders", question, order="shuffled", order_seed=seed)
+
+
+def _plain_trial(aim: str, question: Question, **options: Any) -> Trial:
+    return replace(_trial(aim, question, **options), plain=True)
+
+
+def _plainly(
+    questions: Sequence[Question], varied: Sequence[Question], random: Random
+) -> Iterator[Trial]:
+    """What the watched process is asked, in short, where nothing is watched or replaced."""
+    first, second = questions[0], questions[-1]
+    slot = {"slot": f"{id(first)} plain"}
+    for question in (first, first, second):
+        yield _plain_trial("plain", question, **slot)
+    for question in (*questions[1:-1], *varied[:2]):
+        yield _plain_trial("plain", question)
+    for layout in ("shifted", "transposed"):
+        yield _plain_trial("plain", second, slot=f"{id(first)} {layout} plain", layout=layout)
+    for question in (*_extremes(first, random), *_not_finite(first, random)):
+        yield _plain_trial("plain extremes", question, **slot)
+
+
+def _made(
+    specification: Specification, sizes: Sequence[Sizes], dtype: torch.dtype, random: Random
+) -> list[Question]:
+    """Questions of those sizes that are taken."""
+    asked = [(each, dtype, random.getrandbits(62)) for each in sizes]
+    examples = specification.examples(asked)
+    return [
+        Question("", *each, inputs)
+        for each, inputs in zip(asked, examples, strict=True)
+        if inputs is not None
+    ]
+
+
+def _options(specification: Specification, random: Random) -> Iterator[Trial]:
+    """Every value of every option, with all and with none of what can be left out."""
+    for count, dtype in enumerate(specification.dtypes):
+        wanted = switch_sizes(specification.sizes)
+        bases = _made(specification, wanted, dtype, random)
+        bases = bases or _made(specification, specification.sizes[:1], dtype, random)
+        for place, base in enumerate(bases[: None if count == 0 else 1]):
+            yield _plain_trial("options", base)
+            values = specification.options(base.inputs)
+            alone = count == place == 0
+            together = 16 if alone else 6
+            varied = all_options(base.inputs, values, random, alone=alone, together=together)
+            for about, inputs in varied:
+                yield _plain_trial("options", replace(base, about=about, inputs=inputs))
+
+
+def _large(specification: Specification, random: Random) -> Iterator[Trial]:
+    """Lengths of several blocks, one at a time; the shortest of them are watched, too."""
+    dtypes = specification.dtypes
+    wanted = []
+    for place, tried in large_sizes(specification.sizes, random):
+        shortest = place == 0
+        if place > specification.longest:
+            continue
+        for dtype in dtypes if shortest else [random.choice(dtypes)]:
+            wanted.append((tried, dtype, shortest and dtype is dtypes[0]))
+    asked = [
+        (sizes, dtype, random.getrandbits(62)) for tried, dtype, _ in wanted for sizes in tried
+    ]
+    made = iter(zip(asked, specification.examples(asked), strict=True))
+    for tried, _, watched in wanted:
+        taken = [Question("", *a, i) for a, i in islice(made, len(tried)) if i is not None]
+        for question in taken[:1]:
+            yield _plain_trial("large", question)
+            if watched:
+                slot = {"slot": f"{id(question)} crowd"}
+                yield _trial("crowd", question, **slot)
+                seed = random.getrandbits(30)
+                yield _trial("crowd", question, **slot, order="interleaved", order_seed=seed)
+
+
+def _similar(specification: Specification, random: Random) -> Iterator[Trial]:
+    """The very same tensors, with values that have much in common with those before."""
+    dtype = random.choice(specification.dtypes)
+    for base in _made(specification, specification.sizes[:1], dtype, random):
+        slot = {"slot": f"{id(base)} similar"}
+        yield _plain_trial("similar", base, **slot)
+        for about, inputs in similar_inputs(base.inputs, random):
+            yield _plain_trial("similar", replace(base, about=about, inputs=inputs), **slot)
+        yield _plain_trial("similar", base, **slot)
+
+
+def _many(specification: Specification, random: Random, calls: int) -> Iterator[Trial]:
+    """So many calls that nobody counts them, and how many, nobody knows before."""
+    dtype = random.choice(specification.dtypes)
+    made = _made(specification, smallest_sizes(specification.sizes), dtype, random)
+    if not made or not calls:
+        return
+    smallest = made[0]
+    total = calls + random.randrange(calls // 2)
+    times = []
+    while total > 0:
+        times.append(min(total, _CHUNK + random.randrange(_CHUNK)))
+        total -= times[-1]
+    questions = _made(specification, [smallest.sizes] * len(times), dtype, random)
+    for question, each in zip(questions, times, strict=False):
+        yield _plain_trial("many", question, times=each)
 
 
 def _main(question: Question) -> tuple[str, Tensor]:

@@ -9,6 +9,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
+from time import process_time
 from typing import Any
 
 import torch
@@ -17,11 +18,14 @@ from torch import Tensor
 from hwnas.kernels.operator import Inputs, dtype_name
 from hwnas.kernels.verifier.calls import FENCED, Call, Outcome, as_tuple
 from hwnas.kernels.verifier.interpreter import Watch
-from hwnas.kernels.verifier.memory import Guarded, Memory, extent, fenced
+from hwnas.kernels.verifier.memory import Guarded, Memory, extent, fenced, laid, same_bytes
 from hwnas.kernels.verifier.snooping import Snooping, State, disguised
 from hwnas.kernels.verifier.wire import DTYPES
 
 __all__ = ["Session", "error_text"]
+
+
+_SECONDS = 2.5  # of the processor, after which calls are not repeated any more
 
 
 class Session:
@@ -33,21 +37,25 @@ class Session:
 
     run: Callable[..., Any]
 
-    def __init__(self, device: torch.device, path: str | None) -> None:
+    def __init__(self, device: torch.device, path: str | None, *, watching: bool) -> None:
         self._device = device
         self._path = path
+        self._watching = watching
         self._memory = Memory()
         self._watch = Watch(self._memory)
         self._snooping = Snooping()
         self._slots: dict[str, dict[str, Guarded]] = {}
+        self._plain: dict[str, dict[str, Tensor]] = {}
         self._held: list[Tensor] = []  # former outputs, so that their memory is not given out again
 
     def hide(self) -> None:
-        """Make this process like any other that uses a kernel, and watch it."""
+        """Make this process like any other that uses a kernel, and watch it if that is wanted."""
         for name in [name for name in sys.modules if name.startswith("hwnas.kernels.verifier")]:
             del sys.modules[name]
         sys.modules["__main__"] = types.ModuleType("__main__")
         sys.argv = [""]
+        if not self._watching:
+            return
         self._memory.install()
         self._watch.install()
         self._snooping.install()
@@ -55,12 +63,14 @@ class Session:
 
     def outcome(self, call: Call) -> Outcome:
         """Do one call and look at what it did."""
+        if not self._watching:
+            return self._plain_outcome(call)
         inputs, guards = self._placed(call)
         outputs: tuple[Any, ...] = ()
         error = None
         with (
             self._memory.during(list(guards.values()), call),
-            self._watch.during(call.backwards),
+            self._watch.during("backwards" if call.backwards else call.order, call.order_seed),
             disguised(call.disguised),
         ):
             try:
@@ -75,6 +85,64 @@ class Session:
         self._held += outputs
         watched = ["interpreter"] if self._watch.active else []
         return Outcome(outputs, error, facts=facts, watched=watched)
+
+    def _plain_outcome(self, call: Call) -> Outcome:
+        """The same where nothing of PyTorch or Triton is replaced."""
+        inputs = call.inputs | {
+            name: self._filled(call, name, value.to(self._device))
+            for name, value in call.inputs.items()
+            if isinstance(value, Tensor)
+        }
+        outputs: tuple[Any, ...] = ()
+        error = None
+        try:
+            if call.times:
+                outputs = self._repeated(inputs, call.times)
+            else:
+                outputs = as_tuple(self.run(**inputs))
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+        except BaseException as raised:
+            error = error_text(raised, self._path)
+        tensors = [output for output in outputs if type(output) is Tensor]
+        kinds = self._kinds(outputs)
+        written = [
+            name
+            for name, value in call.inputs.items()
+            if isinstance(value, Tensor) and not same_bytes(inputs[name].cpu(), value)
+        ]
+        facts = {"kinds": kinds, "written": written, "shared": self._shared(inputs, tensors)}
+        if not call.times:
+            self._held += [] if kinds else outputs
+        return Outcome(() if kinds else outputs, error, facts=facts)
+
+    def _repeated(self, inputs: Inputs, times: int) -> tuple[Tensor, ...]:
+        """Outputs of several calls, one above the other."""
+        each: list[tuple[Any, ...]] = []
+        end = process_time() + _SECONDS
+        while not each or (len(each) < times and process_time() < end):
+            each.append(as_tuple(self.run(**inputs)))
+        return tuple(
+            torch.stack([given.clone() for given in part]) for part in zip(*each, strict=True)
+        )
+
+    def _filled(self, call: Call, name: str, value: Tensor) -> Tensor:
+        """An ordinary tensor, the same one for all calls of a slot."""
+        slot = self._plain.setdefault(call.slot, {})
+        if name not in slot:
+            slot[name] = laid(value, call.layout)
+        slot[name].data.copy_(value)
+        return slot[name]
+
+    def _kinds(self, outputs: tuple[Any, ...]) -> list[str]:
+        """What outputs are no tensors that can be compared."""
+        kinds = [type(output).__name__ for output in outputs if type(output) is not Tensor]
+        return kinds + [
+            f"{dtype_name(output.dtype)} on {output.device.type}"
+            for output in outputs
+            if type(output) is Tensor
+            and (output.dtype not in DTYPES.values() or output.device != self._device)
+        ]
 
     def _placed(self, call: Call) -> tuple[Inputs, dict[str, Guarded]]:
         """Inputs as the kernel gets them, and what guards them."""
@@ -94,21 +162,16 @@ class Session:
     def _facts(
         self, inputs: Inputs, outputs: tuple[Any, ...], guards: Mapping[str, Guarded]
     ) -> dict[str, list[str]]:
-        kinds = [type(output).__name__ for output in outputs if type(output) is not Tensor]
         tensors = [output for output in outputs if type(output) is Tensor]
-        kinds += [
-            f"{dtype_name(output.dtype)} on {output.device.type}"
-            for output in tensors
-            if output.dtype not in DTYPES.values() or output.device != self._device
-        ]
         return {
-            "kinds": kinds,
+            "kinds": self._kinds(outputs),
             "written": [name for name, guard in guards.items() if guard.written()],
             "outside": [name for name, guard in guards.items() if guard.written_around()]
             + self._memory.written_outside(),
             "shared": self._shared(inputs, tensors),
             "stray": self._watch.stray,
             "conflicts": self._watch.conflicts,
+            "atomics": self._watch.atomics,
             "changed": self._state.changes(),
             "asked": self._snooping.taken(),
         }

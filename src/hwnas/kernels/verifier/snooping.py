@@ -183,6 +183,10 @@ def _settings() -> dict[str, Any]:
     }
 
 
+def _is_cpu(*arguments: Any) -> bool:
+    return any(isinstance(each, str | torch.device) and str(each) == "cpu" for each in arguments)
+
+
 @contextmanager
 def disguised(disguise: bool) -> Iterator[None]:
     """Let tensors of the CPU tell files of the user's, and no others, that they are on a card."""
@@ -192,6 +196,11 @@ def disguised(disguise: bool) -> Iterator[None]:
     tensor, cuda = torch.Tensor, torch.cuda
     attributes: dict[str, Any] = {"device": CARD, "is_cuda": True, "is_cpu": False}
     functions: dict[str, Any] = {"is_available": True, "device_count": 1, "current_device": 0}
+    functions |= {"is_initialized": True, "get_device_capability": (9, 0)}
+    functions |= {"get_device_name": "NVIDIA H200", "is_bf16_supported": True}
+    methods: dict[str, Any] = {"get_device": 0, "__dlpack_device__": (2, 0), "is_pinned": False}
+    plain = {name: getattr(tensor, name) for name in (*methods, "type", "cpu", "to", "__repr__")}
+    asked = torch.get_device
     true = {name: getattr(tensor, name) for name in attributes}
     really = {name: getattr(cuda, name) for name in functions}
 
@@ -202,10 +211,24 @@ def disguised(disguise: bool) -> Iterator[None]:
 
         return property(get)
 
-    def function(name: str) -> Callable[[], Any]:
-        def get() -> Any:
+    def function(name: str) -> Callable[..., Any]:
+        def get(*args: Any, **kwargs: Any) -> Any:
             theirs = _asking_line(sys._getframe(1)) is not None
-            return functions[name] if theirs else really[name]()
+            return functions[name] if theirs else really[name](*args, **kwargs)
+
+        return get
+
+    def method(name: str) -> Callable[..., Any]:
+        def get(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if _asking_line(sys._getframe(1)) is None:
+                return plain[name](this, *args, **kwargs)
+            if name == "type" and not args and not kwargs:
+                return plain[name](this).replace("torch.", "torch.cuda.")
+            if name == "cpu" or (name == "to" and _is_cpu(*args, *kwargs.values())):
+                return plain[name](this, *args, **kwargs).clone()  # a copy, as of a GPU
+            if name == "__repr__":
+                return plain[name](this, *args, **kwargs)[:-1] + f", device='{CARD}')"
+            return methods[name] if name in methods else plain[name](this, *args, **kwargs)
 
         return get
 
@@ -214,9 +237,18 @@ def disguised(disguise: bool) -> Iterator[None]:
             setattr(tensor, name, attribute(name))
         for name in functions:
             setattr(cuda, name, function(name))
+        for name in plain:
+            setattr(tensor, name, method(name))
+        torch.get_device = method("get_device")
         yield
     finally:
         for name in attributes:
             delattr(tensor, name)
         for name in functions:
             setattr(cuda, name, really[name])
+        torch.get_device = asked
+        for name, value in plain.items():
+            if hasattr(torch._C.TensorBase, name) and value is getattr(torch._C.TensorBase, name):
+                delattr(tensor, name)
+            else:
+                setattr(tensor, name, value)

@@ -13,6 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from hwnas.errors import ConfigError, KernelError
+from hwnas.kernels.activations import ACTIVATIONS
 from hwnas.kernels.operator import Inputs, Operator, Sizes, dtype_name
 from hwnas.kernels.tolerance import in_float64
 from hwnas.kernels.verifier.calls import as_tuple
@@ -44,10 +45,12 @@ class Specification(Protocol):
     Attributes:
         sizes: At which it must be right.
         dtypes: Of its first input, that it must take.
+        longest: How large sizes are tried, from 0 to 2; see `large_sizes`.
     """
 
     sizes: tuple[Sizes, ...]
     dtypes: tuple[torch.dtype, ...]
+    longest: int
 
     def examples(self, asked: Sequence[tuple[Sizes, torch.dtype, int]]) -> list[Inputs | None]:
         """Random inputs for sizes, a type and a seed each; None where such are not taken."""
@@ -55,12 +58,16 @@ class Specification(Protocol):
     def truths(self, questions: Sequence[tuple[Inputs, torch.dtype]]) -> list[Truth | None]:
         """What is right for each inputs of a type; None where the reference refuses them."""
 
+    def options(self, inputs: Inputs) -> dict[str, list[Any]]:
+        """Values that inputs can have that are no tensors, by name."""
+
 
 class OfOperator:
     """That of one of hwnas's own operators."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
+        self.longest = 1  # which the interpreter takes long enough for
         self.sizes = operator.checked
         self.dtypes = operator.dtypes
 
@@ -72,6 +79,13 @@ class OfOperator:
         """Of its reference."""
         return [self._truth(inputs) for inputs, _ in questions]
 
+    def options(self, inputs: Inputs) -> dict[str, list[Any]]:
+        """All activations, both of what is true or false, and other numbers of what is a number."""
+        found = {name: _values_of(value) for name, value in inputs.items()}
+        found |= {name: list(ACTIVATIONS) for name in inputs if name.endswith("activation")}
+        found |= {n: _near(v) for n, v in inputs.items() if type(v) is int and n.endswith("zero")}
+        return {name: values for name, values in found.items() if len(values) > 1}
+
     def _example(self, sizes: Sizes, dtype: torch.dtype, seed: int) -> Inputs | None:
         generator = Generator().manual_seed(seed)
         try:
@@ -82,8 +96,9 @@ class OfOperator:
 
     def _truth(self, inputs: Inputs) -> Truth | None:
         try:
+            self._operator.bound(**inputs)
             exact = as_tuple(self._operator.reference(**in_float64(inputs)))
-        except (RuntimeError, ValueError):
+        except (KernelError, RuntimeError, ValueError, IndexError):
             return None
         dtypes = tuple(output.dtype for output in self._operator.outputs(inputs))
         try:
@@ -100,6 +115,8 @@ class OfFile:
         self._path, self._nursery, self._limits = rules.path, nursery, limits
         self.sizes = rules.sizes
         self.dtypes = rules.dtypes
+        self._options = rules.options
+        self.longest = 2
 
     def examples(self, asked: Sequence[tuple[Sizes, torch.dtype, int]]) -> list[Inputs | None]:
         """Of its ``inputs``; None where it raises an error."""
@@ -124,9 +141,18 @@ class OfFile:
             for (told, tensors), (_, dtype) in zip(answers, questions, strict=True)
         ]
 
+    def options(self, inputs: Inputs) -> dict[str, list[Any]]:
+        """What the file lists or asks for, both of what is true or false, and other numbers."""
+        found = {name: _values_of(value) for name, value in inputs.items()}
+        for name, value in inputs.items():
+            listed = self._options.get(name, ())
+            if not isinstance(value, Tensor):
+                found[name] = list(dict.fromkeys([value, *listed])) if listed else found[name]
+        return {name: values for name, values in found.items() if len(values) > 1}
+
     def _done(self, role: str, parts: list[bytes]) -> list[tuple[dict[str, Any], list[Tensor]]]:
         ended = self._nursery.job({"role": role}, parts, self._path, self._limits)
-        answers = answers_of(ended, str(self._path))
+        answers = answers_of(ended, str(self._path), asked_for_rules=True)
         if len(answers) < len(parts):
             raise KernelError(f"{self._path}: its `{_ASKED[role]}` ended early: {ended.how}")
         return answers
@@ -135,16 +161,32 @@ class OfFile:
 _ASKED = {"examples": "inputs", "truths": "reference"}
 
 
-def answers_of(ended: Ended, path: str) -> list[tuple[dict[str, Any], list[Tensor]]]:
+def answers_of(
+    ended: Ended, path: str, *, asked_for_rules: bool = False
+) -> list[tuple[dict[str, Any], list[Tensor]]]:
     """What was told after a file was imported.
 
     Raises:
-        ConfigError: An error was raised by that.
+        ConfigError: An error was raised by that, or there is no function to be called.
     """
     told = list(ended.told)
     if told and "unloadable" in told[0][0]:
         raise ConfigError(f"{path} cannot be imported: {told[0][0]['unloadable']}")
+    if told and not told[0][0].get("callable") and not asked_for_rules:
+        raise ConfigError(f"{path}: `run` is no function")
     return told[1:]
+
+
+def _values_of(value: Any) -> list[Any]:
+    if isinstance(value, bool):
+        return [True, False]
+    if isinstance(value, float):
+        return [value, value * 1.75, value * 0.5]
+    return [value]
+
+
+def _near(value: int) -> list[int]:
+    return [value, value + 5, value - 7]
 
 
 def _split(tensors: list[Tensor], exact: int, dtype: torch.dtype) -> Truth:

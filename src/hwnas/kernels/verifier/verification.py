@@ -5,22 +5,34 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
+from hwnas.errors import KernelError
 from hwnas.kernels.catalogue import OPERATORS
 from hwnas.kernels.verifier.calls import Outcome
-from hwnas.kernels.verifier.candidate import Candidate, read_candidate, read_rules
+from hwnas.kernels.verifier.candidate import (
+    Candidate,
+    parsed,
+    read_candidate,
+    read_rules,
+    refuse_signature,
+)
 from hwnas.kernels.verifier.checks import CHECKS
 from hwnas.kernels.verifier.judging import Result
 from hwnas.kernels.verifier.nursery import Limits, Nursery
-from hwnas.kernels.verifier.plan import Trial, plan
+from hwnas.kernels.verifier.plan import LATE, Trial, plan
 from hwnas.kernels.verifier.specification import OfFile, OfOperator, Specification, answers_of
+from hwnas.kernels.verifier.suspicious import suspicious
 from hwnas.kernels.verifier.verdict import Check, Verdict
 
 __all__ = ["verify"]
 
 _DEATHS = 8  # after which a kernel is not tried any more
+_CALLS = 2000
+_PATIENCE = 4
 
 
 def verify(
@@ -52,13 +64,28 @@ def verify(
     with contextlib.ExitStack() as stack:
         nursery = nursery or stack.enter_context(Nursery())
         specification = _specification(candidate, reference, nursery, limits)
-        trials = plan(specification, Random(seed), on_card=nursery.device.type != "cpu")
-        outcomes = _outcomes(candidate, trials, nursery, limits)
-        checks = (
-            [Check("loads", "failed", outcomes)]
-            if isinstance(outcomes, str)
-            else _checks(specification, trials, outcomes)
-        )
+        on_card = nursery.device.type != "cpu"
+        calls = 0 if candidate.path is None else _CALLS
+        trials = plan(specification, Random(seed), on_card=on_card, calls=calls)
+        if candidate.path is None:  # nobody has an interest in our own operators looking right
+            trials = [trial for trial in trials if not trial.plain or trial.aim == "options"]
+        refuse_signature(candidate, list(trials[0].question.inputs))
+        process = _Process(candidate, nursery, limits)
+        made: list[tuple[Trial, Outcome]] = []
+        checks: list[Check] = []
+        for late in (False, True):  # what takes long is only asked of what is right so far
+            for plain in (True, False):
+                asked = [t for t in trials if t.plain == plain and (t.aim in LATE) == late]
+                if process.unloadable is None:
+                    made += zip(
+                        asked, process.outcomes(asked, watching=not plain, late=late), strict=False
+                    )
+            if process.unloadable is not None:
+                checks = [Check("loads", "failed", process.unloadable)]
+                break
+            checks = [*_checks(specification, made), _source(candidate), process.sandbox()]
+            if any(check.status == "failed" for check in checks):
+                break
     interpreted = nursery.device.type == "cpu"
     return Verdict(source, str(nursery.device), interpreted, seed, tuple(checks))
 
@@ -73,37 +100,85 @@ def _specification(
     return OfFile(read_rules(path), nursery, limits)
 
 
-def _outcomes(
-    candidate: Candidate, trials: Sequence[Trial], nursery: Nursery, limits: Limits
-) -> list[Outcome] | str:
-    """What came of the calls, as far as they were made; or why the file cannot be imported."""
-    header = {"role": "calls", "operator": candidate.operator}
-    outcomes: list[Outcome] = []
-    deaths = 0
-    while len(outcomes) < len(trials):
-        parts = [trial.call.message() for trial in trials[len(outcomes) :]]
-        ended = nursery.job(header, parts, candidate.path, limits)
-        if candidate.path is not None and not ended.told:
-            return f"while it was imported: {ended.how}"
-        told = answers_of(ended, candidate.name) if candidate.path else ended.told
-        outcomes += [Outcome.received(*each) for each in told[: len(parts)]]
-        if len(outcomes) == len(trials):
-            break
-        outcomes.append(Outcome(error=ended.how or "it ended early", died=True, hung=ended.hung))
-        deaths += 1
-        if ended.hung or deaths == _DEATHS:
-            break
-    return outcomes
+class _Process:
+    """Processes of a kernel, and what those who made them saw.
+
+    Attributes:
+        unloadable: Why its file cannot be imported, if so.
+    """
+
+    def __init__(self, candidate: Candidate, nursery: Nursery, limits: Limits) -> None:
+        self.unloadable: str | None = None
+        self._candidate, self._nursery, self._limits = candidate, nursery, limits
+        self._guard = nursery.device.type == "cpu"
+        self._refused: dict[str, None] = {}
+        self._unguarded = "" if self._guard else "a GPU's driver has its own ways"
+
+    def outcomes(self, trials: Sequence[Trial], *, watching: bool, late: bool) -> list[Outcome]:
+        """What came of calls, as far as they were made."""
+        candidate = self._candidate
+        header: dict[str, Any] = {
+            "role": "calls",
+            "operator": candidate.operator,
+            "watching": watching,
+        }
+        header |= {"guard": self._guard, "threads": watching}
+        header |= {"readable": [str(path) for path in candidate.beside]}
+        limits = self._limits
+        if late:  # sizes are many times as large
+            limits = replace(limits, seconds=_PATIENCE * limits.seconds)
+        outcomes: list[Outcome] = []
+        deaths = 0
+        while len(outcomes) < len(trials):
+            parts = [trial.call.message() for trial in trials[len(outcomes) :]]
+            ended = self._nursery.job(header, parts, candidate.path, limits)
+            self._refused |= dict.fromkeys(ended.refused)
+            self._unguarded = self._unguarded or ended.unguarded
+            if not ended.told:
+                self.unloadable = f"while it was imported: {ended.how}"
+                return []
+            told = answers_of(ended, candidate.name)
+            outcomes += [Outcome.received(*each) for each in told]
+            if len(outcomes) == len(trials):
+                break
+            outcomes.append(
+                Outcome(error=ended.how or "it ended early", died=True, hung=ended.hung)
+            )
+            deaths += 1
+            if ended.hung or deaths == _DEATHS:
+                break
+        return outcomes
+
+    def sandbox(self) -> Check:
+        """Whether it made system calls that are not allowed."""
+        if self._refused:
+            return Check("sandbox", "failed", "; ".join(list(self._refused)[:4]))
+        if self._unguarded:
+            return Check("sandbox", "not applicable", f"nobody looked: {self._unguarded}")
+        return Check("sandbox", "passed", "it opened no files and started no processes")
 
 
-def _checks(
-    specification: Specification, trials: Sequence[Trial], outcomes: Sequence[Outcome]
-) -> list[Check]:
+def _source(candidate: Candidate) -> Check:
+    """Whether a file, and those beside it that it imports, only use what kernels need."""
+    if candidate.tree is None or candidate.path is None:
+        return Check("source", "not applicable", "it is one of hwnas's own")
+    beside = [path.stem for path in candidate.beside]
+    found = suspicious(candidate.tree, beside)
+    for path in candidate.beside:
+        found += [f"{path.name}: {text}" for text in suspicious(parsed(path), beside)]
+    if found:
+        return Check("source", "failed", "; ".join(found[:4]))
+    return Check("source", "passed", "it uses what kernels need")
+
+
+def _checks(specification: Specification, made: Sequence[tuple[Trial, Outcome]]) -> list[Check]:
     """Judge; only now is the truth computed, once for each question."""
-    made = list(zip(trials, outcomes, strict=False))
     questions = list({id(trial.question): trial.question for trial, _ in made}.values())
     truths = specification.truths([(question.inputs, question.dtype) for question in questions])
     by_question = {id(q): truth for q, truth in zip(questions, truths, strict=True)}
+    for trial, _ in made:
+        if trial.aim in ("values", "first") and by_question[id(trial.question)] is None:
+            raise KernelError(f"the reference gives nothing for {trial.question}")
     results = [
         Result(trial, outcome, truth)
         for trial, outcome in made

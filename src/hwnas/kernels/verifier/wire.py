@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,13 @@ from hwnas.kernels.operator import Inputs, dtype_name
 __all__ = [
     "DTYPES",
     "flat_bytes",
+    "frame",
     "from_bytes",
     "inputs_from",
     "inputs_to",
     "message",
     "messages",
+    "received",
     "to_bytes",
 ]
 
@@ -83,6 +85,40 @@ def messages(data: bytes) -> Iterator[tuple[dict[str, Any], list[Tensor]]]:
             header,
             [from_bytes(part, *kind) for part, kind in zip(parts, kinds, strict=True)],
         )
+
+
+def frame(data: bytes) -> bytes:
+    """Return a message as it goes through a socket, after its length."""
+    return len(data).to_bytes(_LENGTH, "little") + data
+
+
+def received(read: Callable[[int], bytes], most: int = 2**40) -> bytes | None:
+    """Return the next message of a socket; None at its end.
+
+    Args:
+        read: Gives at most so many bytes; none at the end.
+        most: Bytes that a message may have.
+
+    Raises:
+        KernelError: It would have more.
+    """
+    length = _exactly(read, _LENGTH)
+    if length is None:
+        return None
+    size = int.from_bytes(length, "little")
+    if size > most:
+        raise KernelError("the kernel's process sent back damaged results, or too many")
+    return _exactly(read, size)
+
+
+def _exactly(read: Callable[[int], bytes], size: int) -> bytes | None:
+    found = bytearray()
+    while len(found) < size:
+        part = read(min(size - len(found), 2**20))
+        if not part:
+            return None
+        found += part
+    return bytes(found)
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:

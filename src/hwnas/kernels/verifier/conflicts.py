@@ -1,0 +1,222 @@
+"""What programs of one grid do to the same place, and whether that is ordered.
+
+Each access is kept with its program, that program's clock, and what it knew of the clocks of
+others, as in FastTrack (Flanagan and Freund, PLDI 2009): a program learns of others by an atomic
+operation with acquire semantics on a place where these had one with release semantics. Two accesses
+to a place are in conflict where neither program knew of the other's, one of them writes, and they
+are not both atomic. So an atomic operation orders what comes before it in one program and behind it
+in the other, and nothing else; with relaxed semantics, or in the scope of a program, it orders
+nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+__all__ = ["Accesses", "Kind"]
+
+_MOST_CLOCKS = 10**8  # entries; programs that know of more are many times more than are needed
+
+
+class Kind(IntEnum):
+    """What is done to a place."""
+
+    READ = 0
+    WRITE = 1
+    ATOMIC = 2
+    ATOMIC_READ = 3
+
+
+@dataclass(frozen=True)
+class _Event:
+    kind: Kind
+    places: np.ndarray
+    values: np.ndarray
+    size: int
+    program: int
+    clock: int
+    known: int
+
+
+class Accesses:
+    """Accesses of the programs of one grid, in the order in which they were made.
+
+    Attributes:
+        programs: Their number, once it is known.
+        atomic: Whether there was an atomic operation.
+    """
+
+    def __init__(self, kernel: str) -> None:
+        self.programs = 1
+        self.atomic = False
+        self._kernel = kernel
+        self._events: list[_Event] = []
+        self._found: dict[str, None] = {}
+        self._clock: dict[int, int] = {}
+        self._known: list[np.ndarray] = []
+        self._knows: dict[int, int] = {}
+        self._released: dict[int, np.ndarray] = {}
+
+    def note(
+        self,
+        kind: Kind,
+        places: np.ndarray,
+        values: np.ndarray | None,
+        size: int,
+        program: int,
+        semantics: str = "",
+        scope: str = "",
+    ) -> None:
+        """Note an access of a program to places, in bytes, of a size each."""
+        places = np.ascontiguousarray(places, np.uint64).reshape(-1)
+        if not len(places):
+            return
+        if not self._known:
+            self._known.append(np.zeros(self.programs, np.int32))
+        atomic = kind in (Kind.ATOMIC, Kind.ATOMIC_READ)
+        self.atomic |= atomic
+        if atomic and "CTA" in scope.upper():  # threads of other programs do not see it whole
+            kind = Kind.WRITE if kind is Kind.ATOMIC else Kind.READ
+            semantics = "RELAXED"
+        name = semantics.upper()
+        if atomic and "ACQUIRE" in name:
+            self._acquire(places, program)
+        bits = np.zeros(len(places), np.uint64) if values is None else _bits(values)
+        if kind is Kind.WRITE and len(places) > 1:
+            self._look_within(places, bits)
+        clock = self._clock.setdefault(program, 1)
+        known = self._knows.get(program, 0)
+        self._events.append(_Event(kind, places, bits, size, program, clock, known))
+        if kind is Kind.ATOMIC and "RELEASE" in name:
+            self._release(places, program)
+
+    def conflicts(self) -> list[str]:
+        """Return where programs that run at the same time meet, as texts."""
+        if any(event.kind is not Kind.READ for event in self._events):
+            self._look_between()
+        return list(self._found)
+
+    def _acquire(self, places: np.ndarray, program: int) -> None:
+        learnt = {id(v): v for p in places.tolist() if (v := self._released.get(p)) is not None}
+        if learnt:
+            before = self._known[self._knows.get(program, 0)]
+            self._knows[program] = len(self._known)
+            self._known.append(np.maximum.reduce([before, *learnt.values()]))
+
+    def _release(self, places: np.ndarray, program: int) -> None:
+        """What is done before is known to who acquires; the next is not."""
+        mine = self._known[self._knows.get(program, 0)].copy()
+        mine[program] = self._clock[program]
+        merged: dict[int, np.ndarray] = {}
+        for place in places.tolist():
+            before = self._released.get(place)
+            if before is None:
+                self._released[place] = mine
+            else:
+                new = merged.get(id(before))
+                merged[id(before)] = new = np.maximum(before, mine) if new is None else new
+                self._released[place] = new
+        self._clock[program] += 1
+
+    def _look_within(self, places: np.ndarray, values: np.ndarray) -> None:
+        order = np.argsort(places, kind="stable")
+        same = places[order][1:] == places[order][:-1]
+        if (same & (values[order][1:] != values[order][:-1])).any():
+            self._found[f"{self._kernel}: a program writes several values to one place"] = None
+
+    def _look_between(self) -> None:
+        events = self._events
+        unit = int(np.gcd.reduce([event.size for event in events]))
+        parts = [event.size // unit for event in events]
+        counts = [len(event.places) * n for event, n in zip(events, parts, strict=True)]
+        places = np.concatenate(
+            [_spread(event.places, n, unit) for event, n in zip(events, parts, strict=True)]
+        )
+        which = np.repeat(np.arange(len(events)), counts)
+        kinds = np.array([event.kind for event in events])[which]
+        written = np.unique(places[(kinds == Kind.WRITE) | (kinds == Kind.ATOMIC)])
+        taken = np.isin(places, written)
+        values = np.concatenate(
+            [np.repeat(event.values, n) for event, n in zip(events, parts, strict=True)]
+        )[taken]
+        places, which, kinds = places[taken], which[taken], kinds[taken]
+        order = np.argsort(places, kind="stable")
+        places, which, kinds, values = places[order], which[order], kinds[order], values[order]
+        if len(self._known) * self.programs > _MOST_CLOCKS:
+            return
+        starts = np.concatenate([[True], places[1:] != places[:-1]])
+        group = np.cumsum(starts)
+        look = _Look(events, np.stack(self._known), which, group)
+        written = kinds == Kind.WRITE
+        before = _last(written, group)
+        apart = look.unordered(before)
+        same = (values == values[before]) & written
+        self._find(apart & written & ~same, "programs write other values to the same place")
+        self._find(apart & (kinds == Kind.READ), "a program reads what another one writes")
+        mixed = apart & ((kinds == Kind.ATOMIC) | (kinds == Kind.ATOMIC_READ))
+        update = _last(kinds == Kind.ATOMIC, group)
+        mixed |= look.unordered(update) & (kinds <= Kind.WRITE)
+        seen = _last(kinds == Kind.ATOMIC_READ, group)
+        mixed |= look.unordered(seen) & written
+        self._find(mixed, "one program changes by atomic operations what another one does not")
+        # Of reads, by the next write: what comes later is ordered behind that, or found there.
+        changed = written | (kinds == Kind.ATOMIC)
+        later = len(changed) - 1 - _last(changed[::-1], group[::-1])[::-1]
+        reads = (kinds == Kind.READ) & (later != np.arange(len(kinds)))
+        clash = look.later_unordered(later) & reads
+        self._find(clash, "a program reads what another one writes")
+
+    def _find(self, where: np.ndarray, text: str) -> None:
+        if where.any():
+            self._found[f"{self._kernel}: {text}"] = None
+
+
+class _Look:
+    """Compares accesses with others to the same place."""
+
+    def __init__(
+        self, events: list[_Event], known: np.ndarray, which: np.ndarray, group: np.ndarray
+    ) -> None:
+        self._program = np.array([event.program for event in events])[which]
+        self._clock = np.array([event.clock for event in events])[which]
+        self._knows = np.array([event.known for event in events])[which]
+        self._known, self._group = known, group
+
+    def unordered(self, before: np.ndarray) -> np.ndarray:
+        """Whether an access and an earlier one, each by its index, could be at the same time."""
+        own = np.arange(len(before))
+        return np.asarray(self._clash(before, own) & (before != own))
+
+    def later_unordered(self, later: np.ndarray) -> np.ndarray:
+        """The same with a later one."""
+        return self._clash(np.arange(len(later)), later)
+
+    def _clash(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        others = self._program[first] != self._program[second]
+        knew = self._known[self._knows[second], self._program[first]] >= self._clock[first]
+        return np.asarray(others & ~knew)
+
+
+def _last(chosen: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """The index of the last one before each that is chosen, of the same group; else its own."""
+    own = np.arange(len(chosen))
+    at = np.maximum.accumulate(np.where(chosen, own, -1))
+    at = np.concatenate([[-1], at[:-1]])
+    there = (at >= 0) & (group[at] == group)
+    return np.where(there, at, own)
+
+
+def _spread(places: np.ndarray, parts: int, unit: int) -> np.ndarray:
+    if parts == 1:
+        return places
+    steps = np.arange(parts, dtype=np.uint64) * np.uint64(unit)
+    return np.asarray(places[:, None] + steps).reshape(-1)
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    """Values as integers, such that equal bits are equal."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    return np.asarray(flat.view(f"u{flat.dtype.itemsize}"), np.uint64)

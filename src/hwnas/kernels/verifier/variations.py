@@ -1,0 +1,149 @@
+"""Inputs that differ in what a wrong kernel may leave out: options, lengths, and single values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from hwnas.kernels.operator import Inputs, Sizes
+
+__all__ = ["all_options", "large_sizes", "similar_inputs", "smallest_sizes", "switch_sizes"]
+
+_ELEMENTS = 30_000  # product of sizes, which bounds the time that the interpreter takes
+_LENGTHS = ((65, 120), (260, 520), (1025, 1400))
+_WINDOWS = ("kernel", "kernel_size", "window", "stride", "dilation", "groups", "gates", "blocks")
+
+
+def switch_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
+    """Return sizes with each combination of switches: of sizes that are never more than 1."""
+    base = _base(listed)
+    switches = [n for n in base if max(each.get(n, 0) for each in listed) <= 1]
+    switches = [n for n in switches if min(each.get(n, 0) for each in listed) == 0][:3]
+    return [
+        {**base, **dict(zip(switches, values, strict=True))}
+        for values in itertools.product((1, 0), repeat=len(switches))
+    ]
+
+
+def smallest_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
+    """Return sizes for calls that take no time, the smallest first; not all may be taken."""
+    base = min(listed, key=_product)
+    return [
+        *({name: min(size, most) for name, size in base.items()} for most in (1, 2, 3, 4, 8)),
+        base,
+    ]
+
+
+def large_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[tuple[int, list[Sizes]]]:
+    """Yield sizes of which one is several times those of blocks, and no multiple of them.
+
+    Yields:
+        How large it is, from 0 to 2, and such sizes, in the order in which they should be tried.
+    """
+    base = _base(listed)
+    for name in base:
+        most = max(each.get(name, 0) for each in listed)
+        if most <= 1 and name in _switches(listed):
+            continue
+        if name in _WINDOWS and most <= 16:
+            continue
+        for place, (low, high) in enumerate(_LENGTHS):
+            length = random.randrange(low | 1, high, 2)
+            tried: list[Sizes] = []
+            for others in (None, 4, 2, 1):
+                sizes: Sizes = {
+                    n: length if n == name else (s if others is None else min(s, others))
+                    for n, s in base.items()
+                }
+                if _product(sizes) <= _ELEMENTS and sizes not in tried:
+                    tried.append(sizes)
+            yield place, tried
+
+
+def all_options(
+    inputs: Inputs,
+    values: Mapping[str, Sequence[Any]],
+    random: Random,
+    *,
+    alone: bool,
+    together: int,
+) -> Iterator[tuple[str, Inputs]]:
+    """Yield inputs with each value of each option, and some of them together.
+
+    Args:
+        inputs: What is varied.
+        values: That an option can have, by its name.
+        random: Chooses which go together.
+        alone: Whether each value is tried for itself.
+        together: How many that are chosen at random are tried together.
+    """
+    for name, options in values.items() if alone else ():
+        for value in options:
+            if value != inputs[name]:
+                yield f"{name}={value!r}", inputs | {name: value}
+    mixed = list(itertools.islice(itertools.product(*values.values()), 4096))
+    if values:
+        for chosen in random.sample(mixed, min(len(mixed), together)):
+            named = dict(zip(values, chosen, strict=True))
+            yield ", ".join(f"{k}={v!r}" for k, v in named.items()), inputs | named
+
+
+def similar_inputs(inputs: Inputs, random: Random) -> Iterator[tuple[str, Inputs]]:
+    """Yield inputs that agree with others in sums, sets of values or nearly all values."""
+    for name, value in inputs.items():
+        if not isinstance(value, Tensor) or value.numel() < 2 or value.dtype == torch.bool:
+            continue
+        generator = Generator().manual_seed(random.getrandbits(62))
+        flat = value.reshape(-1)
+        order = torch.randperm(value.numel(), generator=generator)
+        yield f"values of {name} permuted", inputs | {name: flat[order].reshape(value.shape)}
+        for axis in range(value.dim()):
+            if value.shape[axis] > 1:
+                moved = value.roll(random.randrange(1, value.shape[axis]), axis)
+                yield f"{name} moved along axis {axis}", inputs | {name: moved.contiguous()}
+        one, other = random.sample(range(value.numel()), 2)
+        swapped = flat.clone()
+        swapped[one], swapped[other] = flat[other], flat[one]
+        yield f"two values of {name} swapped", inputs | {name: swapped.reshape(value.shape)}
+        for _ in range(3):
+            place = random.randrange(value.numel())
+            changed = flat.clone()
+            changed[place] = _another(flat, place)
+            yield f"one value of {name} changed", inputs | {name: changed.reshape(value.shape)}
+        if value.is_floating_point():
+            exact = flat.double()
+            step = 2.0 ** math.ceil(math.log2(exact.abs().max().item() + 1e-3))
+            exact[one], exact[other] = exact[one] + step, exact[other] - step
+            moved = exact.to(value.dtype).reshape(value.shape)
+            yield f"two values of {name} with the same sum", inputs | {name: moved}
+            yield f"{name} negated", inputs | {name: -value}
+
+
+def _base(listed: Sequence[Sizes]) -> Sizes:
+    """The sizes of least work: those listed that have it, with windows as small as any."""
+    least = {n: min(each.get(n, 0) for each in listed) for n in _WINDOWS if n in listed[0]}
+    smallest: Sizes = min(listed, key=_product)
+    return {**smallest, **least}
+
+
+def _another(flat: Tensor, place: int) -> Any:
+    if flat.is_floating_point():
+        return -2 * flat[place] - 2 * flat.double().abs().max().clamp(min=0.5).to(flat.dtype)
+    if flat.dtype == torch.int8:
+        return -flat[place] if abs(int(flat[place])) > 50 else 100
+    least, most = int(flat.min()), int(flat.max())
+    return least if int(flat[place]) != least else most
+
+
+def _switches(listed: Sequence[Sizes]) -> set[str]:
+    return {n for n in listed[0] if {each.get(n, 0) for each in listed} <= {0, 1}}
+
+
+def _product(sizes: Sizes) -> int:
+    return math.prod(max(1, size) for size in sizes.values())

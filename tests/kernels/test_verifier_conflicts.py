@@ -1,0 +1,81 @@
+"""Accesses of programs by hand, and whether they meet."""
+
+import numpy as np
+import pytest
+
+from hwnas.kernels.verifier.conflicts import Accesses, Kind
+
+ORDERED = ("ACQUIRE_RELEASE", "GPU")
+Step = tuple[int, Kind, int, int]  # program, what it does, where, and what it writes
+
+
+def conflicts(
+    *steps: Step, semantics: str = "ACQUIRE_RELEASE", scope: str = "GPU", size: int = 4
+) -> list[str]:
+    found = Accesses("kernel")
+    found.programs = 8
+    for program, kind, place, value in steps:
+        places, values = np.array([place], np.uint64), np.array([value], np.int32)
+        atomic = kind in (Kind.ATOMIC, Kind.ATOMIC_READ)
+        named = (semantics, scope) if atomic else ("", "")
+        found.note(kind, places, values, size, program, *named)
+    return found.conflicts()
+
+
+R, W, A = Kind.READ, Kind.WRITE, Kind.ATOMIC
+LOCK, DATA = 0, 64
+READ_LAST = (2, R, DATA, 0)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(0, W, DATA, 1), (1, W, DATA, 2)],
+        [(0, W, DATA, 1), (1, R, DATA, 0)],
+        [(0, R, DATA, 0), (1, W, DATA, 1)],
+        [(0, A, DATA, 1), (1, W, DATA, 1)],
+        [(0, W, DATA, 1), (1, A, DATA, 1)],
+        [(0, A, DATA, 1), (1, R, DATA, 1)],
+        # Atomic operations that order nothing: before both, on other places, after the writing
+        [(0, A, LOCK, 1), (1, A, LOCK, 1), (0, W, DATA, 1), (1, W, DATA, 2)],
+        [(0, W, DATA, 1), (0, A, LOCK, 1), (1, A, LOCK + 4, 1), (1, W, DATA, 2)],
+        [(0, W, DATA, 1), (1, W, DATA, 2), (0, A, LOCK, 1), (1, A, LOCK, 1)],
+    ],
+)
+def test_programs_that_meet_are_found_whatever_else_is_atomic(steps: list[Step]) -> None:
+    assert conflicts(*steps)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(0, W, DATA, 1), (1, W, DATA + 4, 2), (0, R, DATA, 0)],
+        [(0, W, DATA, 1), (1, W, DATA, 1)],
+        [(0, A, DATA, 1), (1, A, DATA, 2)],
+        [(0, W, DATA, 1), (0, A, LOCK, 1), (1, A, LOCK, 1), (1, R, DATA, 0), (1, W, DATA, 3)],
+        [(0, W, DATA, 1), (0, A, LOCK, 1), (1, A, LOCK, 1), (1, A, 4, 1), (2, A, 4, 1), READ_LAST],
+    ],
+)
+def test_programs_that_do_not_meet_or_wait_are_left_alone(steps: list[Step]) -> None:
+    assert not conflicts(*steps)
+
+
+def test_relaxed_operations_and_those_of_one_program_order_nothing() -> None:
+    steps = [(0, W, DATA, 1), (0, A, LOCK, 1), (1, A, LOCK, 1), (1, R, DATA, 0)]
+    assert not conflicts(*steps)
+    assert conflicts(*steps, semantics="RELAXED")
+    assert conflicts(*steps, scope="CTA")
+
+
+def test_accesses_of_several_sizes_meet_where_they_overlap() -> None:
+    found = Accesses("kernel")
+    found.programs = 2
+    found.note(W, np.array([0], np.uint64), np.array([7], np.int64), 8, 0)
+    found.note(W, np.array([4], np.uint64), np.array([9], np.int8), 1, 1)
+    assert found.conflicts()
+
+
+def test_lanes_of_one_program_that_write_to_one_place_are_found() -> None:
+    found = Accesses("kernel")
+    found.note(W, np.array([0, 0], np.uint64), np.array([1, 2], np.int32), 4, 0)
+    assert found.conflicts() == ["kernel: a program writes several values to one place"]

@@ -1,0 +1,189 @@
+"""What is read in a kernel's file before it runs, and what it cannot reach when it does."""
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hwnas.errors import ConfigError, KernelError
+from hwnas.kernels.verifier import Limits, Nursery, verify
+from hwnas.kernels.verifier.sandbox import supported
+from hwnas.kernels.verifier.suspicious import suspicious
+
+HERE = Path(__file__).parent
+RULES = HERE / "rules.py"
+LIMITS = Limits(seconds=5, memory_bytes=2**30)
+RIGHT = "    return ((x.float() - x.float().mean(1, keepdim=True)) * weight.float()).to(x.dtype)\n"
+Command = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery(torch.device("cpu")) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import inspect",
+        "import sys",
+        "from os import environ",
+        "import os\nos.environ['A']",
+        "import numpy as np\nnp.fromfile('a')",
+        "import numpy.ctypeslib",
+        "import torch\ntorch.load('a')",
+        "import torch\ntorch.utils.cpp_extension.load('a')",
+        "from torch import load",
+        "import torch as t\nt.empty = None",
+        "getattr(x, 'a' + 'b')",
+        "list(map(getattr, x, y))",
+        "'{0.gi_frame}'.format(g)",
+        "g.ag_frame",
+        "x.untyped_storage().device",
+        "e.__traceback__",
+        "f.__globals__",
+        "match g:\n    case object(gi_frame=f):\n        pass",
+        "async def f(): ...",
+        "eval('1')",
+        "__import__('os')",
+        "__builtins__['open']",
+    ],
+)
+def test_what_no_kernel_needs_is_named(text: str) -> None:
+    assert suspicious(ast.parse(text))
+
+
+@pytest.mark.parametrize("path", sorted((HERE / "correct").glob("*.py")), ids=lambda p: p.stem)
+def test_correct_kernels_use_nothing_of_it(path: Path) -> None:
+    assert suspicious(ast.parse(path.read_text())) == []
+
+
+def test_usual_ways_to_write_a_kernel_are_left_alone() -> None:
+    text = """
+import functools, math
+from dataclasses import dataclass
+from typing import NamedTuple
+import numpy as np
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+@dataclass(frozen=True)
+class Config:
+    block: int = 16
+
+@functools.lru_cache
+def blocks(n): return triton.next_power_of_2(n)
+
+@triton.jit
+def kernel(x, BLOCK: tl.constexpr):
+    tl.store(x, tl.load(x) * tl.math.exp2(1.0))
+
+def run(x):
+    if not hasattr(x, "device") or x.is_cuda and torch.cuda.is_available():
+        torch.backends.cuda.matmul.allow_tf32
+    return F.relu(torch.linalg.inv(x)).to(getattr(torch, "float32"))
+"""
+    assert suspicious(ast.parse(text)) == []
+
+
+@pytest.mark.skipif(not supported(), reason="system calls of this machine are not known")
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("import torch\ntorch.load('/etc/hosts')", "opens /etc/hosts"),
+        ("open('/tmp/left-behind', 'w')", "opens /tmp/left-behind"),
+        ("import os\nos.path.exists('/etc/hosts')", "looks at /etc/hosts"),
+        ("import os\nos.fork() or os._exit(0)", "calls clone"),
+        ("import socket\nsocket.socket()", "calls socket"),
+        ("import subprocess\nsubprocess.run(['true'])", "calls"),
+        ("open(__file__)", "opens"),
+        ("import ctypes\nctypes.CDLL(None).syscall(425, 1, 0)", "calls io_uring_setup"),
+    ],
+)
+def test_system_calls_are_seen_even_where_their_errors_are_kept(
+    text: str, seen: str, tmp_path: Path, nursery: Nursery
+) -> None:
+    path = tmp_path / "kernel.py"
+    lines = "\n".join(f"        {line}" for line in text.splitlines())
+    path.write_text(
+        f"def run(x, weight):\n    try:\n{lines}\n    except Exception:\n        pass\n{RIGHT}"
+    )
+    verdict = verify(str(path), RULES, limits=LIMITS, nursery=nursery)
+    assert "sandbox" in verdict.failed
+    [check] = [check for check in verdict.checks if check.name == "sandbox"]
+    assert seen in check.detail
+
+
+def test_a_module_beside_a_kernel_is_read_like_it(tmp_path: Path, nursery: Nursery) -> None:
+    path, beside = tmp_path / "kernel.py", tmp_path / "beside.py"
+    path.write_text(
+        "from beside import centre\n\ndef run(x, weight):\n    return centre(x, weight)\n"
+    )
+    beside.write_text(f"def centre(x, weight):\n{RIGHT}")
+    assert verify(str(path), RULES, limits=LIMITS, nursery=nursery).failed == ()
+    beside.write_text(f"import gc\n\ndef centre(x, weight):\n{RIGHT}")
+    assert verify(str(path), RULES, limits=LIMITS, nursery=nursery).failed == ("source",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def run(x): return x", r"line 1: `run` takes \(x\); it is called with \(x, weight\)"),
+        ("def run(x, weight, more): return x", "it is called with"),
+        ("run = 3", "`run` is no function"),
+        ("run = [].append(1)\n", "`run` is no function"),
+        ("(" * 5000 + ")" * 5000, "kernel.py"),
+        ("def run(x, weight): return x\nraise SystemExit(3)", ""),
+    ],
+)
+def test_malformed_files_are_refused_with_one_line(
+    text: str, message: str, tmp_path: Path, nursery: Nursery
+) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(text)
+    if not message:
+        assert verify(str(path), RULES, limits=LIMITS, nursery=nursery).failed == ("loads",)
+        return
+    with pytest.raises(ConfigError, match=message):
+        verify(str(path), RULES, limits=LIMITS, nursery=nursery)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "sizes = 3\ndtypes = ('float32',)",
+        "sizes = ({},)\ndtypes = ('float32',)",
+        "sizes = ({'rows': -1, 'columns': 3},)\ndtypes = ('float32',)",
+        "sizes = ({'rows': 3, 'columns': 3},)\ndtypes = 7",
+        "sizes = ({'rows': 3, 'columns': 3},)\ndtypes = (['float32'],)",
+        "sizes = ({'rows': 3, 'columns': 3}, {'rows': 3})\ndtypes = ('float32',)",
+    ],
+)
+def test_rules_that_are_none_are_refused(lines: str, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.py"
+    rules.write_text(f"{lines}\ndef inputs(s, d, g): ...\ndef reference(x, weight): ...\n")
+    with pytest.raises(ConfigError, match=r"sizes are like|dtypes"):
+        verify(str(HERE / "correct" / "plain_torch.py"), rules)
+
+
+def test_a_reference_that_gives_nothing_accepts_nothing(tmp_path: Path, nursery: Nursery) -> None:
+    rules = tmp_path / "rules.py"
+    rules.write_text(RULES.read_text().replace("return (x -", "raise ValueError\n    return (x -"))
+    with pytest.raises(KernelError, match="the reference gives nothing for float16 at rows 8"):
+        verify(str(HERE / "correct" / "plain_torch.py"), rules, limits=LIMITS, nursery=nursery)
+
+
+def test_the_command_says_in_one_line_that_a_file_ends_itself(
+    hwnas: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text("import os\nos._exit(7)\ndef run(x, weight): ...\n")
+    command = ("kernels", "verify", path, "--reference", RULES)
+    hwnas(*command).refused("cannot be imported", "status 7")
