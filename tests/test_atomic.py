@@ -1,6 +1,7 @@
 """Files that are there whole or not at all."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.atomic import replacing, replacing_folder, storage_errors, write_json, write_text
+from hwnas.atomic import (
+    recovered_folder,
+    replacing,
+    replacing_folder,
+    storage_errors,
+    write_json,
+    write_text,
+)
 from hwnas.errors import StorageError
 
 ON_A_FULL_DISK = """
@@ -136,3 +144,104 @@ def test_the_path_that_could_not_be_written_is_named_once(tmp_path: Path) -> Non
     with pytest.raises(StorageError, match=r"inner: No space left on device\.") as caught:
         refused_inside(tmp_path / "outer", tmp_path / "inner")
     assert "outer" not in str(caught.value)
+
+
+DIES_WHILE_IT_REPLACES = """
+import os, shutil, sys
+from pathlib import Path
+import hwnas.atomic
+from hwnas.atomic import replacing_folder
+
+path, last_step, exchanges = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "exchanges"
+if not exchanges:
+    hwnas.atomic._exchanged = lambda first, second: False
+steps = 0
+
+def stepping(function):
+    def step(*arguments, **named):
+        global steps
+        steps += 1
+        if steps > last_step:
+            os._exit(9)
+        return function(*arguments, **named)
+    return step
+
+with replacing_folder(path) as temporary:
+    (temporary / "a").write_text("new")
+    (temporary / "b").write_text("new")
+    for module, name in ((os, "rename"), (os, "replace"), (os, "fsync"), (os, "unlink"),
+                         (os, "rmdir"), (shutil, "rmtree"), (hwnas.atomic, "_exchanged")):
+        if hasattr(module, name):
+            setattr(module, name, stepping(getattr(module, name)))
+"""
+
+
+@pytest.mark.parametrize("way", ["exchanges", "moves"])
+def test_a_process_that_dies_at_any_step_leaves_a_whole_folder(tmp_path: Path, way: str) -> None:
+    """Killed before each step of the replacement in turn, until one gets through."""
+    found, status, step = set(), 9, 0
+    while status == 9:
+        assert step < 100
+        path = tmp_path / str(step) / "bundle"
+        with replacing_folder(path) as temporary:
+            (temporary / "a").write_text("old")
+            (temporary / "b").write_text("old")
+        status = subprocess.run(
+            [sys.executable, "-c", DIES_WHILE_IT_REPLACES, str(path), str(step), way]
+        ).returncode
+        recovered_folder(path)
+        assert names(path) == ["a", "b"], f"killed before step {step}"
+        contents = {(path / name).read_text() for name in ("a", "b")}
+        assert len(contents) == 1
+        found |= contents
+        with replacing_folder(path) as temporary:
+            (temporary / "c").touch()
+        assert names(path.parent) == ["bundle"], "what the dead process left is removed"
+        step += 1
+    assert status == 0
+    assert found == {"old", "new"}
+    assert step > 5
+
+
+def test_a_folder_that_waits_does_not_outlive_the_one_that_is_there(tmp_path: Path) -> None:
+    """Else it would come back when somebody deletes the folder."""
+    for name in ("bundle", ".bundle.new"):
+        (tmp_path / name).mkdir()
+    recovered_folder(tmp_path / "bundle")
+    assert names(tmp_path) == ["bundle"]
+
+
+def test_a_link_or_a_file_is_not_replaced_by_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "to")
+    with pytest.raises(StorageError, match="no folder"), replacing_folder(tmp_path / "link"):
+        pytest.fail("it is refused before the work begins")
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a loss of power leaves an empty file under the name of a good one."""
+    done: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def synced(handle: int) -> None:
+        sync(handle)
+        done.append(f"sync {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
+
+    def replaced(source: Path, path: Path) -> None:
+        replace(source, path)
+        done.append(f"replace {path.name}")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    write_text(tmp_path / "f.json", "text")
+    assert len(done) == 3
+    assert done[0].startswith("sync .f.json.")
+    assert done[1:] == ["replace f.json", f"sync {tmp_path.name}"]
+    done.clear()
+    with replacing_folder(tmp_path / "folder") as temporary:
+        (temporary / "inner").mkdir()
+        (temporary / "inner" / "file").touch()
+    assert {"sync file", "sync inner", f"sync {tmp_path.name}"} <= set(done)

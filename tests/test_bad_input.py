@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from hwnas.deploy import Bundle
 from hwnas.run_folder import RunFolder
@@ -245,6 +246,24 @@ def test_a_latency_that_no_network_has_is_refused_before_training(
     assert not (run / "supernet").exists()
 
 
+def test_a_damaged_image_is_named_and_the_others_stay_decoded(
+    hwnas: Command, tiny_recipe: Path, tmp_path: Path
+) -> None:
+    for number in range(40):
+        path = tmp_path / f"images/{'ab'[number % 2]}/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), number).save(path)
+    (tmp_path / "images/b/41.png").write_text("no image")
+    run, data = tmp_path / "run", ("--set", f"data.source=folder:{tmp_path}/images")
+    answer = hwnas("search", tiny_recipe, "--run", run, *data)
+    answer.refused("b/41.png (cannot identify image file)", "data.skip_damaged = true")
+    [array] = run.glob("cache/*/*.npy")
+    assert array.stat().st_size > 40 * 64
+    written = array.stat().st_mtime_ns
+    hwnas("search", tiny_recipe, "--run", run, *data).refused("1 of 41 images")
+    assert array.stat().st_mtime_ns == written
+
+
 # Where it is written
 
 
@@ -415,6 +434,8 @@ def test_a_folder_that_is_no_bundle(hwnas: Command, tmp_path: Path, command: str
     image = [tmp_path / "a.png"] if command == "run" else []
     hwnas(command, tmp_path, *image).refused("is no bundle")
     hwnas(command, tmp_path / "none", *image).refused("is no bundle")
+    (tmp_path / "model.onnx").write_bytes(b"")
+    hwnas(command, tmp_path / "model.onnx", *image).refused("is no bundle but a file")
 
 
 def test_what_cannot_be_served(hwnas: Command, finished: Path, tmp_path: Path) -> None:

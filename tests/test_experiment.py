@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -294,6 +295,18 @@ def test_a_pick_is_exported(finished: Path, tmp_path: Path, pick: str | None) ->
     bundle = experiment.export(finished, tmp_path / "out" / "model", pick)
     assert bundle.architecture.id == row["id"]
     assert content(bundle.folder) == content(finished / row["bundle"])
+
+
+def test_an_export_can_be_read_by_whoever_may_read_its_folder(
+    finished: Path, tmp_path: Path
+) -> None:
+    """Also of a run whose weights were written so that only their owner could read them."""
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    for weights in run.glob("bundles/*/weights.safetensors"):
+        weights.chmod(0o600)
+    bundle = experiment.export(run, tmp_path / "model")
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in bundle.folder.iterdir()}
+    assert set(modes.values()) == {modes["bundle.json"]}, modes
 
 
 def test_a_latency_limit_picks_the_most_accurate_that_keeps_it(

@@ -15,12 +15,21 @@ PACKAGE = ROOT / "src" / "hwnas"
 
 FLOORS = (  # a room may import from lower floors, and from its own as long as there is no circle
     ("cli", "__main__"),
-    ("experiment", "progress", "recipe", "report", "run_folder", "stages", "terminal"),
+    (
+        "experiment",
+        "progress",
+        "recipe",
+        "recipe_keys",
+        "report",
+        "run_folder",
+        "stages",
+        "terminal",
+    ),
     ("search",),
     ("predictors",),
     ("deploy",),
     ("search_spaces", "kernels"),
-    ("errors", "plugin", "atomic", "content", "home"),
+    ("errors", "plugin", "atomic", "content", "home", "identity", "interval"),
 )
 ROOMS = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 LINKS = ("search_spaces", "predictors", "search", "deploy", "kernels")

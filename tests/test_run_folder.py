@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.errors import RunError, StorageError
+from hwnas.errors import ConfigError, RunError, StorageError
+from hwnas.identity import Identity
 from hwnas.recipe import read_recipe
-from hwnas.run_folder import RunFolder
+from hwnas.run_folder import RunFolder, all_or_nothing
+
+A, B = Identity({"train.epochs": 1}), Identity({"train.epochs": 2})
 
 
 def create(folder: Path, recipe_file: Path, *overrides: str) -> RunFolder:
@@ -60,6 +63,25 @@ def test_what_a_killed_start_left_behind_is_gone_on_with(tmp_path: Path, tiny_re
     assert create(folder, tiny_recipe).stages == {}
 
 
+def test_a_start_that_fails_takes_back_all_but_decoded_images(tmp_path: Path) -> None:
+    folder = tmp_path / "runs/one"
+
+    def fail(decoded: bool) -> None:
+        (folder / "cache/set").mkdir(parents=True)
+        (folder / "supernet").mkdir()
+        (folder / "run.json").write_text("{}")
+        if decoded:
+            (folder / "cache/set/train-1.jsonl").write_text("")
+        raise KeyboardInterrupt
+
+    for decoded in (False, True):
+        with pytest.raises(KeyboardInterrupt), all_or_nothing(folder):
+            fail(decoded)
+        assert folder.exists() == decoded
+        assert (tmp_path / "runs").exists() == decoded
+    assert [path.name for path in folder.iterdir()] == ["cache"]
+
+
 def test_a_file_where_the_folder_should_be(tmp_path: Path, tiny_recipe: Path) -> None:
     with pytest.raises(StorageError, match="cannot write"):
         create(tiny_recipe / "run", tiny_recipe)
@@ -72,7 +94,7 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path, tiny_recipe: Path) ->
         "{",
         "[]",
         "null",
-        '{"schema": 2, "stages": {}}',
+        '{"schema": 3, "stages": {}}',
         '{"schema": 1}',
         '{"schema": 1, "stages": {}}',
         "[" * 100_000,
@@ -96,11 +118,28 @@ def test_a_run_json_with_a_wrong_value_is_refused(run: RunFolder, key: str, valu
         RunFolder.open(run.path)
 
 
-def test_a_recipe_that_was_changed_in_the_folder_is_refused(run: RunFolder) -> None:
+def test_a_recipe_that_was_changed_in_the_folder_is_gone_on_with(run: RunFolder) -> None:
     recipe = run.path / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("trials = 12", "trials = 13"))
-    with pytest.raises(RunError, match="not the recipe that this run began with"):
-        RunFolder.open(run.path)
+    assert RunFolder.open(run.path).recipe.search.trials == 13
+
+
+def test_a_recipe_is_revised_whole_or_not_at_all(run: RunFolder) -> None:
+    before = (run.path / "recipe.toml").read_text()
+    with pytest.raises(ConfigError, match=r"search\.trials is 0"):
+        run.revised(["search.trials=0"])
+    assert (run.path / "recipe.toml").read_text() == before
+    run.revise(*run.revised(["search.trials=13"]))
+    assert RunFolder.open(run.path).recipe.search.trials == 13
+
+
+def test_a_run_of_an_older_hwnas_keeps_the_defaults_of_then(run: RunFolder) -> None:
+    recipe, about = run.path / "recipe.toml", json.loads((run.path / "run.json").read_text())
+    recipe.write_text(recipe.read_text().replace("classification", "regression"))
+    assert RunFolder.open(run.path).recipe.train.shift_pixels is None
+    del about["recipe_schema"]
+    (run.path / "run.json").write_text(json.dumps(about))
+    assert RunFolder.open(run.path).recipe.train.shift_pixels == 1
 
 
 def test_no_run_is_no_run(tmp_path: Path) -> None:
@@ -114,15 +153,15 @@ def test_only_one_process_works_on_it(run: RunFolder) -> None:
         with pytest.raises(RunError, match="another process works on"), second:
             pytest.fail("two at once")
     with second:
-        second.perform("train", "a", lambda: None)
+        second.perform("train", A, lambda: None)
 
 
 def test_who_waited_sees_what_the_other_did(run: RunFolder) -> None:
     waiting = RunFolder.open(run.path)
     with run:
-        run.perform("train", "a", lambda: None)
+        run.perform("train", A, lambda: None)
     with waiting:
-        assert waiting.is_done("train", "a")
+        assert waiting.is_done("train", A)
 
 
 def test_what_killed_processes_had_half_written_is_swept_away(run: RunFolder) -> None:
@@ -137,10 +176,10 @@ def test_what_killed_processes_had_half_written_is_swept_away(run: RunFolder) ->
 
 
 def test_a_stage_is_done_once_for_its_inputs(run: RunFolder) -> None:
-    run.perform("train", "a", lambda: None)
-    assert RunFolder.open(run.path).is_done("train", "a")
-    assert not run.is_done("train", "b")
-    assert not run.is_done("search", "a")
+    run.perform("train", A, lambda: None)
+    assert RunFolder.open(run.path).is_done("train", A)
+    assert not run.is_done("train", B)
+    assert not run.is_done("search", A)
 
 
 def test_a_stage_that_fails_is_not_done_and_its_time_counts(run: RunFolder) -> None:
@@ -150,9 +189,9 @@ def test_a_stage_that_fails_is_not_done_and_its_time_counts(run: RunFolder) -> N
 
     for _ in range(2):
         with pytest.raises(ValueError, match="tired"):
-            run.perform("train", "a", fail)
+            run.perform("train", A, fail)
     assert run.stages["train"].state == "running"
-    run.perform("train", "a", lambda: time.sleep(0.05))
+    run.perform("train", A, lambda: time.sleep(0.05))
     assert run.stages["train"].state == "done"
     assert run.stages["train"].wall_s == pytest.approx(0.15, abs=0.1)
     assert run.stages["train"].wall_s >= 0.15
@@ -172,19 +211,19 @@ def test_cpu_time_of_processes_that_have_ended_counts(run: RunFolder) -> None:
         child = subprocess.Popen([sys.executable, "-c", parent])
         child.wait()
 
-    run.perform("train", "a", work)
+    run.perform("train", A, work)
     assert 0.8 < run.stages["train"].cpu_s < 4
 
 
 def test_own_cpu_time_counts_once(run: RunFolder) -> None:
     start = time.process_time()
-    run.perform("train", "a", lambda: burn(start + 0.3))
+    run.perform("train", A, lambda: burn(start + 0.3))
     assert run.stages["train"].cpu_s == pytest.approx(time.process_time() - start, abs=0.1)
 
 
 def test_measuring_leaves_no_threads(run: RunFolder) -> None:
     before = threading.active_count()
     for number in range(3):
-        run.perform("train", str(number), lambda: None)
+        run.perform("train", Identity({"number": number}), lambda: None)
     assert threading.active_count() == before
     assert not multiprocessing.active_children()

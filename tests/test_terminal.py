@@ -7,6 +7,7 @@ from rich.console import Console
 
 from hwnas.deploy.measurement import Measurement, Quantiles
 from hwnas.search.objective import Objective
+from hwnas.stages.limits import LimitCheck
 from hwnas.stages.summary import FrontRow, Summary
 from hwnas.terminal import count_text, metric_text, print_measurement, print_summary, size_text
 
@@ -26,11 +27,12 @@ ROW = FrontRow(
     weight_bytes=849_000,
     bundle="bundles/0123456789ab",
     architecture={"width": 1.0},
+    intervals={"accuracy": (0.9688, 0.9887)},
 )
 OTHER = replace(ROW, id="ba9876543210", picks=(), test=None, measured_latency_ms=None, bundle=None)
 
 
-def shown(summary: Summary, width: int = 120) -> str:
+def shown(summary: Summary, width: int = 150) -> str:
     told = io.StringIO()
     print_summary(Console(file=told, width=width, highlight=False), summary)
     return told.getvalue()
@@ -48,8 +50,8 @@ def summary() -> Summary:
 
 def test_finalists_have_numbers_where_others_have_dashes(summary: Summary) -> None:
     lines = [" ".join(line.split()) for line in shown(summary).splitlines()]
-    assert "0123456789ab 0.9812 ± 0.0098 0.9750 1.23 1.31 6.24 M 207 k 849 kB" in lines
-    assert "ba9876543210 0.9812 ± 0.0098 - 1.23 - 6.24 M 207 k 849 kB" in lines
+    assert "0123456789ab 0.9812 (0.9688 to 0.9887) 0.9750 1.23 1.31 6.24 M 207 k 849 kB" in lines
+    assert "ba9876543210 0.9812 (0.9688 to 0.9887) - 1.23 - 6.24 M 207 k 849 kB" in lines
 
 
 def test_it_says_where_things_are_and_what_to_do_next(summary: Summary) -> None:
@@ -59,6 +61,25 @@ def test_it_says_where_things_are_and_what_to_do_next(summary: Summary) -> None:
     assert "bundle   runs/[odd]/bundles/0123456789ab  (knee, fastest)" in text
     assert "  hwnas export runs/[odd] --pick knee --out my-model" in text
     assert "  hwnas run runs/[odd]/bundles/0123456789ab image.png" in text
+
+
+def test_a_network_that_breaks_a_limit_is_marked_with_the_numbers(summary: Summary) -> None:
+    check = LimitCheck(
+        f"latency_ms@{TARGET}", 0.1, 1.31, 1.2, 1.4, "measured", None, "broken", 12.1
+    )
+    broken = replace(ROW, picks=(), limits=(check,))
+    tried = replace(OTHER, limits=(check,))
+    marked = replace(summary, front=(broken, tried))
+    text = shown(marked)
+    assert "0123456789ab ✗" in text
+    line = f"latency_ms@{TARGET} is 1.31 (measured); the limit is 0.1"
+    assert f"✗ 0123456789ab: {line}\n" in text
+    assert f"✗ ba9876543210: {line} (another candidate took its place)" in text
+    assert "--pick 0123456789ab" in text, "there is no knee to export"
+    assert "✗" not in shown(summary)
+    rows = marked.to_json()["front"]
+    assert [row["limit_state"] for row in rows] == ["broken", "broken"]
+    assert summary.to_json()["front"][0]["limit_state"] is None
 
 
 def test_a_narrow_terminal_cuts_nothing_off(summary: Summary) -> None:
@@ -101,4 +122,5 @@ def test_numbers_are_short() -> None:
     assert [count_text(n) for n in (7, 1500, 5_480_000, 2e9)] == ["7", "1.5 k", "5.48 M", "2 G"]
     assert [size_text(n) for n in (57_000, 1_234_567)] == ["57 kB", "1.23 MB"]
     assert metric_text(None) == "-"
-    assert metric_text(0.5) == metric_text(0.5, 0.0) == "0.5000"
+    assert metric_text(0.5) == metric_text(0.5, (0.5, 0.5)) == "0.5000"
+    assert metric_text(0.5, (0.25, 0.75)) == "0.5000 (0.2500 to 0.7500)"

@@ -102,14 +102,18 @@ def re_measured(subject: str, found: Sweep, devices: Sequence[Device]) -> list[R
     for rule in ("fp32", "int8"):
         always = [e for e in found.contenders if e.variant == rule and e.runs]
         rivals |= {rule: always[0]} if always else {}
-    asked = {
-        name: [str(each.made.model), each.target]
+    subjects = {
+        name: (str(each.made.model), each.target)
         for name, each in rivals.items()
         if each.made is not None
     }
+    # The same file on the same target is measured once, so its ratio to itself is exactly 1.
+    asked = {str(place): each for place, each in enumerate(dict.fromkeys(subjects.values()))}
     command = [sys.executable, "-m", "experiments.deploy.choices", "--measure", json.dumps(asked)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    times: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    found_ms = json.loads(done.stdout.splitlines()[-1])
+    by_subject = {each: found_ms[place] for place, each in asked.items()}
+    times: dict[str, float] = {name: by_subject[each] for name, each in subjects.items()}
     details = {"variant": chosen.variant, "target": chosen.target, "ms": times}
     return [
         Row("ratio", f"{subject} / always {rule}", 0, times["chosen"] / times[rule], "ratio", 1,

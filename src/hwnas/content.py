@@ -4,11 +4,78 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Mapping, Set
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import partial
+from pathlib import PurePath
 from typing import Any
 
-__all__ = ["content_hash"]
+import numpy as np
+
+from hwnas.errors import ConfigError
+
+__all__ = ["content_hash", "differing_fields"]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def content_hash(*parts: Any) -> str:
-    """Hash of values that JSON, or else ``repr``, can tell apart."""
-    return hashlib.sha256(json.dumps(parts, default=repr).encode()).hexdigest()[:16]
+    """Return 16 hexadecimal digits that are equal for equal values, in every process.
+
+    Values that JSON cannot hold are described by what they consist of: a dataclass by its class and
+    the fields that differ from their defaults, so that a new field with a default changes no hash;
+    an array by its type, shape and bytes; a function by its name; all else by its ``repr``.
+
+    Raises:
+        ConfigError: The ``repr`` of a part is its address in memory, which says nothing.
+    """
+    return hashlib.sha256(json.dumps(parts, default=_described).encode()).hexdigest()[:16]
+
+
+def differing_fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults, by name."""
+    return {
+        field.name: found
+        for field in fields(value)
+        if not _equal(found := getattr(value, field.name), _default(field))
+    }
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and bool(np.all(one == other)))
+
+
+def _described(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"class": type(value).__qualname__, **differing_fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Set):
+        return sorted(value, key=repr)
+    if isinstance(value, np.generic):
+        return value.item()
+    if hasattr(value, "__array__"):
+        array = np.ascontiguousarray(value)
+        digest = hashlib.sha256(array.tobytes()).hexdigest()
+        return {"array": f"{array.dtype}{array.shape} {digest}"}
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, partial):
+        return {"partial": value.func, "args": value.args, "keywords": value.keywords}
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    text = repr(value)
+    if _ADDRESS.search(text):
+        raise ConfigError(
+            f"{type(value).__qualname__} cannot be told from others of its kind: its repr is an "
+            "address in memory. Make it a dataclass, or give it a __repr__ with all that it "
+            "depends on"
+        )
+    return text

@@ -5,8 +5,10 @@
     HwnasError
     ├── ConfigError      (ValueError)    a recipe, an option or a name is wrong
     ├── DataError        (ValueError)    images or labels are missing, damaged or of the wrong shape
+    │   └── DamagedImage                 one image file cannot be decoded; others may be fine
     ├── ArtifactError    (ValueError)    an ONNX file, a bundle or a checkpoint is damaged
     │   ├── KernelError                  an operator does not take its inputs, or a kernel is wrong
+    │   ├── NonFiniteOutput              a network outputs NaN or infinity
     │   └── UnsupportedOperator          a runtime cannot run some part of a network
     ├── InfeasibleError  (ValueError)    no candidate keeps the limits
     ├── DeviceError      (RuntimeError)  a target cannot be used on this machine, or memory ran out
@@ -28,6 +30,7 @@ from typing import Any
 __all__ = [
     "ArtifactError",
     "ConfigError",
+    "DamagedImage",
     "DataError",
     "DeviceError",
     "DivergedError",
@@ -35,6 +38,7 @@ __all__ = [
     "HwnasError",
     "InfeasibleError",
     "KernelError",
+    "NonFiniteOutput",
     "RunError",
     "StorageError",
     "UnsupportedOperator",
@@ -54,12 +58,28 @@ class DataError(HwnasError, ValueError):
     """Images or labels are missing, damaged or of the wrong shape."""
 
 
+class DamagedImage(DataError):
+    """One image file cannot be decoded; others may be fine.
+
+    Attributes:
+        reason: What is wrong with it, in a few words.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class ArtifactError(HwnasError, ValueError):
     """An ONNX file, a bundle or a checkpoint is damaged."""
 
 
 class KernelError(ArtifactError):
     """An operator does not take its inputs, or a kernel gives wrong results."""
+
+
+class NonFiniteOutput(ArtifactError):
+    """A network outputs NaN or infinity, so it has no score."""
 
 
 class UnsupportedOperator(ArtifactError):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -17,6 +17,7 @@ import pydantic
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from hwnas.content import content_hash, differing_fields
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest
 from hwnas.search.data import DataConfig
@@ -34,6 +35,20 @@ __all__ = [
     "SpaceConfig",
     "read_recipe",
 ]
+
+
+def _shift_of_values(document: tomlkit.TOMLDocument) -> None:
+    """Images were shifted by a pixel where values are learned, too."""
+    task, train = document.get("task", {}), document.get("train", {})
+    if isinstance(train, dict) and isinstance(task, dict) and task.get("name") == "regression":
+        train.setdefault("shift_pixels", 1)
+
+
+SCHEMA = 2
+"""Of recipes. Raised where a default changes: runs of before keep theirs by an entry below."""
+
+MIGRATIONS: Mapping[int, Callable[[tomlkit.TOMLDocument], None]] = {1: _shift_of_values}
+"""By schema, what writes the defaults of then into a recipe that does not set them."""
 
 _FINETUNE_EPOCHS = 1.0
 
@@ -235,20 +250,47 @@ class Recipe:
             learning_rate=self.deploy.finetune_learning_rate,
         )
 
+    @cached_property
+    def values(self) -> Mapping[str, Any]:
+        """All keys that differ from their defaults, by dotted name, as JSON values."""
+        return _flat(self, "")
+
     @property
     def hash(self) -> str:
-        """The same for recipes that mean the same."""
-        values = pydantic.TypeAdapter(Recipe).dump_python(self, mode="json")
-        text = json.dumps(values, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """The same for recipes that mean the same; a new key with a default does not change it."""
+        return content_hash(sorted(self.values.items()))
 
 
-def read_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, str]:
+def _flat(table: Any, prefix: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, found in differing_fields(table).items():
+        if is_dataclass(found):
+            values |= _flat(found, f"{prefix}{name}.")
+        else:
+            values[prefix + name] = _plain(found)
+    return values
+
+
+def _plain(value: Any) -> Any:
+    """Lists for tuples, and tables for dataclasses in a list."""
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if is_dataclass(value):
+        return {name: _plain(found) for name, found in differing_fields(value).items()}
+    if isinstance(value, Mapping):
+        return {name: _plain(value[name]) for name in sorted(value)}
+    return value
+
+
+def read_recipe(
+    path: Path, overrides: Sequence[str] = (), schema: int = SCHEMA
+) -> tuple[Recipe, str]:
     """Read a recipe.
 
     Args:
         path: The TOML file.
         overrides: ``"table.key=value"`` each; the value is TOML, or else text.
+        schema: Of the file; an older one is brought up to today's.
 
     Returns:
         The recipe, and its text with the overrides in place.
@@ -262,6 +304,8 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> tuple[Recipe, str]
         raise ConfigError(f"cannot read the recipe {path}: {error}") from error
     except TOMLKitError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
+    for number in range(schema, SCHEMA):
+        MIGRATIONS[number](document)
     for override in overrides:
         _override(document, override)
     text = tomlkit.dumps(document)

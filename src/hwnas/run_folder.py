@@ -8,25 +8,29 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import psutil
 import pydantic
-import torch
 
 from hwnas import __version__
-from hwnas.atomic import storage_errors, write_json, write_text
+from hwnas.atomic import recovered_folder, storage_errors, write_json, write_text
 from hwnas.deploy.catalogue import machine, versions
+from hwnas.deploy.gpu_time import GpuClock
 from hwnas.errors import RunError
+from hwnas.identity import Identity, may_reuse
+from hwnas.recipe import SCHEMA as RECIPE_SCHEMA
 from hwnas.recipe import Recipe, read_recipe
 
 __all__ = ["RunFolder", "StageRecord", "all_or_nothing"]
 
-SCHEMA = 1
+SCHEMA = 2
+_UNNAMED = 1
+"""The schema whose records of stages have no inputs by name, but one hash of them all."""
 _SAMPLE_SECONDS = 1.0
 _ABOUT = {"recipe": str, "recipe_folder": str, "created": str, "versions": dict, "machine": dict}
 _LOST = "the folder is from another hwnas, or damaged; search in another one (--run DIR)"
@@ -37,18 +41,25 @@ class StageRecord:
     """How far a stage is and what it cost.
 
     Attributes:
-        state: ``"done"`` is never done again, as long as ``inputs`` is the same.
-        inputs: Hash of all that the stage depends on.
+        state: ``"done"`` is never done again, as long as the inputs are the same.
+        inputs: All that the stage depends on, by name; of a run that an older hwnas made, one hash
+            of it, which nothing can be compared with (`RunFolder.adopt`).
         wall_s: Seconds, over all sessions that finished it.
         cpu_s: Seconds of CPU time of this process and its workers.
-        gpu_s: Seconds on a GPU; None where there is none.
+        gpu_s: Seconds in which GPUs were busy while processes of the stage computed on them, summed
+            over GPUs; None where none did, or nothing tells (`GpuClock`).
     """
 
     state: Literal["running", "done"]
-    inputs: str
+    inputs: dict[str, Any] | str
     wall_s: float = 0.0
     cpu_s: float = 0.0
     gpu_s: float | None = None
+
+    @property
+    def identity(self) -> Identity | None:
+        """What the stage was done with; None where that is not known."""
+        return None if isinstance(self.inputs, str) else Identity(self.inputs)
 
 
 _STAGES = pydantic.TypeAdapter(dict[str, StageRecord])
@@ -82,7 +93,8 @@ class RunFolder:
             if found.recipe.hash != recipe.hash:
                 raise RunError(
                     f"{path} holds a run of another recipe; choose another folder with --run DIR, "
-                    f"or go on with that one by `hwnas resume {path}`"
+                    f"go on with that one by `hwnas resume {path}`, or change it by `hwnas resume "
+                    f"{path} --set KEY=VALUE`"
                 )
             return found
         if path.exists() and not _is_fresh(path, text):
@@ -94,6 +106,7 @@ class RunFolder:
             "name": recipe.name,
             "seed": recipe.seed,
             "recipe": recipe.hash,
+            "recipe_schema": RECIPE_SCHEMA,
             "recipe_folder": str(recipe_folder.absolute()),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "hwnas": __version__,
@@ -116,13 +129,28 @@ class RunFolder:
         if not (path / "run.json").is_file():
             raise RunError(f"{path} holds no run; `hwnas search RECIPE --run {path}` makes one")
         about = _read_about(path / "run.json")
-        recipe, _ = read_recipe(path / "recipe.toml")
-        if recipe.hash != about["recipe"]:
-            raise RunError(
-                f"{path / 'recipe.toml'} is not the recipe that this run began with; put it "
-                "back as it was, or search with the new one in another folder (--run DIR)"
-            )
+        recipe, _ = read_recipe(path / "recipe.toml", schema=_recipe_schema(about))
         return cls(path, recipe, about)
+
+    def revised(self, overrides: Sequence[str]) -> tuple[Recipe, str]:
+        """Return the recipe with overrides, and its text; nothing is written.
+
+        Raises:
+            ConfigError: An override is wrong.
+        """
+        path = self.path / "recipe.toml"
+        return read_recipe(path, overrides, _recipe_schema(self.about))
+
+    def revise(self, recipe: Recipe, text: str) -> None:
+        """Go on with another recipe; stages that it makes stale are redone when the run is resumed.
+
+        Raises:
+            StorageError: The folder cannot be written.
+        """
+        write_text(self.path / "recipe.toml", text)
+        self.recipe = recipe
+        self.about |= {"recipe": recipe.hash, "recipe_schema": RECIPE_SCHEMA, "seed": recipe.seed}
+        self._save()
 
     # Who works on it
 
@@ -149,8 +177,9 @@ class RunFolder:
 
     @property
     def recipe_folder(self) -> Path:
-        """Where relative paths of the recipe start."""
-        return Path(self.about["recipe_folder"])
+        """Where relative paths of the recipe start; beside a run that was moved without it."""
+        recorded = Path(self.about["recipe_folder"])
+        return recorded if recorded.is_dir() else self.path.absolute().parent
 
     def output(self, target: str | None) -> Path:
         """Where front, bundles and report are: the run itself, or one of its specialisations."""
@@ -169,20 +198,30 @@ class RunFolder:
         """Records of the stages that were begun, in that order."""
         return {name: StageRecord(**record) for name, record in self.about["stages"].items()}
 
-    def is_done(self, stage: str, inputs: str) -> bool:
+    def is_done(self, stage: str, inputs: Identity) -> bool:
         """Whether a stage was finished with these inputs."""
         record = self.stages.get(stage)
-        return record is not None and (record.state, record.inputs) == ("done", inputs)
+        return record is not None and record.state == "done" and may_reuse(record.identity, inputs)
 
-    def perform(self, stage: str, inputs: str, work: Callable[[], None]) -> None:
+    @property
+    def has_unnamed_inputs(self) -> bool:
+        """Whether an older hwnas made the run, which recorded no inputs by name."""
+        return any(record.identity is None for record in self.stages.values())
+
+    def adopt(self, stage: str, inputs: Identity) -> None:
+        """Record the inputs of a stage that an older hwnas finished."""
+        self._record(stage, replace(self.stages[stage], inputs=dict(inputs.inputs)))
+
+    def perform(self, stage: str, inputs: Identity, work: Callable[[], None]) -> None:
         """Do the work of a stage and record what it cost; killed half-way, it stays ``running``."""
         before = self.stages.get(stage)
+        named = dict(inputs.inputs)
         spent = (
             before
-            if before is not None and before.inputs == inputs
-            else StageRecord("running", inputs)
+            if before is not None and may_reuse(before.identity, inputs)
+            else StageRecord("running", named)
         )
-        self._record(stage, StageRecord("running", inputs, spent.wall_s, spent.cpu_s, spent.gpu_s))
+        self._record(stage, StageRecord("running", named, spent.wall_s, spent.cpu_s, spent.gpu_s))
         state: Literal["running", "done"] = "running"
         meter = _Meter()
         try:
@@ -193,10 +232,10 @@ class RunFolder:
             wall_s, cpu_s, gpu_s = meter.spent
             record = StageRecord(
                 state,
-                inputs,
+                named,
                 spent.wall_s + wall_s,
                 spent.cpu_s + cpu_s,
-                None if gpu_s is None else (spent.gpu_s or 0.0) + gpu_s,
+                spent.gpu_s if gpu_s is None else (spent.gpu_s or 0.0) + gpu_s,
             )
             self._record(stage, record)
 
@@ -205,22 +244,35 @@ class RunFolder:
         self._save()
 
     def _save(self) -> None:
+        self.about["schema"] = SCHEMA
         write_json(self.path / "run.json", self.about)
 
 
 @contextlib.contextmanager
 def all_or_nothing(path: Path) -> Iterator[None]:
-    """Where the start of a run fails, take back the folder that it made."""
+    """Where the start of a run fails, take back the folder that it made, but for decoded images."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         yield
     except BaseException:
         if missing:
-            shutil.rmtree(path, ignore_errors=True)
+            _take_back(path)
         for parent in missing[1:]:
             with contextlib.suppress(OSError):
                 parent.rmdir()
         raise
+
+
+def _take_back(path: Path) -> None:
+    """Remove a run's folder but for images that were decoded, which the next start goes on with."""
+    decoded = any((path / "cache").glob("*/*.jsonl"))
+    for inside in path.glob("*"):
+        if inside.name != "cache" and inside.is_file():
+            inside.unlink(missing_ok=True)
+        elif inside.name != "cache" or not decoded:
+            shutil.rmtree(inside, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.rmdir()
 
 
 def _is_fresh(path: Path, text: str) -> bool:
@@ -234,6 +286,8 @@ def _is_fresh(path: Path, text: str) -> bool:
 
 def _sweep(folder: Path) -> None:
     """Remove what processes that were killed had half written (`hwnas.atomic` names it so)."""
+    for path in [*folder.rglob(".*.new")]:
+        recovered_folder(path.with_name(path.name[1:].removesuffix(".new")))
     for path in folder.rglob(".*.tmp"):
         pid = path.name.split(".")[-2]
         if not pid.isdigit() or psutil.pid_exists(int(pid)):
@@ -244,10 +298,14 @@ def _sweep(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def _recipe_schema(about: Mapping[str, Any]) -> int:
+    return int(about.get("recipe_schema", 1))
+
+
 def _read_about(path: Path) -> dict[str, Any]:
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-        if about["schema"] != SCHEMA:
+        if about["schema"] not in (_UNNAMED, SCHEMA):
             raise ValueError(f"schema {about['schema']!r} is not {SCHEMA}")
         for key, kind in _ABOUT.items():
             if not isinstance(about[key], kind):
@@ -261,7 +319,7 @@ def _read_about(path: Path) -> dict[str, Any]:
 
 
 class _Meter:
-    """Wall time and CPU time of this process and all below it, Ray's workers among them.
+    """Wall, CPU and GPU time of this process and all below it, Ray's workers among them.
 
     A process takes its times with it when it ends, so a thread looks at all of them every second.
     """
@@ -269,6 +327,7 @@ class _Meter:
     def __init__(self) -> None:
         self.spent: tuple[float, float, float | None] = (0.0, 0.0, None)
         self._seconds: dict[tuple[int, float], float] = {}
+        self._gpu, self._sampled = GpuClock(), time.perf_counter()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -284,7 +343,7 @@ class _Meter:
         self._sample()
         wall = time.perf_counter() - self._started
         cpu = sum(self._seconds.values()) - self._before
-        self.spent = wall, cpu, wall if torch.cuda.is_available() else None
+        self.spent = wall, cpu, self._gpu.seconds
 
     def _watch(self) -> None:
         while not self._done.wait(_SAMPLE_SECONDS):
@@ -292,7 +351,11 @@ class _Meter:
 
     def _sample(self) -> None:
         this = psutil.Process()
-        for process in (this, *this.children(recursive=True)):
+        processes = (this, *this.children(recursive=True))
+        now = time.perf_counter()
+        self._gpu.sample({process.pid for process in processes}, now - self._sampled)
+        self._sampled = now
+        for process in processes:
             with contextlib.suppress(psutil.Error):
                 times, key = process.cpu_times(), (process.pid, process.create_time())
                 self._seconds[key] = times.user + times.system

@@ -17,9 +17,11 @@ from hwnas.search.tables import SearchRow
 from hwnas.stages.summary import FrontRow, Summary
 
 __all__ = [
+    "mark_of",
     "metric_text",
     "print_fingerprint",
     "print_measurement",
+    "print_missed_limits",
     "print_predictor_rows",
     "print_search_rows",
     "print_summary",
@@ -58,10 +60,11 @@ def print_summary(console: Console, summary: Summary) -> None:
     console.print(title, style="bold", soft_wrap=True, markup=False)  # a table would fold it
     console.print(table_of(columns, rows))
     console.print(
-        f"{summary.metric}: on validation images, with the weights of the search, ± 95%; tested: "
-        "finalists\nafter fine-tuning, on test images; measured: p50 of the finalists.\n",
+        f"{summary.metric}: on validation images, with the weights of the search (95% interval); "
+        "tested: finalists\nafter fine-tuning, on test images; measured: p50 of the finalists.\n",
         style="dim",
     )
+    print_missed_limits(console, summary)
     if summary.report is not None:
         console.print(f"report   {summary.report}", soft_wrap=True, markup=False)
     for row in summary.finalists:
@@ -74,11 +77,24 @@ def print_summary(console: Console, summary: Summary) -> None:
         console.print(f"  {command}", soft_wrap=True, markup=False)
 
 
+def mark_of(row: FrontRow) -> str:
+    """What a network that does not keep a limit is marked with in a table."""
+    return " ✗" if row.missed_limits else ""
+
+
+def print_missed_limits(console: Console, summary: Summary) -> None:
+    """A line for each limit that a network of the front does not keep, as measured."""
+    for row in summary.front:
+        for line in row.missed_limits:
+            replaced = "" if row.bundle else " (another candidate took its place)"
+            console.print(f"✗ {row.id}: {line}{replaced}", soft_wrap=True, markup=False)
+
+
 def _front_row(row: FrontRow, summary: Summary) -> list[str]:
-    error = row.standard_errors.get(summary.metric)
-    value = metric_text(row.values.get(summary.metric), error)
+    interval = row.intervals.get(summary.metric)
+    value = metric_text(row.values.get(summary.metric), interval)
     return [
-        row.id,
+        f"{row.id}{mark_of(row)}",
         value,
         metric_text(row.test),
         _ms(row.predicted_latency_ms),
@@ -177,11 +193,13 @@ def _predictor_line(name: str, rows: Sequence[PredictorRow]) -> list[str]:
     return [name, *(f"{value:{form}}" for value, form in numbers), lost, seconds]
 
 
-def metric_text(value: float | None, standard_error: float | None = None) -> str:
-    """A score, with its 95% interval where the error is known; a dash for none."""
+def metric_text(value: float | None, interval: Sequence[float] | None = None) -> str:
+    """A score, with the ends of its interval where there is one; a dash for none."""
     if value is None:
         return "-"
-    return f"{value:.4f}" + (f" ± {1.96 * standard_error:.4f}" if standard_error else "")
+    if interval is None or interval[0] == interval[1]:
+        return f"{value:.4f}"
+    return f"{value:.4f} ({interval[0]:.4f} to {interval[1]:.4f})"
 
 
 def _ms(value: float | None) -> str:

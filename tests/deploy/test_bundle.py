@@ -1,17 +1,20 @@
 import json
+import os
 import random
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
 
-from hwnas.deploy import Bundle, Measurement, Preprocessing
+from hwnas.deploy import Bundle, Measurement, Preprocessing, write_bundle
 from hwnas.deploy.checksums import render_sums, sha256
 from hwnas.errors import ArtifactError, DataError
 
@@ -233,3 +236,48 @@ def test_its_description_says_what_kind_each_number_is(
     assert description["artifacts"][0]["format"] == "onnx"
     assert description["inputs"][0]["shape"] == ["batch", 1, 8, 8]
     assert packed.architecture.id == description["id"]
+
+
+def test_weights_in_another_file_are_summed_and_verified(
+    contents: dict[str, Any], packed: Bundle, digits: NDArray[np.uint8], tmp_path: Path
+) -> None:
+    """Of a network that came so; one without a sum for them can be opened, but is not whole."""
+    (tmp_path / "model").mkdir()
+    model = tmp_path / "model" / "a.onnx"
+    whole = onnx.load(contents["onnx"])
+    onnx.save_model(whole, model, save_as_external_data=True, location="weights.bin")
+    bundle = write_bundle(tmp_path / "bundle", **{**contents, "onnx": model})
+    bundle.verify()
+    assert bundle.files == sorted([*FILES[:2], *FILES[3:], "model.onnx.data"])
+    np.testing.assert_array_equal(bundle.predict(digits), packed.predict(digits))
+    data = bundle.folder / "model.onnx.data"
+    content = data.read_bytes()
+    data.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ArtifactError, match=r"model.onnx.data: its SHA-256"):
+        Bundle.load(bundle.folder).verify()
+    data.write_bytes(content)
+    description = json.loads((bundle.folder / "bundle.json").read_text())
+    (artifact,) = description["artifacts"]
+    artifact["files"].remove("model.onnx.data")
+    del artifact["sha256"]["model.onnx.data"]
+    (bundle.folder / "bundle.json").write_text(json.dumps(description))
+    names = set(FILES) - {"bundle.sha256"}
+    sums = {name: sha256(bundle.folder / name) for name in names}
+    (bundle.folder / "bundle.sha256").write_text(render_sums(sums))
+    older = Bundle.load(bundle.folder)
+    np.testing.assert_array_equal(older.predict(digits), packed.predict(digits))
+    with pytest.raises(ArtifactError, match=r"keeps weights in model.onnx.data, of which no sum"):
+        older.verify()
+
+
+def test_all_files_have_the_mode_that_new_files_get(
+    contents: dict[str, Any], tmp_path: Path
+) -> None:
+    for mask, mode in ((0o022, 0o644), (0o027, 0o640)):
+        before = os.umask(mask)
+        try:
+            bundle = write_bundle(tmp_path / f"{mask}", **contents)
+        finally:
+            os.umask(before)
+        modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in bundle.folder.iterdir()}
+        assert modes == dict.fromkeys(FILES, mode)

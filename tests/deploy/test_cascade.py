@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 from PIL import Image
 from torch import nn
 
 from hwnas.deploy import Bundle, OutputMeaning, Preprocessing, Target, export_onnx, write_bundle
 from hwnas.deploy.cascade import Cascade, open_packed
 from hwnas.deploy.cascade_packing import write_cascade
-from hwnas.deploy.cascade_runner import CONFIDENCES, probabilities
+from hwnas.deploy.cascade_runner import CONFIDENCES, Runner, probabilities
 from hwnas.deploy.cascade_timing import cascade_pass, network_pass, time_passes
 from hwnas.errors import ArtifactError, ConfigError, DataError
 
@@ -210,3 +215,91 @@ def test_a_cascade_is_timed_with_its_networks(
     found = time_passes(passes, len(images), TARGET)
     assert 0 < found["small"].p50 < found["always"].p50
     assert found["never"].p20 <= found["never"].p50 <= found["never"].p80
+
+
+@pytest.fixture
+def failing(cascade: Cascade, tmp_path: Path) -> Callable[..., Path]:
+    """Makes a copy of the cascade in which networks give NaN for images that are all black."""
+
+    def make(*parts: str) -> Path:
+        folder = Path(shutil.copytree(cascade.folder, tmp_path / "-".join(parts)))
+        for part in parts:
+            path = folder / f"{part}.onnx"
+            model = onnx.load(path)
+            graph = model.graph
+            (output,) = graph.output
+            for node in graph.node:
+                node.output[:] = ["before" if n == output.name else n for n in node.output]
+            black = numpy_helper.from_array(np.float32(-0.3 / 0.38 + 1e-3), "black")
+            nan = numpy_helper.from_array(np.float32(np.nan), "nan")
+            graph.initializer.extend([black, nan])
+            graph.node.extend(
+                [
+                    helper.make_node("ReduceMax", [graph.input[0].name], ["most"], keepdims=0),
+                    helper.make_node("Less", ["most", "black"], ["dark"]),
+                    helper.make_node("Where", ["dark", "nan", "before"], [output.name]),
+                ]
+            )
+            onnx.save(model, path)
+        return folder
+
+    return make
+
+
+BLACK = np.zeros((1, 8, 8, 1), np.uint8)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1e-9, 0.5])
+def test_scores_that_are_no_numbers_go_on_to_the_big_network(
+    failing: Callable[..., Path], big: Bundle, threshold: float
+) -> None:
+    folder = failing("small")
+    about = json.loads((folder / "cascade.json").read_text())
+    (folder / "cascade.json").write_text(json.dumps({**about, "threshold": threshold}))
+    cascade = Cascade.load(folder)
+    assert not np.isfinite(cascade.small.scores(BLACK)).any()
+    (answer,) = cascade.run(BLACK)
+    assert answer["network"] == "big"
+    assert answer["label"] == big.run(BLACK)[0]["label"]
+    scores, part = Runner(folder).scores(BLACK[0])
+    assert part == "big"
+    assert np.isfinite(scores).all()
+
+
+def test_no_answer_is_given_where_neither_network_has_one(failing: Callable[..., Path]) -> None:
+    folder = failing("small", "big")
+    two = Cascade.load(folder)
+    with pytest.raises(ArtifactError, match="image 1 of 1 are no numbers"):
+        two.run(BLACK)
+    Image.fromarray(BLACK[0, :, :, 0]).save(folder / "image.png")
+    done = subprocess.run(
+        [sys.executable, "runner.py", "image.png"], cwd=folder, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no numbers" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_all_files_have_the_mode_that_new_files_get(cascade: Cascade) -> None:
+    modes = {stat.S_IMODE(each.stat().st_mode) for each in cascade.folder.iterdir()}
+    assert modes == {0o666 & ~umask()}
+
+
+def umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
+def test_the_runner_opens_images_as_hwnas_does(cascade: Cascade, tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 30 * 20).reshape(30, 20).astype(np.uint16)
+    orientation = Image.Exif()
+    orientation[274] = 6
+    Image.fromarray(ramp).save(tmp_path / "ramp.png", exif=orientation)
+    (expected,) = cascade.run([tmp_path / "ramp.png"])
+    command = [sys.executable, cascade.folder / "runner.py", tmp_path / "ramp.png"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *_, label, probability, part = done.stdout.split()
+    assert (label, part) == (expected["label"], f"({expected['network']})")
+    assert probability == f"{expected['probability']:.1%}"

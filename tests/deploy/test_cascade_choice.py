@@ -159,11 +159,22 @@ def test_a_cascade_that_costs_more_is_no_gain() -> None:
 def test_what_cannot_be_reached_names_the_best() -> None:
     networks, labels = sure_of_some()
     networks = {"small": networks["small"]}
-    with pytest.raises(InfeasibleError, match=r"0\.9 .* best is small with 0\.8000 ± 0\.0400"):
+    with pytest.raises(
+        InfeasibleError, match=r"0\.9 .* best is small with 0\.8000, which is 0\.757"
+    ):
         choose(networks, labels, 0.9)
     with pytest.raises(InfeasibleError, match="margin of 1 standard errors on 100 validation"):
         choose(networks, labels, 0.79)
     assert choose(networks, labels, 0.79, margin=0).single.name == "small"
+
+
+def test_a_network_that_is_always_right_is_not_certain_to_be() -> None:
+    """Of twenty images all: the normal approximation has a standard error of 0 there."""
+    labels = np.arange(20) % 2
+    perfect = {"one": Known(np.where(labels[:, None] == [0, 1], 4.0, -4.0), 1.0)}
+    assert choose(perfect, labels, 0.95, margin=1).single.name == "one"
+    with pytest.raises(InfeasibleError, match=r"1\.0000, which is 0\.9524 with that margin"):
+        choose(perfect, labels, 0.96, margin=1)
 
 
 @pytest.mark.parametrize("target", [0, 1, 95, math.nan])
@@ -176,3 +187,29 @@ def test_targets_that_are_none(target: float) -> None:
 def test_margins_that_are_none(margin: float) -> None:
     with pytest.raises(ConfigError, match=f"^margin is {margin}; .* 0 or more"):
         choose(*sure_of_some(), 0.9, margin)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+@given(cases(), rules, st.data())
+def test_scores_that_are_no_numbers_are_never_right_and_always_go_on(
+    odd: float, case: tuple[dict[str, Known], np.ndarray], rule: str, data: st.DataObject
+) -> None:
+    networks, labels = case
+    scores = networks["a"].scores.copy()
+    lost = np.array(data.draw(st.lists(st.booleans(), min_size=len(labels), max_size=len(labels))))
+    scores[lost, data.draw(st.integers(0, CLASSES - 1))] = odd
+    assert unsure(scores, rule, 0.0).tolist() == lost.tolist()
+    assert unsure(scores, rule, 0.5)[lost].all()
+    assert single_tally(scores, labels).accuracy <= (~lost).mean() + 1e-9
+    threshold = data.draw(st.floats(0, 1))
+    tally = pair_tally(scores, scores, labels, rule, threshold)
+    assert tally.accuracy == single_tally(scores, labels).accuracy
+    networks = {"a": Known(scores, 1.0), "b": Known(networks["a"].scores, 2.0)}
+    try:
+        pair = choose(networks, labels, target=0.01, margin=0.0).pair
+    except InfeasibleError:
+        return
+    if pair is not None:
+        assert 0 <= pair.threshold < 1
+        again = pair_tally(scores, networks["b"].scores, labels, pair.rule, pair.threshold)
+        assert again == pair.tally

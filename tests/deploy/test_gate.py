@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hwnas.deploy import Export, Target, TimingSettings, export_onnx
-from hwnas.deploy.gate import COSTS, Budget, gate, read_budget
+from hwnas.deploy.gate import COSTS, Budget, Verdict, gate, read_budget
 from hwnas.deploy.gate import _growth as growth_of
 from hwnas.deploy.junit import junit
+from hwnas.deploy.quantize import quantize_int8, random_batches
 from hwnas.errors import ConfigError
 
 ONE = Target.parse("cpu-onnxruntime-fp32-b1-t1")
@@ -140,3 +141,18 @@ def test_budgets_that_do_not_fit(exported: Export) -> None:
 def test_junit_is_well_formed_whatever_the_suite_is_called() -> None:
     root = ElementTree.fromstring(junit('a "b" <c> & d', []).encode())
     assert root[0].attrib["name"] == 'a "b" <c> & d'
+
+
+def test_files_in_int8_for_other_processors_are_noted(
+    exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = random_batches((1, 8, 8), 4)
+    model = quantize_int8(exported.path, tmp_path / "a.onnx", batches, ["full"], reduce_range=False)
+    budget = Budget(Target.parse("cpu-onnxruntime-int8-b1-t1"))
+    monkeypatch.setattr("hwnas.deploy.gate._latencies", lambda *_: [])
+    monkeypatch.setattr("hwnas.deploy.gate._memory", lambda *_: Verdict("m", "", "measured", 1.0))
+    for saturates in (True, False):
+        place = "hwnas.deploy.saturation.sums_saturate"
+        monkeypatch.setattr(place, lambda flags, machine, saturates=saturates: saturates)
+        first, _ = gate(model, budget)
+        assert ("no VNNI" in first.note) is saturates

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 from hwnas.deploy import Bundle, Device, Export, TimingSettings
 from hwnas.deploy.quantize import random_batches
@@ -161,3 +163,42 @@ def test_material_says_what_a_variant_lacks(exported: Export, tmp_path: Path) ->
     ]  # fmt: skip
     made = VARIANTS["int8"].make(material, tmp_path / "int8.onnx")
     assert made == Made(tmp_path / "int8.onnx")
+
+
+def test_a_loss_that_no_image_showed_is_not_known_to_be_nothing() -> None:
+    """The standard error is 0 there, and so is the interval of the normal approximation."""
+    found = Quality("accuracy", "maximize", 1.0, 0.0, 0.0, 0.0, "fraction", 50, "test")
+    assert -0.06 < found.loss_interval.low < 0 < found.loss_interval.high < 0.06
+    assert found.interval.ends == pytest.approx([0.9287, 1.0], abs=1e-4)
+    told = found.to_json()
+    assert (told["interval"], told["loss_interval"]) == (
+        found.interval.ends,
+        found.loss_interval.ends,
+    )
+    other = replace(found, unit="pixels", value=3.0, standard_error=2.0)
+    assert other.interval.low < 0
+
+
+def test_what_is_not_in_single_precision_is_not_compared_with_itself(
+    exported: Export, tmp_path: Path
+) -> None:
+    """Quantised as it runs, it has none of the operators of static quantisation."""
+    weights = np.random.default_rng(0).standard_normal((8, 8), dtype=np.float32)
+    images, outputs = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 8]) for name in "xy"
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("DynamicQuantizeLinear", ["x"], ["xq", "xs", "xz"]),
+            helper.make_node("MatMulInteger", ["xq", "w", "xz"], ["sums"]),
+            helper.make_node("Cast", ["sums"], ["whole"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["whole", "xs"], ["y"]),
+        ],
+        "g", [images], [outputs],
+        [numpy_helper.from_array((20 * weights).clip(-127, 127).astype(np.int8), "w")],
+    )  # fmt: skip
+    opset = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "a.onnx")
+    material = Material(tmp_path / "a.onnx", random_batches((8,), 1))
+    with pytest.raises(ConfigError, match="computes in int8 already"):
+        sweep(material, [VARIANTS["fp32"]], [ORT], tmp_path, settings=QUICK)

@@ -2,13 +2,19 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from experiments.deploy.choices import re_measured
 from experiments.record import read_rows
+from hwnas.deploy import Measurement, Quantiles
+from hwnas.deploy.sweep import Contender, Sweep
+from hwnas.deploy.variants import Made
 
 ROOT = Path(__file__).parents[2]
 TOY = ["--size", "32", "--seconds", "2", "--rounds", "1", "--connections", "4"]
@@ -140,3 +146,32 @@ def test_a_hostile_request_is_a_function_of_its_number() -> None:
         for made in (signed, tampered):
             assert made(seed, signer) == made(seed, signer)
     assert len({unsigned(seed).content for seed in range(300)}) > 100
+
+
+def test_a_choice_that_is_its_own_rival_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two measurements of the same file agree exactly, and its ratio to itself is 1."""
+    rng = random.Random(0)
+
+    def measured(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked = json.loads(command[-1])
+        times = json.dumps({name: rng.uniform(1, 2) for name in asked})
+        return subprocess.CompletedProcess(command, 0, f"{times}\n", "")
+
+    monkeypatch.setattr(subprocess, "run", measured)
+    quantiles = Quantiles(1.0, 1.0, 1.0)
+    here = Measurement("t", "cpu", quantiles, quantiles, 1, False, 1.0, "", {}, {}, "")
+    ms = {"fp32": 1.0, "int8": 2.0}
+    contenders = [
+        Contender(
+            name,
+            f"cpu-onnxruntime-{name}-b1-t1",
+            Made(Path(f"{name}.onnx")),
+            difference=0.0,
+            measurement=replace(here, cpu_ms=Quantiles(each, each, each)),
+        )
+        for name, each in ms.items()
+    ]
+    rows = re_measured("a network", Sweep(tuple(contenders), 0.0), [])
+    ratios = {row.subject: row.value for row in rows}
+    assert ratios["a network / always fp32"] == 1
+    assert ratios["a network / always int8"] not in (None, 1)

@@ -32,10 +32,14 @@ def test_calibration_shows_intervals_and_the_diagonal(report_data):
 def test_generalisation_is_validation_minus_test(report_data):
     figure = plots.generalisation(report_data)
     for trace, finalist in zip(figure.data, report_data.finalists, strict=True):
-        margin = trace.error_x.array[0]
+        validation, test = finalist.validation, finalist.test
+        up, down = trace.error_x.array[0], trace.error_x.arrayminus[0]
         assert trace.x[0] == pytest.approx(finalist.validation.mean - finalist.test.mean)
-        assert max(finalist.validation.margin, finalist.test.margin) < margin
-        assert margin < finalist.validation.margin + finalist.test.margin
+        sides = validation.interval.above(validation.mean), test.interval.below(test.mean)
+        assert max(sides) < up < sum(sides)
+        sides = validation.interval.below(validation.mean), test.interval.above(test.mean)
+        assert max(sides) < down < sum(sides)
+        assert not trace.error_x.symmetric
 
 
 def test_hypervolume_has_a_line_a_sampler(report_data):

@@ -3,7 +3,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.report import ObjectiveInfo, Score
-from hwnas.report.quantities import count, metric_name, number, score, seconds, size, with_unit
+from hwnas.report.quantities import (
+    cost_range,
+    count,
+    metric_name,
+    number,
+    score,
+    seconds,
+    size,
+    with_unit,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +46,15 @@ def test_seconds_read_as_people_say_them(value, text):
     assert seconds(value) == text
 
 
-def test_a_score_shows_an_interval_only_where_a_spread_was_seen():
-    assert score(Score(0.98, 0.005, 360)) == "0.9800 ± 0.0098"
-    assert score(Score(1.0, 0.0, 360)) == "1.0000"
+def test_a_predicted_cost_shows_the_interval_that_limits_go_by():
+    assert cost_range(1.0, 0.1) == "0.8486 to 1.178"
+
+
+def test_a_score_shows_an_interval_only_where_one_is_known():
+    assert score(Score(0.98, 0.005, 360)) == "0.9800 (0.9676 to 0.9877)"
+    assert score(Score(0.98, 0.0, 360)) == "0.9800"
+    assert score(Score(1.0, 0.0, 360)) == "1.0000 (0.9894 to 1.0000)", "all of so many were right"
+    assert score(Score(3.5, 0.1, 360, "pixels")) == "3.5000 (3.3040 to 3.6960)"
 
 
 def test_a_value_carries_its_unit_and_a_name_does_not():

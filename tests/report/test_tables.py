@@ -1,7 +1,8 @@
 import re
 from dataclasses import replace
 
-from hwnas.report import OnTarget
+from hwnas.interval import lognormal_interval
+from hwnas.report import OnTarget, Score
 from hwnas.report.tables import finalists_table, front_table, stages_table
 
 
@@ -16,8 +17,31 @@ def test_a_finalist_shows_both_latencies_with_clock_spread_and_n(report_data):
     assert f"{measured.latency_ms:.4g} ms" in knee[2]
     assert f"{measured.cpu_ms.p20:.4g} to {measured.cpu_ms.p80:.4g}" in knee[2]
     assert "CPU time, n = 60" in knee[2]
-    assert "±" in knee[3]
+    low, high = lognormal_interval(
+        report_data.finalists[0].predicted_latency_ms, report_data.finalists[0].predicted_std_ms
+    ).ends
+    assert f"{low:.4g} to {high:.4g}" in knee[3]
     assert ["busy" in row[2] for row in (knee, most_accurate)] == [False, True]
+
+
+def test_a_finalist_that_breaks_a_limit_is_marked(report_data):
+    assert "a limit" not in finalists_table(report_data)
+    line = "latency_ms is 0.415 (measured); the limit is 0.1"
+    broken = replace(report_data.finalists[0], missed_limits=(line,), limit_state="broken")
+    data = replace(report_data, finalists=(broken, *report_data.finalists[1:]))
+    first, *others = cells(finalists_table(data))
+    assert "breaks a limit as measured" in first[0]
+    assert line in first[0]
+    assert not any("a limit" in row[0] for row in others)
+    close = replace(broken, limit_state="within noise")
+    table = finalists_table(replace(report_data, finalists=(close,)))
+    assert "misses a limit, within noise" in table
+
+
+def test_a_perfect_score_has_an_interval_that_ends_at_one(report_data):
+    perfect = replace(report_data.finalists[0], test=Score(1.0, 0.0, 50))
+    [row] = cells(finalists_table(replace(report_data, finalists=(perfect,))))
+    assert "0.9287 to 1.0000" in row[1]
 
 
 def test_each_further_target_has_its_column(report_data):
@@ -41,4 +65,4 @@ def test_the_front_is_in_order_and_complete(report_data):
 
 
 def test_stages_without_a_gpu_say_so(report_data):
-    assert {"no GPU" in row[3] for row in cells(stages_table(report_data))} == {True}
+    assert {"none" in row[3] for row in cells(stages_table(report_data))} == {True}

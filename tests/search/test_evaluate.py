@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import pickle
 import random
 import subprocess
@@ -14,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from hwnas.errors import NonFiniteOutput
+from hwnas.search import Objective, run_search
 from hwnas.search.data import ImageData
 from hwnas.search.evaluate import (
     Evaluation,
@@ -24,6 +27,9 @@ from hwnas.search.evaluate import (
     score,
     weights_hash,
 )
+from hwnas.search.executor import InProcess
+from hwnas.search.failure import Failure
+from hwnas.search.lineage import GrowEvaluator
 from hwnas.search.task import Classification
 from hwnas.search.training import TrainConfig
 from hwnas.search_spaces import Candidate, MobileNetSpace, RecipeSpace, batch_norms
@@ -277,3 +283,128 @@ def test_a_candidate_is_trained_by_its_own_recipe(
     fixed = as_fixed.evaluate(Candidate.of(network), Fidelity())
     assert accuracy(0.01) == fixed.values["accuracy"]
     assert pickle.loads(pickle.dumps(own)).key == own.key
+
+
+class Overflowing(nn.Module):
+    """Outputs something that is no number for an image or two."""
+
+    def __init__(self, said: float, images: int = 1) -> None:
+        super().__init__()
+        self.said, self.images = said, images
+
+    def forward(self, images: Tensor) -> Tensor:
+        outputs = torch.eye(10)[0].repeat(len(images), 1)
+        outputs[: self.images, 3] = self.said
+        return outputs
+
+
+class TestOutputsThatAreNoNumbers:
+    @pytest.mark.parametrize(
+        ("said", "told"), [(math.nan, "NaN"), (math.inf, "infinity"), (-math.inf, "infinity")]
+    )
+    def test_have_no_score(
+        self, digits_task: Classification, few_digits: ImageData, said: float, told: str
+    ) -> None:
+        with pytest.raises(NonFiniteOutput, match=f"outputs {told} for 2 of 50 validation images"):
+            score(Overflowing(said, 2), digits_task, few_digits.validation, SHAPE, "validation")
+
+    @pytest.mark.parametrize("evaluates", ["supernet", "train", "grow"])
+    def test_are_a_failure_with_that_reason(
+        self,
+        evaluates: str,
+        evaluator: SupernetEvaluator,
+        small_space: MobileNetSpace,
+        digits_task: Classification,
+        few_digits: ImageData,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        config = TrainConfig(epochs=0.1, batch_size=50, workers=0)
+        shared = small_space, digits_task, few_digits
+        made = {
+            "supernet": replace(
+                evaluator, weights={k: v * np.nan for k, v in evaluator.weights.items()}
+            ),
+            "train": TrainEvaluator(*shared, config),
+            "grow": GrowEvaluator(*shared, config, tmp_path),
+        }[evaluates]
+        if evaluates != "supernet":
+
+            def broken(network: nn.Module, *given: object, **named: object) -> None:
+                for parameter in network.parameters():
+                    parameter.data.fill_(math.nan)
+
+            monkeypatch.setattr("hwnas.search.evaluate.fit", broken)
+            monkeypatch.setattr("hwnas.search.lineage.fit", broken)
+        [(_, outcome)] = InProcess(made).map([candidate(small_space)], Fidelity())
+        assert isinstance(outcome, Failure)
+        assert outcome.kind == "bad result"
+        assert "the network outputs NaN for 50 of 50 validation images" in outcome.reason
+        assert not list(tmp_path.iterdir()), "nothing grows from it"
+
+    def test_leave_a_search_going(
+        self, evaluator: SupernetEvaluator, small_space: MobileNetSpace
+    ) -> None:
+        deep = {k: v * (np.nan if "stages.1.1" in k else 1) for k, v in evaluator.weights.items()}
+        assert any(np.isnan(v).any() for v in deep.values() if v.dtype.kind == "f")
+        result = run_search(
+            small_space,
+            [Objective("accuracy", "maximize"), Objective("params", "minimize")],
+            replace(evaluator, weights=deep),
+            trials=8,
+            sampler="random",
+        )
+        assert len(result.trials) == 8
+        assert all(t.candidate.network.as_dict()["stage1.depth"] == 1 for t in result.trials)
+        assert result.failed
+        for failed in result.failed:
+            assert failed.candidate.network.as_dict()["stage1.depth"] == 2
+            assert failed.failure.kind == "bad result"
+            assert "outputs NaN" in failed.failure.reason
+
+
+class TestThreads:
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_are_as_many_after_an_evaluation_as_before(
+        self, fails: bool, evaluator: SupernetEvaluator, small_space: MobileNetSpace
+    ) -> None:
+        if fails:
+            evaluator = replace(evaluator, weights={})
+        torch.set_num_threads(3)
+        [(_, outcome)] = InProcess(evaluator).map([candidate(small_space)], Fidelity())
+        assert isinstance(outcome, Failure) == fails
+        assert torch.get_num_threads() == 3
+
+    def test_of_a_network_trained_alone(
+        self, small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+    ) -> None:
+        config = TrainConfig(epochs=0.1, batch_size=50, workers=0)
+        alone = TrainEvaluator(small_space, digits_task, few_digits, config)
+        torch.set_num_threads(3)
+        alone.evaluate(candidate(small_space), Fidelity(10))
+        assert torch.get_num_threads() == 3
+
+    def test_that_an_evaluator_of_ones_own_sets_are_set_back(self) -> None:
+        class Greedy:
+            key = "greedy"
+
+            def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
+                torch.set_num_threads(2)
+                raise ValueError("no")
+
+        torch.set_num_threads(3)
+        [(_, outcome)] = InProcess(Greedy()).map([None], Fidelity())  # type: ignore[list-item]
+        assert isinstance(outcome, Failure)
+        assert torch.get_num_threads() == 3
+
+
+def test_the_key_is_of_what_decides_the_score(
+    small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
+) -> None:
+    config = TrainConfig(epochs=1, batch_size=50)
+    alone = TrainEvaluator(small_space, digits_task, few_digits, config)
+    for other in ({"workers": 0}, {"checkpoint_seconds": 5.0}, {"ranking_check": 8}):
+        assert replace(alone, train=replace(config, **other)).key == alone.key
+    assert replace(alone, train=replace(config, epochs=2)).key != alone.key
+    narrower = MobileNetSpace(replace(small_space.config, feature_channels=16))
+    assert replace(alone, space=narrower).key != alone.key

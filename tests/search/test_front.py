@@ -137,3 +137,11 @@ def test_the_knee_is_nearest_to_the_ideal_whatever_the_units() -> None:
     assert knee(losses) == 1
     assert knee(losses * [1000, 0.001]) == 1
     assert knee(np.array([[4.0, 4.0]])) == 0
+
+
+def test_points_that_do_not_count_add_nothing_to_the_hypervolume() -> None:
+    points = np.array([[0.0, 0.0], [1.0, 2.0], [0.5, 0.5], [2.0, 1.0]])
+    reference = np.array([3.0, 3.0])
+    history = hypervolume_history(points, reference, [False, True, False, True])
+    alone = hypervolume_history(points[[1, 3]], reference)
+    assert history == [0.0, alone[0], alone[0], alone[1]]

@@ -107,7 +107,7 @@ def test_grey_jpeg_files_have_one_channel(tmp_path: Path) -> None:
 def test_a_decoded_set_is_not_decoded_again(tmp_path: Path) -> None:
     files = [jpeg(10), jpeg(20)]
     read(tmp_path, joined("train", files) | joined("test", files))
-    for file in tmp_path.glob("cache/*/train.npy"):
+    for file in tmp_path.glob("cache/*/train-*.npy"):
         np.save(file, np.full((2, 12, 10, 3), 77, np.uint8))
     raw = read_npz(tmp_path / "set.npz", ImageCache(tmp_path / "cache", 10**9))
     assert (raw.images == 77).all()
@@ -116,19 +116,26 @@ def test_a_decoded_set_is_not_decoded_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ([jpeg(1), b"not a jpeg", jpeg(2)], "train_jpeg: image 1 is damaged"),
-        ([jpeg(1), jpeg(2), jpeg(3)[:-200]], "train_jpeg: image 2 is damaged"),
+        ([jpeg(1), b"not a jpeg", jpeg(2)], "1 of 4 images .* is damaged: train_jpeg: image 1 "),
+        ([jpeg(1), jpeg(2), jpeg(3)[:-200]], "1 of 4 images .* is damaged: train_jpeg: image 2 "),
         ([jpeg(1), jpeg(2, (10, 13))], r"image 1 has shape \(13, 10, 3\) but the first has \(12"),
         ([jpeg(1), jpeg(2, mode="L")], r"image 1 has shape \(12, 10, 1\) but the first"),
     ],
 )
-def test_a_bad_image_is_named_and_nothing_is_kept(
-    tmp_path: Path, train: list[bytes], message: str
-) -> None:
+def test_a_bad_image_is_named(tmp_path: Path, train: list[bytes], message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         read(tmp_path, joined("train", train) | joined("test", [jpeg(0)]))
     assert "\n" not in str(caught.value)
-    assert not [path for path in tmp_path.glob("cache/**/*") if path.is_file()]
+
+
+def test_damaged_images_can_be_skipped(tmp_path: Path) -> None:
+    train = joined("train", [jpeg(10), b"not a jpeg", jpeg(200)])
+    arrays = train | {"y_train": np.array([0, 1, 1])} | joined("test", [jpeg(0), jpeg(50)])
+    np.savez(tmp_path / "set.npz", **arrays)
+    raw = read_npz(tmp_path / "set.npz", ImageCache(tmp_path / "cache", 10**9), skip_damaged=True)
+    assert raw.skipped == ("train_jpeg: image 1",)
+    assert raw.images[:, 0, 0, 0].tolist() == pytest.approx([10, 200], abs=2)
+    assert raw.targets.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hwnas.errors import DataError, StorageError
-from hwnas.search.image_cache import ImageCache, source_key, write_images
+from hwnas.search.image_cache import ImageCache, cache_key, write_images
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 2), dtype=np.uint8)
 
@@ -56,11 +56,16 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         ImageCache(tmp_path / "cache", 0).arrays("set", {"train": write})
 
 
-def test_the_key_changes_with_the_source(tmp_path: Path) -> None:
-    file = tmp_path / "set.npz"
-    file.write_text("a")
-    before = source_key(file)
-    assert source_key(file) == before
-    assert before.startswith("set-")
-    file.write_text("ab")
-    assert source_key(file) != before
+def test_the_key_names_the_source_and_all_that_decides_the_pixels(tmp_path: Path) -> None:
+    key = cache_key(tmp_path / "set.npz", 64, "3ch")
+    assert key.startswith("set-")
+    assert key.endswith("-64-3ch-v2")
+    others = [(tmp_path / "more/set.npz", 64, "3ch"), (tmp_path / "set.npz", 65, "3ch")]
+    assert len({key, *(cache_key(*other) for other in others)}) == 3
+
+
+def test_a_number_is_found_out_once_a_version(tmp_path: Path) -> None:
+    cache, asked = ImageCache(tmp_path / "cache", 0), iter((3, 1, 2))
+    assert [cache.remembered("n", version, lambda: next(asked)) for version in "aab"] == [3, 3, 1]
+    (tmp_path / "cache/n.json").write_text("damaged")
+    assert cache.remembered("n", "b", lambda: next(asked)) == 2

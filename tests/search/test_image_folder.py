@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from PIL import Image
 
 from hwnas.errors import DataError
+from hwnas.search import image_folder
 from hwnas.search.data import DataConfig, load_data
 from hwnas.search.image_cache import ImageCache
 from hwnas.search.image_folder import read_folder
@@ -18,8 +21,8 @@ def draw(path: Path, value: int, size: tuple[int, int] = (6, 6), mode: str = "RG
     Image.new("RGB", size, (value, value, value)).convert(mode).save(path)
 
 
-def read(folder: Path, size: int | None = None) -> RawImages:
-    return read_folder(folder, size, ImageCache(folder.parent / "cache", 10**9))
+def read(folder: Path, size: int | None = None, skip_damaged: bool = False) -> RawImages:
+    return read_folder(folder, size, ImageCache(folder.parent / "cache", 10**9), skip_damaged)
 
 
 @pytest.fixture
@@ -86,25 +89,183 @@ def test_a_changed_folder_is_read_again(pets: Path) -> None:
     assert len(read(pets).images) == 21
 
 
-def test_what_is_not_an_image_is_named(pets: Path) -> None:
+class Decoder:
+    """Counts the files that are decoded, and may be stopped at one of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        self.stop_at: int | None = None
+        read_image = image_folder.read_image
+
+        def counting(file: Path, channels: int) -> np.ndarray:
+            if len(self.names) == self.stop_at:
+                raise KeyboardInterrupt
+            self.names.append(f"{file.parent.name}/{file.name}")
+            return read_image(file, channels)
+
+        monkeypatch.setattr(image_folder, "read_image", counting)
+
+    def since(self) -> list[str]:
+        """The files that were decoded since this was last asked."""
+        names, self.names = self.names, []
+        return names
+
+
+@pytest.fixture
+def decoder(monkeypatch: pytest.MonkeyPatch) -> Decoder:
+    return Decoder(monkeypatch)
+
+
+def spoil(path: Path) -> None:
+    """Cut a file off; its size changes, so that it counts as changed whatever the clock says."""
+    draw(path, 5)
+    path.write_bytes(path.read_bytes()[:45])
+
+
+def values(raw: RawImages) -> list[int]:
+    return raw.images[:, 0, 0, 0].tolist()
+
+
+def test_damaged_images_are_named_and_the_others_are_not_decoded_again(
+    pets: Path, decoder: Decoder
+) -> None:
+    spoil(pets / "cat/3.png")
     (pets / "dog/notes.txt").write_text("good dogs")
-    with pytest.raises(DataError, match=r"dog/notes.txt is not an image .* take it out"):
+    for _ in range(2):
+        with pytest.raises(
+            DataError,
+            match=r"2 of 21 images of .*/pets are damaged: cat/3\.png \(.*\), "
+            r"dog/notes\.txt \(cannot identify image file\); mend or remove them, or leave them "
+            r"out by data\.skip_damaged = true",
+        ) as caught:
+            read(pets)
+        assert "\n" not in str(caught.value)
+    assert len(decoder.since()) == 21
+    raw = read(pets, skip_damaged=True)
+    assert decoder.since() == []
+    assert raw.skipped == ("cat/3.png", "dog/notes.txt")
+    assert values(raw) == [0, 2, 4, 8, 10, 12, 14, 16, 18, *range(1, 20, 2)]
+    assert raw.targets.tolist() == [0] * 9 + [1] * 10
+    draw(pets / "cat/3.png", 6)
+    (pets / "dog/notes.txt").unlink()
+    assert values(read(pets)) == [*range(0, 20, 2), *range(1, 20, 2)]
+    assert decoder.since() == ["cat/3.png"]
+
+
+def test_many_damaged_images_are_counted(pets: Path) -> None:
+    for number in range(8):
+        (pets / f"dog/{number}.png").write_text("?")
+    with pytest.raises(DataError, match=r"8 of 20 images .* dog/4.png \([^)]*\) and 3 more; mend"):
         read(pets)
 
 
-def test_a_cut_image_is_named(pets: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (6, 6, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(pets / "dog/cut.png")
-    whole = (pets / "dog/cut.png").read_bytes()
-    (pets / "dog/cut.png").write_bytes(whole[:80])
-    with pytest.raises(DataError, match=r"dog/cut.png cannot be read as an image"):
-        read(pets)
+def test_a_damaged_image_for_testing_is_left_out_of_the_test_images(tmp_path: Path) -> None:
+    for number, name in enumerate(("train/a/1", "train/b/2", "test/a/3", "test/b/4", "test/b/5")):
+        draw(tmp_path / f"set/{name}.png", number)
+    spoil(tmp_path / "set/test/a/3.png")
+    raw = read(tmp_path / "set", skip_damaged=True)
+    assert raw.test is not None
+    assert raw.test[0][:, 0, 0, 0].tolist() == [3, 4]
+    assert raw.test[1].tolist() == [1, 1]
 
 
-def test_deep_pixels_are_refused(pets: Path) -> None:
-    Image.fromarray(np.zeros((6, 6), np.uint16)).save(pets / "dog/deep.png")
-    with pytest.raises(DataError, match=r"deep.png has pixels of mode 'I;16'; expected 8 bits"):
+def test_nothing_is_left_where_all_are_damaged(pets: Path) -> None:
+    for path in pets.glob("*/*.png"):
+        path.write_text("?")
+    with pytest.raises(DataError, match=r"20 of 20 images .* no other is left for training"):
+        read(pets, skip_damaged=True)
+
+
+def test_skipped_images_are_told_and_change_the_fingerprint(pets: Path, tmp_path: Path) -> None:
+    spoil(pets / "cat/3.png")
+    config = DataConfig("folder:pets", skip_damaged=True)
+    data = load_data(config, tmp_path, 0, tmp_path / "cache")
+    assert data.skipped == ("cat/3.png",)
+    assert replace(data, skipped=()).fingerprint != data.fingerprint
+    with pytest.raises(DataError, match=r"1 of 20 images .* is damaged: cat/3.png .* leave it out"):
+        load_data(DataConfig("folder:pets"), tmp_path, 0, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("stop_at", [0, 1, 7, 19])
+def test_decoding_continues_where_it_was(pets: Path, decoder: Decoder, stop_at: int) -> None:
+    decoder.stop_at = stop_at
+    with pytest.raises(KeyboardInterrupt):
         read(pets)
+    first, decoder.stop_at = decoder.since(), None
+    raw = read(pets)
+    assert values(raw) == [*range(0, 20, 2), *range(1, 20, 2)]
+    assert len(first) == stop_at
+    assert not set(first) & set(decoder.since())
+
+
+def test_what_was_not_written_whole_is_decoded_again(pets: Path, decoder: Decoder) -> None:
+    """The machine went down while rows and journal were written."""
+    expected = values(read(pets))
+    decoder.since()
+    (journal,) = (pets.parent / "cache").glob("*/*.jsonl")
+    (array,) = (pets.parent / "cache").glob("*/*.npy")
+    lines = journal.read_text().splitlines()
+    for torn in ("\n".join(lines[:9]), "\n".join(lines[:9]) + '\n["cat/9.p', lines[0][:5], ""):
+        journal.write_text(torn)
+        assert values(read(pets)) == expected
+        assert len(decoder.since()) in (12, 13, 20)
+    journal.write_text("\n".join(lines[:15]) + "\n")
+    array.write_bytes(array.read_bytes()[:400])
+    assert values(read(pets)) == expected
+    assert len(decoder.since()) == 20
+
+
+@pytest.mark.parametrize("size", [None, 4])
+def test_only_what_changed_is_decoded_and_old_arrays_are_removed(
+    pets: Path, decoder: Decoder, size: int | None
+) -> None:
+    read(pets, size)
+    decoder.since()
+    (pets / "cat/1.png").unlink()
+    (pets / "dog/9.png").rename(pets / "cat/9b.png")
+    draw(pets / "dog/4.png", 200, (6, 6) if size is None else (70, 60))
+    raw = read(pets, size)
+    assert sorted(decoder.since()) == ["cat/9b.png", "dog/4.png"]
+    assert values(raw) == [0, *range(4, 20, 2), 19, 1, 3, 5, 7, 200, 11, 13, 15, 17]
+    assert len([*(pets.parent / "cache").glob("*/*.npy")]) == 1
+
+
+def test_sizes_are_kept_apart(pets: Path) -> None:
+    assert read(pets, 4).images.shape[1:] == (4, 4, 3)
+    assert read(pets, 5).images.shape[1:] == (5, 5, 3)
+    assert read(pets, 4).images.shape[1:] == (4, 4, 3)
+
+
+def test_grey_ramps_of_16_bits_keep_their_range(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 256).astype(np.uint16)[np.newaxis].repeat(4, 0)
+    for name in ("a/1.png", "b/2.tif"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True)
+        Image.fromarray(ramp).save(tmp_path / "set" / name)
+    raw = read(tmp_path / "set")
+    assert raw.images.shape == (2, 4, 256, 1)
+    assert (raw.images[:, :, :, 0] == np.arange(256)).all()
+    draw(tmp_path / "set/b/3.png", 7, (256, 4))
+    assert (read(tmp_path / "set").images[0, :, :, 1] == np.arange(256)).all()
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_pixels_without_a_range_are_refused(pets: Path, kind: type) -> None:
+    Image.fromarray(np.zeros((6, 6), kind)).save(pets / "dog/deep.tif")
+    with pytest.raises(DataError, match=r"deep.tif: pixels of mode '[IF]' are 32-bit numbers, of"):
+        read(pets, skip_damaged=True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may read everything")
+def test_a_file_that_may_not_be_read_is_no_damaged_image(pets: Path) -> None:
+    (pets / "dog/3.png").chmod(0)
+    with pytest.raises(DataError, match=r"dog/3.png cannot be read .*Permission denied"):
+        read(pets, skip_damaged=True)
+
+
+def test_a_link_to_nothing_is_refused(pets: Path) -> None:
+    (pets / "dog/link.png").symlink_to(pets / "nothing.png")
+    with pytest.raises(DataError, match=r"there is no image .*dog/link.png"):
+        read(pets, skip_damaged=True)
 
 
 @pytest.mark.parametrize(

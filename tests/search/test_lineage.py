@@ -18,6 +18,7 @@ from hwnas.search import (
     run_search,
 )
 from hwnas.search.evaluate import score
+from hwnas.search.training import NetworkStep
 from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, mobilenet, nasbench201
 from hwnas.search_spaces.mobilenet.growth import moves
 
@@ -130,3 +131,23 @@ def test_a_damaged_file_is_named(growing: GrowEvaluator, small_space: MobileNetS
     (growing.folder / "abc.json").write_text('{"value": 1}')
     with pytest.raises(ArtifactError, match=r"abc\.json is damaged .*; remove it"):
         growing.ancestor(small_space.largest())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.4, None])
+def test_label_smoothing_is_that_of_the_recipe(
+    growing: GrowEvaluator,
+    small_space: MobileNetSpace,
+    monkeypatch: pytest.MonkeyPatch,
+    smoothing: float | None,
+) -> None:
+    learned: list[float] = []
+
+    def watched(network: object, step: NetworkStep, *given: object) -> None:
+        assert isinstance(step.task, Classification)
+        learned.append(step.task.label_smoothing)
+
+    monkeypatch.setattr("hwnas.search.lineage.fit", watched)
+    config = replace(CONFIG, label_smoothing=smoothing)
+    smallest = Candidate.of(small_space.smallest())
+    replace(growing, train=config).evaluate(smallest, Fidelity())
+    assert learned == [0.1 if smoothing is None else smoothing]

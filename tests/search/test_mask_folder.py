@@ -85,7 +85,10 @@ def test_size_resizes_both(tmp_path: Path, load: Callable[..., ImageData]) -> No
             lambda f: write(f / "masks/3.png", np.zeros((6, 4)), "RGB"),
             r"3\.png is a PNG of mode 'RGB'; a mask is a PNG with one channel",
         ),
-        (lambda f: (f / "masks/3.png").write_text("?"), r"3\.png is not an image that Pillow"),
+        (
+            lambda f: (f / "masks/3.png").write_text("?"),
+            r"images/3\.png \(the mask 3\.png: cannot ide",
+        ),
         (lambda f: write(f / "masks/3.png", np.full((6, 4), 7)), "class 2 has no training pixels"),
         (
             lambda f: ((f / "masks/3.png").unlink(), write(f / "masks/3.jpg", np.ones((6, 4)))),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.errors import ConfigError
+from hwnas.errors import ConfigError, DivergedError, NonFiniteOutput
 from hwnas.search import RankingCheck, SupernetTraining, TrainConfig, TrainEvaluator
 from hwnas.search.data import ImageData
 from hwnas.search.ranking import compare_rankings, spread_over_macs
@@ -102,3 +102,25 @@ def test_weights_of_another_space_are_named(check: RankingCheck) -> None:
 def test_a_space_without_so_many_networks_says_so(check: RankingCheck) -> None:
     with pytest.raises(ConfigError, match=r"300 random networks .* fewer than the 290 to compare"):
         spread_over_macs(check.space, 290, 300)
+
+
+def test_networks_without_a_score_are_left_out(
+    check: RankingCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = check.space.supernet().shared.state_dict()
+    evaluate, asked = TrainEvaluator.evaluate, []
+
+    def broken(self: TrainEvaluator, candidate: Candidate, *given: object) -> object:
+        asked.append(candidate)
+        if len(asked) == 1:
+            raise NonFiniteOutput("the network outputs NaN")
+        if len(asked) == 2 or everything:
+            raise DivergedError(3, 0.1)
+        return evaluate(self, candidate, *given)
+
+    monkeypatch.setattr(TrainEvaluator, "evaluate", broken)
+    everything = False
+    assert check(weights).networks == 2
+    everything = True
+    with pytest.raises(NonFiniteOutput, match="only 0 of 4 networks of the ranking check"):
+        replace(check, seed=1, folder=None)(weights)

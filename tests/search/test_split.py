@@ -66,9 +66,28 @@ def test_take_gives_copies_of_the_right_rows() -> None:
     assert part.take([2])[0].any()
 
 
-def test_first_keeps_the_order() -> None:
-    assert split().first(2).positions.tolist() == [7, 2]
-    assert len(split().first(99)) == 3
+def sorted_by_class() -> Split:
+    """1,000 images of ten classes, class by class, as a folder holds them."""
+    images = np.zeros((1000, 2, 2, 1), np.uint8)
+    return Split(images, np.arange(1000) // 100, np.arange(1000))
+
+
+def test_the_first_images_of_a_sorted_split_are_of_all_classes() -> None:
+    counts = np.bincount(sorted_by_class().first(100).targets, minlength=10)
+    assert counts.min() >= 4
+    assert counts.max() <= 20
+
+
+def test_fewer_first_images_are_part_of_more_and_always_the_same() -> None:
+    few, more = (sorted_by_class().first(n).positions.tolist() for n in (100, 200))
+    assert set(few) < set(more)
+    assert len(set(more)) == 200
+    assert few == sorted_by_class().first(100).positions.tolist()
+
+
+def test_there_are_no_more_first_images_than_there_are() -> None:
+    assert sorted(split().first(99).positions) == [2, 5, 7]
+    assert len(split().first(2)) == 2
 
 
 @pytest.mark.parametrize("start", [0, 50], ids=["whole", "view"])

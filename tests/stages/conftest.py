@@ -1,5 +1,7 @@
 """A job whose run is finished."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,3 +21,14 @@ def job(finished: Path) -> Job:
 @pytest.fixture
 def goal(job: Job) -> Goal:
     return Goal(job.recipe.objective)
+
+
+@pytest.fixture
+def limited(goal: Goal) -> Callable[..., Goal]:
+    """The goal with limits: by the metric of an objective, its worst acceptable value."""
+
+    def with_limits(**limits: float) -> Goal:
+        objectives = tuple(replace(o, limit=limits.get(o.metric)) for o in goal.objectives)
+        return replace(goal, objectives=objectives)
+
+    return with_limits

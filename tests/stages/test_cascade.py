@@ -180,3 +180,25 @@ def test_runs_that_are_none(hwnas: Command, finished: Path, tmp_path: Path) -> N
     unknown = "cpu-onnxruntime-fp32-b1-t2"
     hwnas("cascade", finished, *asked, "--target", unknown).refused("has no results for", unknown)
     hwnas("cascade", finished, "--out", tmp_path / "two").refused("--target-accuracy")
+
+
+def test_finalists_that_cost_more_than_a_limit_allows_are_left_out(
+    job: Job,
+    goal: Goal,
+    limited: Callable[..., Goal],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    run = job.folder.path
+    times = sorted(bundle.measurements[0].latency_ms for bundle in by_accuracy(run))
+    notes: list[str] = []
+    monkeypatch.setattr(job.reporter, "note", notes.append)
+    found = make_cascade(
+        job, limited(latency_ms=(times[0] + times[1]) / 2), 0.01, 0.0, tmp_path / "two"
+    )
+    assert found.single is not None
+    assert found.cascade is None
+    assert found.single.expected == times[0]
+    assert sum("is left out" in note for note in notes) == 2
+    with pytest.raises(InfeasibleError, match="none of 3 finalists keeps the limits"):
+        make_cascade(job, limited(latency_ms=times[0] / 10), 0.01, 0.0, tmp_path / "two")

@@ -19,6 +19,9 @@ from hwnas.recipe import read_recipe
 from hwnas.search import Evaluation, Fidelity, run_search
 from hwnas.search_spaces import Candidate, Workload
 from hwnas.stages.comparison import compare_runs, write_comparison
+from hwnas.stages.finalists import read_bundles
+from hwnas.stages.limits import LimitCheck
+from hwnas.stages.shortlist import Shortlist, TriedFinalist
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 LATENCY = f"latency_ms@{TARGET}"
@@ -156,3 +159,26 @@ def test_less_than_two_runs_are_no_comparison(finished: Path, tmp_path: Path) ->
             compare_runs(runs)
     with pytest.raises(RunError, match="holds no run"):
         compare_runs([finished, tmp_path / "none"])
+
+
+def test_networks_that_were_measured_to_break_a_limit_do_not_count(
+    finished: Path, tmp_path: Path
+) -> None:
+    """As if the finalists of a run had a limit and the record said that they broke it."""
+    given = f'target = "{TARGET}"'
+    one = changed(finished, tmp_path / "one", given, f"{given}\nlimit = 1e6")
+    two = changed(finished, tmp_path / "two", given, f"{given}\nlimit = 1e6")
+    whole = compare_runs([one, two]).runs[1]
+    assert whole.left_out == ()
+    bundles = read_bundles(two / "bundles")
+    for bundle in bundles.values():
+        shutil.rmtree(bundle.folder)
+    check = LimitCheck(LATENCY, 1e6, 2e6, 2e6, 2e6, "measured", None, "broken", 1.0)
+    Shortlist(tuple(TriedFinalist(name, 0, "broken", False, (check,)) for name in bundles)).write(
+        two
+    )
+    first, second = compare_runs([one, two]).runs
+    assert second.left_out == tuple(sorted(bundles))
+    assert second.hypervolume < first.hypervolume
+    assert second.trials == first.trials, "they were evaluated all the same"
+    assert "left_out" in compare_runs([one, two]).to_json()["runs"][1]

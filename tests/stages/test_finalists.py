@@ -1,9 +1,32 @@
-import numpy as np
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+from torch import Tensor
+
+from hwnas.deploy import Bundle
+from hwnas.deploy.device import Target
+from hwnas.deploy.export import Export
+from hwnas.deploy.measurement import Measurement, Quantiles
+from hwnas.errors import ArtifactError
+from hwnas.interval import wilson_interval
 from hwnas.search.objective import losses
-from hwnas.stages import Goal, Job
-from hwnas.stages.finalists import choose, picks, read_bundles, score_of
+from hwnas.search.training import load_weights
+from hwnas.search_spaces import Architecture
+from hwnas.stages import Goal, Ingredients, Job
+from hwnas.stages.exporting import export_network
+from hwnas.stages.finalists import choose, finalising, picks, read_bundles, score_of
+from hwnas.stages.measurements import read_measurements
+from hwnas.stages.report import gather
 from hwnas.stages.search import found
+from hwnas.stages.summary import summarise
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
 
 
 def test_finalists_show_the_front_and_are_filled_from_behind_it(job: Job, goal: Goal) -> None:
@@ -49,3 +72,159 @@ def test_the_weights_of_a_bundle_give_its_test_score(job: Job) -> None:
     stated = score_of(bundle, "accuracy", "test")
     assert stated["n"] == len(test)
     assert abs(right - stated["value"]) <= 1 / len(test)
+
+
+def by_latency(job: Job) -> list[Bundle]:
+    bundles = read_bundles(job.folder.path / "bundles").values()
+    return sorted(bundles, key=lambda bundle: bundle.measurements[0].latency_ms)
+
+
+def test_what_breaks_a_limit_as_measured_is_no_pick(job: Job, limited: Callable[..., Goal]) -> None:
+    fastest, second, _ = by_latency(job)
+    metric = job.ingredients.task.metrics[0]
+    bundles = {bundle.folder.name: bundle for bundle in by_latency(job)}
+    limit = (fastest.measurements[0].latency_ms + second.measurements[0].latency_ms) / 2
+    named = picks(bundles, metric, limited(latency_ms=limit).objectives)
+    assert set(named.values()) == {fastest.folder.name}
+    assert picks(bundles, metric, limited(latency_ms=1e-4).objectives) == {}
+    assert picks(bundles, metric, limited(accuracy=1.1).objectives) == {}
+
+
+def test_scores_have_intervals_within_what_a_share_can_be(job: Job) -> None:
+    for bundle in by_latency(job):
+        for split in ("validation", "test"):
+            row = score_of(bundle, "accuracy", split)
+            low, high = row["interval"]
+            assert 0 <= low < row["value"] < high <= 1 or row["value"] in (0, 1)
+            assert [low, high] == pytest.approx(wilson_interval(row["value"], row["n"]).ends)
+            assert row["interval_method"] == "wilson"
+
+
+def timed(ms: float) -> Measurement:
+    spread = Quantiles(0.98 * ms, ms, 1.02 * ms)
+    return Measurement(
+        TARGET, "cpu", spread, spread, 50, False, 1.0, "a processor", {}, {}, "2026-01-01"
+    )
+
+
+@pytest.fixture
+def weights(job: Job) -> Mapping[str, Tensor]:
+    return load_weights(job.folder.path / "supernet" / "weights.safetensors")
+
+
+def tried(job: Job) -> list[dict[str, Any]]:
+    rows = json.loads((job.folder.path / "finalists.json").read_text())["tried"]
+    return [{**row, "id": str(row["id"])} for row in rows]
+
+
+def test_the_next_candidate_takes_the_place_of_one_that_breaks_a_limit(
+    job: Job,
+    limited: Callable[..., Goal],
+    weights: Mapping[str, Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    goal = limited(latency_ms=50.0)
+    result = found(job.folder.path, goal)
+    first = {trial.candidate.id for trial in choose(result, 3)}
+    slow = min(first)
+    monkeypatch.setattr(
+        "hwnas.stages.finalists.measure",
+        lambda models, target: {n: timed(200.0 if n == slow else 10.0) for n in models},
+    )
+    job.reporter.log = job.folder.path / "log.jsonl"
+    job.perform(finalising(job, goal, result, weights))
+    bundles = read_bundles(job.folder.path / "bundles")
+    assert len(bundles) == 3
+    assert slow not in bundles
+    assert first - {slow} < bundles.keys()
+    states = {row["id"]: (row["state"], row["round"], row["packed"]) for row in tried(job)}
+    assert states[slow] == ("broken", 0, False)
+    [new] = bundles.keys() - first
+    assert states[new] == ("kept", 1, True)
+    log = (job.folder.path / "log.jsonl").read_text()
+    assert f"finalist {slow}: latency_ms@{TARGET} is 200 (measured); the limit is 50" in log
+    assert f"the next candidates take their place: {new}" in log
+    for bundle in bundles.values():
+        [check] = bundle.description["provenance"]["limits"]
+        assert (check["state"], check["value"]) == ("kept", 10.0)
+    timings = read_measurements(job.folder.path / "measurements.parquet")
+    assert slow in {row.architecture.id for row in timings if row.role == "finalist"}
+    before = (job.folder.path / "finalists.json").stat().st_mtime_ns
+    job.perform(finalising(job, goal, result, weights))
+    assert (job.folder.path / "finalists.json").stat().st_mtime_ns == before, "done once"
+
+
+def test_where_nothing_keeps_a_limit_the_closest_stay_and_are_marked(
+    job: Job,
+    limited: Callable[..., Goal],
+    weights: Mapping[str, Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    goal = limited(latency_ms=50.0)
+    deploy = replace(job.recipe.deploy, top=1)
+    recipe = replace(job.recipe, deploy=deploy)
+    job = replace(job, ingredients=replace(job.ingredients, recipe=recipe))
+    result = found(job.folder.path, goal)
+    monkeypatch.setattr(
+        "hwnas.stages.finalists.measure",
+        lambda models, target: {name: timed(100.0 + int(name[:2], 16)) for name in models},
+    )
+    job.perform(finalising(job, goal, result, weights))
+    bundles = read_bundles(job.folder.path / "bundles")
+    rows = tried(job)
+    assert len(rows) == 3, "three rounds of one"
+    assert {row["state"] for row in rows} == {"broken"}
+    [bundle] = bundles.values()
+    latencies = {row["limits"][0]["value"] for row in rows}
+    assert bundle.measurements[0].latency_ms == min(latencies)
+    summary = summarise(job, goal)
+    assert {row.limit_state for row in summary.finalists} == {"broken"}
+    assert not any(row.picks for row in summary.front)
+    data = gather(job, goal, summary)
+    assert {each.limit_state for each in data.finalists} == {"broken"}
+    assert sum("the limit is 50" in warning for warning in data.warnings) == 3
+    assert data.hypervolume[0].values[-1] > 0, "those that nobody measured count"
+
+
+def test_a_finalist_that_cannot_be_exported_is_replaced(
+    job: Job, goal: Goal, weights: Mapping[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = found(job.folder.path, goal)
+    broken = choose(result, 3)[1].candidate.network
+    shutil.rmtree(job.folder.path / "bundles")
+    (job.folder.path / "finalists.json").unlink(missing_ok=True)
+
+    def exported(ingredients: Ingredients, network: Architecture, *rest: Any) -> Export:
+        if network == broken:
+            raise ArtifactError("its outputs are no numbers")
+        return export_network(ingredients, network, *rest)
+
+    monkeypatch.setattr("hwnas.stages.finalists.export_network", exported)
+    monkeypatch.setattr(
+        "hwnas.stages.finalists.measure", lambda models, target: dict.fromkeys(models, timed(1.0))
+    )
+    job.perform(finalising(job, goal, result, weights))
+    bundles = read_bundles(job.folder.path / "bundles")
+    assert len(bundles) == 3
+    assert broken not in {bundle.architecture for bundle in bundles.values()}
+    [row] = [row for row in tried(job) if row["state"] == "failed"]
+    assert row["reason"] == "its outputs are no numbers"
+    assert row["id"] == broken.id
+
+
+def test_one_that_a_target_refuses_is_told_apart_from_the_others(
+    job: Job, goal: Goal, weights: Mapping[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = found(job.folder.path, goal)
+    refused = choose(result, 3)[0].candidate.id
+    shutil.rmtree(job.folder.path / "bundles")
+
+    def measured(models: Mapping[str, Path], target: Target) -> dict[str, Measurement]:
+        if refused in models:
+            raise ArtifactError("it has an operator that this runtime does not know")
+        return dict.fromkeys(models, timed(1.0))
+
+    monkeypatch.setattr("hwnas.stages.finalists.measure", measured)
+    job.perform(finalising(job, goal, result, weights))
+    bundles = read_bundles(job.folder.path / "bundles")
+    assert (len(bundles), refused in bundles) == (3, False)

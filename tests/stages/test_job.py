@@ -3,9 +3,11 @@ from dataclasses import replace
 import pytest
 
 from hwnas.errors import ConfigError
+from hwnas.identity import Identity
 from hwnas.search import Objective
 from hwnas.search.objective import Reduction
 from hwnas.stages import Goal, Ingredients, Job
+from hwnas.stages.job import Stage
 
 TARGET = "cpu-onnxruntime-fp32-b1-t1"
 OTHER = "cpu-onnxruntime-fp32-b8-t1"
@@ -45,23 +47,30 @@ def test_nothing_is_searched_for_that_would_not_ship_as_it_was_measured(job: Job
         Goal.specialised(job.recipe, "cpu-openvino-bf16-b1-t1")
 
 
-def test_the_training_hash_changes_with_what_training_depends_on(job: Job) -> None:
-    def hash_with(**changes: object) -> str:
+def test_what_training_depends_on_and_what_it_does_not(job: Job) -> None:
+    def training_with(**changes: object) -> Identity:
         recipe = replace(job.recipe, **changes)  # type: ignore[arg-type]
-        return Job(replace(job.ingredients, recipe=recipe), job.folder, job.reporter).training_hash
+        return Job(replace(job.ingredients, recipe=recipe), job.folder, job.reporter).training
 
-    same = hash_with(search=replace(job.recipe.search, trials=99), name="other")
-    assert same == job.training_hash
-    assert hash_with(seed=1) != job.training_hash
-    assert hash_with(train=replace(job.recipe.train, epochs=9)) != job.training_hash
+    train = job.recipe.train
+    same = training_with(search=replace(job.recipe.search, trials=99), name="other")
+    assert same == job.training
+    assert training_with(train=replace(train, workers=2, checkpoint_seconds=1)) == job.training
+    assert training_with(seed=1) != job.training
+    assert training_with(train=replace(train, epochs=9)) != job.training
 
 
 def test_a_stage_whose_results_are_gone_is_done_again(job: Job) -> None:
     done: list[str] = []
+
+    def stage(inputs: int, made: bool) -> Stage:
+        identity = Identity({"extra.inputs": inputs})
+        return Stage("extra", identity, lambda advance: done.append("work"), lambda: made)
+
     for made in (True, True, False):
-        job.perform("extra", [1], lambda advance: done.append("work"), lambda made=made: made)
+        job.perform(stage(1, made))
     assert done == ["work", "work"]
-    job.perform("extra", [2], lambda advance: done.append("work"), lambda: True)
+    job.perform(stage(2, True))
     assert len(done) == 3
 
 

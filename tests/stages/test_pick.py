@@ -1,5 +1,7 @@
 """Which winner a user takes home."""
 
+from collections.abc import Callable
+
 import pytest
 
 from hwnas.deploy import Bundle
@@ -32,3 +34,51 @@ def test_a_network_without_a_bundle_is_given_as_its_trial(job: Job, goal: Goal) 
     assert picked(job, goal, other.candidate.id, None) == other
     with pytest.raises(ConfigError, match=f"'{other.candidate.id}' is no network"):
         picked(job, goal, other.candidate.id, 1e6)
+
+
+@pytest.fixture
+def notes(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    told: list[str] = []
+    monkeypatch.setattr(job.reporter, "note", lambda text, **values: told.append(text))
+    return told
+
+
+def test_what_breaks_a_limit_of_the_run_is_picked_by_its_id_only(
+    job: Job, limited: Callable[..., Goal], notes: list[str]
+) -> None:
+    """Seen: a limit of 0.1 ms, and the knee took 0.415 ms."""
+    bundles = read_bundles(job.folder.path / "bundles")
+    first, second, third = sorted(bundles, key=lambda name: latency_ms(bundles[name]))
+    between = (latency_ms(bundles[first]) + latency_ms(bundles[second])) / 2
+    for pick in (None, "knee", "fastest", "most-accurate"):
+        chosen = picked(job, limited(latency_ms=between), pick, None)
+        assert latency_ms(chosen) <= between
+    assert not notes
+    assert picked(job, limited(latency_ms=between), third, None) == bundles[third]
+    assert [f"warning: network {third}" in note for note in notes] == [True]
+
+
+def test_where_none_keeps_the_limits_nothing_is_picked(
+    job: Job, limited: Callable[..., Goal], notes: list[str]
+) -> None:
+    goal = limited(latency_ms=1e-4)
+    bundles = read_bundles(job.folder.path / "bundles")
+    fastest = min(bundles, key=lambda name: latency_ms(bundles[name]))
+    for pick in (None, "knee"):
+        with pytest.raises(InfeasibleError, match=f"none of 3 .* closest is {fastest}: .*--pick"):
+            picked(job, goal, pick, None)
+    with pytest.raises(InfeasibleError, match="none of 3 finalists keeps the limits"):
+        picked(job, goal, None, 1e6)
+    assert picked(job, goal, fastest, None) == bundles[fastest]
+    assert any("the limit is 0.0001" in note for note in notes)
+
+
+def test_one_on_the_limit_is_picked_where_none_keeps_it_and_that_is_told(
+    job: Job, limited: Callable[..., Goal], notes: list[str]
+) -> None:
+    bundles = read_bundles(job.folder.path / "bundles")
+    fastest = min(bundles, key=lambda name: latency_ms(bundles[name]))
+    headline = bundles[fastest].measurements[0].headline
+    goal = limited(latency_ms=(headline.p20 + headline.p50) / 2)
+    assert latency_ms(picked(job, goal, "fastest", None)) == headline.p50
+    assert any("within noise" in note for note in notes)

@@ -1,8 +1,17 @@
 import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
 
 from hwnas.stages import Goal, Job
+from hwnas.stages.finalists import read_bundles
+from hwnas.stages.limits import of_bundle
 from hwnas.stages.measurements import read_measurements
 from hwnas.stages.report import gather, write_results
+from hwnas.stages.search import found
+from hwnas.stages.shortlist import Shortlist, TriedFinalist
 from hwnas.stages.summary import summarise
 
 
@@ -58,3 +67,60 @@ def test_other_work_on_the_machine_is_owned_up_to(job: Job, goal: Goal) -> None:
     warnings = gather(job, goal, summarise(job, goal)).warnings
     told = [warning for warning in warnings if "disturbed by other work" in warning]
     assert bool(told) == bool(contended)
+
+
+def test_only_networks_that_keep_the_limits_count_in_the_hypervolume(
+    job: Job, limited: Callable[..., Goal]
+) -> None:
+    free = limited()
+    scores = sorted(t.values["accuracy"] for t in found(job.folder.path, free).trials)
+    goal = limited(accuracy=scores[len(scores) // 2])
+    data = gather(job, goal, summarise(job, goal))
+    [curve] = data.hypervolume
+    over = [not trial.feasible for trial in data.trials]
+    assert any(over)
+    before = [0.0, *curve.values]
+    gains = [after - earlier for earlier, after in zip(before, curve.values, strict=False)]
+    assert not any(gain for gain, out in zip(gains, over, strict=True) if out)
+    assert curve.values[-1] > 0
+    assert data.reference_point["accuracy"] > scores[0], "what does not count does not stretch it"
+
+
+def test_nothing_counts_where_nothing_keeps_the_limits(
+    job: Job, limited: Callable[..., Goal]
+) -> None:
+    data = gather(job, limited(), summarise(job, limited()))
+    assert data.hypervolume
+    goal = limited(accuracy=0.9999)
+    nothing = gather(job, goal, replace(summarise(job, limited()), front=()))
+    assert (nothing.hypervolume, nothing.reference_point) == ((), {})
+
+
+def test_finalists_that_broke_a_limit_as_measured_do_not_count(
+    job: Job, limited: Callable[..., Goal]
+) -> None:
+    bundles = read_bundles(job.folder.path / "bundles")
+    goal = limited(accuracy=0.01)
+    whole = gather(job, goal, summarise(job, goal)).hypervolume[0]
+    shutil.rmtree(job.folder.path / "finalists.json", ignore_errors=True)
+    checks = {
+        name: tuple(
+            replace(check, value=0.0, high=0.0) for check in of_bundle(bundle, goal.objectives)
+        )
+        for name, bundle in bundles.items()
+    }
+    for bundle in bundles.values():
+        shutil.rmtree(bundle.folder)
+    rows = [TriedFinalist(name, 0, "broken", False, found) for name, found in checks.items()]
+    Shortlist(tuple(rows)).write(job.folder.path)
+    less = gather(job, goal, summarise(job, goal)).hypervolume[0]
+    numbers = [t.number for t in found(job.folder.path, goal).trials if t.candidate.id in bundles]
+    before = [0.0, *less.values]
+    assert all(less.values[number] == before[number] for number in numbers)
+    assert less.values != whole.values
+
+
+def test_intervals_of_latency_are_drawn_as_limits_go_by_them(job: Job, goal: Goal) -> None:
+    for row in gather(job, goal, summarise(job, goal)).calibration:
+        assert row.lower_ms > 0
+        assert row.upper_ms / row.predicted_ms == pytest.approx(row.predicted_ms / row.lower_ms)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hwnas.deploy import Bundle
-from hwnas.errors import ConfigError, DataError, StorageError
+from hwnas.errors import ArtifactError, ConfigError, DataError, StorageError
 from hwnas.progress import make_reporter
 from hwnas.stages.finalists import read_bundles
 from hwnas.stages.sweep import SweepOptions, sweep_network
@@ -105,3 +105,13 @@ def test_what_does_not_fit_is_refused(finished: Path, bundle: Bundle, tmp_path: 
         sweep_network(bundle.folder, HERE, SweepOptions(data=f"npz:{file}"), reporter=QUIET)
     with pytest.raises(DataError, match="3 classes of the images need"):
         sweep_network(bundle.onnx_file, HERE, SweepOptions(data=f"npz:{file}"), reporter=QUIET)
+
+
+def test_a_damaged_bundle_gets_no_new_sums(bundle: Bundle, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bundle.folder, tmp_path / "damaged"))
+    weights = folder / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:50])
+    options = SweepOptions(("fp32",))
+    with pytest.raises(ArtifactError, match=r"weights.safetensors: its SHA-256"):
+        sweep_network(folder, HERE, options, tmp_path / "out", QUIET)
+    assert not (tmp_path / "out").exists()

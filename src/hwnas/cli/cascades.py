@@ -66,8 +66,8 @@ def _show(run: Path, found: Cascading) -> None:
     title = f"Accuracy {found.target_accuracy:g} on {found.target}"
     out.print(table_of(columns, rows, title))
     out.print(
-        f"accuracies: evaluated, ± 95%; {costs.name}: {_SOURCES[costs.name, costs.kind]}, of the "
-        "cascade modelled from these",
+        f"accuracies: evaluated, with 95% intervals; {costs.name}: "
+        f"{_SOURCES[costs.name, costs.kind]}, of the cascade modelled from these",
         style="dim",
         soft_wrap=True,
     )
@@ -96,6 +96,6 @@ def _row(name: str, way: Way) -> list[str]:
 
     share = f"{way.test.share:.1%}" if "->" in way.name else "-"
     tallies = (way.validation, way.test)
-    accuracies = [metric_text(tally.accuracy, tally.standard_error) for tally in tallies]
+    accuracies = [metric_text(tally.accuracy, tally.interval.ends) for tally in tallies]
     mean = "-" if way.measured_ms is None else f"{way.measured_ms.p50:.3g}"
     return [f"{name}: {way.name}", share, *accuracies, f"{way.expected:.3g}", mean]

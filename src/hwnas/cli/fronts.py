@@ -68,7 +68,7 @@ def compare(
 
 def _print_front(summary: Summary) -> None:
     from hwnas.report.quantities import number
-    from hwnas.terminal import metric_text, table_of
+    from hwnas.terminal import mark_of, metric_text, print_missed_limits, table_of
 
     labels = [objective.label for objective in summary.objectives]
     measured = any(row.measured_latency_ms is not None for row in summary.front)
@@ -77,18 +77,19 @@ def _print_front(summary: Summary) -> None:
     rows = []
     for row in summary.front:
         cells = [
-            metric_text(row.values[label], row.standard_errors[label])
-            if label in row.standard_errors
+            metric_text(row.values[label], row.intervals[label])
+            if label in row.intervals
             else number(row.values[label])
             for label in labels
         ]
         if measured:
             ms = row.measured_latency_ms
             cells += [metric_text(row.test), "-" if ms is None else number(ms)]
-        rows.append([f"{row.id}  {', '.join(row.picks)}".rstrip(), *cells])
+        rows.append([f"{row.id}{mark_of(row)}  {', '.join(row.picks)}".rstrip(), *cells])
     title = f"Pareto front of {summary.run} ({summary.trials} candidates evaluated)"
     out.print(title, style="bold", soft_wrap=True, markup=False)
     out.print(table_of(columns, rows))
+    print_missed_limits(out, summary)
 
 
 def _print_comparison(found: Comparison) -> None:
@@ -112,6 +113,13 @@ def _print_comparison(found: Comparison) -> None:
         markup=False,
     )
     for row in found.runs:
+        if row.left_out:
+            out.print(
+                f"{row.run}: {', '.join(row.left_out)} left out; as measured they do not keep the "
+                "limits",
+                soft_wrap=True,
+                markup=False,
+            )
         for other, share in row.covered_by.items():
             out.print(
                 f"{share:.0%} of the front of {row.run} is equalled or beaten by {other}",

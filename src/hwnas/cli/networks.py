@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -41,7 +42,8 @@ def verify(
         print_json([asdict(check) for check in checks])
         return
     for check in checks:
-        out.print(f"[green]✓[/] {check.name}  [dim]{check.detail}[/]", soft_wrap=True)
+        mark = "[yellow]![/]" if check.warns else "[green]✓[/]"
+        out.print(f"{mark} {check.name}  [dim]{check.detail}[/]", soft_wrap=True)
 
 
 @app.command(rich_help_panel=NETWORKS)
@@ -60,6 +62,8 @@ def run(
     opened = open_packed(bundle)
     if out_path is not None:
         _write_mask(opened, images, out_path)
+    for warning in opened.warnings():
+        print(f"warning: {warning}", file=sys.stderr)
     answers = opened.run(images)
     if as_json:
         print_json([{"image": str(i), **a} for i, a in zip(images, answers, strict=True)])

@@ -41,12 +41,20 @@ def search(
 
 
 @app.command(rich_help_panel=SEARCHES)
-def resume(run: RunPath, ray_address: RayAddress = None, as_json: Json = False) -> None:
-    """Go on with an interrupted run; nothing that was finished is done again."""
+def resume(
+    run: RunPath,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change the run's recipe: table.key=value, again and again."),
+    ] = None,
+    ray_address: RayAddress = None,
+    as_json: Json = False,
+) -> None:
+    """Go on with a run; what is finished and belongs to today's inputs is not done again."""
     from hwnas.experiment import resume
 
     with _resumable(run) as reporter:
-        _show(resume(run, reporter, ray_address), as_json)
+        _show(resume(run, reporter, ray_address, set_ or ()), as_json)
 
 
 @app.command(rich_help_panel=SEARCHES)
@@ -65,7 +73,7 @@ def specialise(run: RunPath, target: Targets, as_json: Json = False) -> None:
 
 @app.command(rich_help_panel=SEARCHES)
 def status(run: RunPath, as_json: Json = False) -> None:
-    """How far a run is."""
+    """How far a run is, and which of its results are stale."""
     from hwnas.experiment import status
 
     found = status(run)
@@ -74,13 +82,21 @@ def status(run: RunPath, as_json: Json = False) -> None:
         return
     from hwnas.terminal import table_of
 
+    stale = found["stale"]
     rows = [
-        [name, stage["state"], f"{stage['wall_s']:.1f}", f"{stage['cpu_s']:.1f}"]
+        [
+            name,
+            "stale" if name in stale else stage["state"],
+            f"{stage['wall_s']:.1f}",
+            f"{stage['cpu_s']:.1f}",
+        ]
         for name, stage in found["stages"].items()
     ]
     out.print(
         table_of(["stage", "", "wall s", "CPU s"], rows, f"{found['name']}: {found['state']}")
     )
+    for name, reasons in stale.items():
+        out.print(f"{name} is stale: {'; '.join(reasons)}", soft_wrap=True, markup=False)
     out.print(f"{found['trials']} of {found['trials_wanted']} candidates evaluated")
     for rung in found["rungs"]:
         out.print(

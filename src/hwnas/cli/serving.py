@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from typing import Annotated
 
 import typer
@@ -24,6 +25,12 @@ def serve(
     ] = 2.0,
     max_queue: Annotated[int, typer.Option(min=1, help="Images that may wait.")] = 128,
     max_body_mb: Annotated[int, typer.Option(min=1, help="Size of a request.")] = 16,
+    memory_mb: Annotated[
+        int, typer.Option(min=1, help="Of all requests together, beside what the network takes.")
+    ] = 1000,
+    max_megapixels: Annotated[
+        float, typer.Option(min=0.001, max=89, help="Of an image file, decoded.")
+    ] = 25,
     max_connections: Annotated[int, typer.Option(min=1, help="Open at the same time.")] = 64,
     client_timeout: Annotated[
         float, typer.Option(help="Seconds that a client may take to send a request.")
@@ -39,14 +46,17 @@ def serve(
         out.print(f"try: curl --data-binary @image.png {server.url}/predict", soft_wrap=True)
 
     limits = Limits(
+        memory_bytes=memory_mb * 10**6,
+        pixels=int(max_megapixels * 1e6),
         body_bytes=max_body_mb * 10**6,
         waiting_images=max_queue,
         connections=max_connections,
         client_s=client_timeout,
     )
     settings = BatchSettings(max_batch, max_wait_ms, threads)
-    ended_by = serve(
-        Bundle.load(bundle), settings, limits, host=host, port=port, name=name, started=started
-    )
+    opened = Bundle.load(bundle)
+    for warning in opened.warnings():
+        print(f"warning: {warning}", file=sys.stderr)
+    ended_by = serve(opened, settings, limits, host=host, port=port, name=name, started=started)
     if ended_by == signal.SIGINT:
         fail("interrupted; all that was asked is answered", 130)

@@ -55,7 +55,7 @@ def sweep(
 
 
 def _show(found: Sweep) -> None:
-    from hwnas.terminal import table_of
+    from hwnas.terminal import metric_text, table_of
 
     columns = ["variant", "target", "measured ms", "difference", "quality", "loss", "size"]
     out.print(table_of(columns, [_row(each) for each in found.contenders], "Variants"))
@@ -74,7 +74,7 @@ def _show(found: Sweep) -> None:
         tested = found.tested
         out.print(
             f"on {tested.n} test images: {tested.metric} {tested.value:.4f}, a loss of "
-            f"{tested.loss:.4f} ± {1.96 * tested.loss_standard_error:.4f}",
+            f"{metric_text(tested.loss, tested.loss_interval.ends)}",
             soft_wrap=True,
             markup=False,
         )
@@ -89,7 +89,7 @@ def _row(each: Contender) -> list[str]:
         each.target,
         "-" if each.measurement is None else f"{each.latency_ms:.3g}",
         "-" if each.difference is None else f"{each.difference:.1e}",
-        "-" if quality is None else metric_text(quality.value, quality.standard_error),
-        "-" if quality is None else metric_text(quality.loss, quality.loss_standard_error),
+        "-" if quality is None else metric_text(quality.value, quality.interval.ends),
+        "-" if quality is None else metric_text(quality.loss, quality.loss_interval.ends),
         "-" if each.made is None else size_text(each.bytes),
     ]

@@ -3,7 +3,7 @@
 ::
 
     bundle.json           what all the rest means; schema 1
-    model.onnx            the network, weights inside
+    model.onnx            the network, weights inside or, where it came so, in model.onnx.data
     model.NAME.onnx       variants of it, where a sweep has added some
     model.TARGET.json     how a variant's operators are computed on a card, for the runtime triton
     weights.safetensors   the same weights for PyTorch
@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -34,8 +35,10 @@ from hwnas.deploy.checksums import inside
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.onnx_graph import external_files
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES, open_session
+from hwnas.deploy.saturation import saturation_warning
 from hwnas.deploy.sealed import Check, Seal, checked, passed
 from hwnas.errors import ArtifactError, ConfigError, DataError
 from hwnas.search_spaces import Architecture
@@ -269,7 +272,27 @@ class Bundle:
                 )
                 for artifact in self.artifacts
             ),
+            *(Check("int8 sums", True, warning, warns=True) for warning in self._warnings()),
         ]
+
+    def warnings(self) -> list[str]:
+        """Return what is to be feared of the first artifact on this machine, in a line each.
+
+        Raises:
+            ArtifactError: The file is damaged.
+        """
+        return [warning for warning in [self._warning(self.artifacts[0])] if warning]
+
+    def _warnings(self) -> list[str]:
+        """Return those of all artifacts; what is damaged is told by other checks."""
+        found = []
+        for artifact in self.artifacts:
+            with contextlib.suppress(ArtifactError):
+                found.append(self._warning(artifact))
+        return list(dict.fromkeys(filter(None, found)))
+
+    def _warning(self, artifact: Artifact) -> str:
+        return saturation_warning(inside(self.folder, artifact.file), artifact.target())
 
     def verify(self) -> list[Check]:
         """All `checks`, every one of them passed.
@@ -287,8 +310,14 @@ class Bundle:
     def _check_onnx(self, artifact: Artifact) -> str:
         import onnx
 
+        path = inside(self.folder, artifact.file)
+        if unlisted := set(external_files(path)) - set(self.sums):
+            raise ArtifactError(
+                f"{artifact.file} keeps weights in {', '.join(sorted(unlisted))}, of which no sum "
+                "is recorded; make the bundle anew"
+            )
         try:
-            onnx.checker.check_model(inside(self.folder, artifact.file), full_check=True)
+            onnx.checker.check_model(path, full_check=True)
         except Exception as error:  # ONNX's and protobuf's errors share no base but this
             raise ArtifactError(f"{artifact.file} is damaged: {first_line(error)}") from error
         return "valid"
@@ -307,7 +336,7 @@ class Bundle:
         if not error <= artifact.tolerance:  # also where it is not a number
             raise ArtifactError(
                 f"outputs differ by {error:.2g} of the largest; at most {artifact.tolerance:g} is "
-                "allowed"
+                f"allowed{'; ' if (warning := self._warning(artifact)) else ''}{warning}"
             )
         return f"{len(images)} images agree within {error:.1e} of the largest output"
 

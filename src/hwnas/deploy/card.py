@@ -6,8 +6,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hwnas.deploy.bundle import MODEL
 from hwnas.deploy.card_header import card_header
-from hwnas.deploy.io import PILLOW_MODES
+from hwnas.deploy.cascade_runner import prepared
+from hwnas.deploy.exporters import INPUT
+from hwnas.deploy.image_file import PILLOW_MODES, upright_pixels
+from hwnas.deploy.standalone import IMAGE_IMPORTS, standalone
+from hwnas.interval import (
+    is_proportion,
+    lognormal_interval,
+    paired_difference_interval,
+    row_interval,
+)
 
 __all__ = ["card"]
 
@@ -39,18 +49,14 @@ def card(description: Mapping[str, Any]) -> str:
             "",
             *_table(("what", "value", "spread", "n", "kind", "where"), _numbers(description)),
             "",
-            "Measured: timed on the target. Evaluated: computed on the images of that split. "
-            "Predicted: estimated by a model. Counted: follows from the network itself.",
+            "Measured: timed on the target. Evaluated: computed on the images of that split, with "
+            "the 95 % interval. Predicted: estimated by a model, with the 90 % interval. Counted: "
+            "follows from the network itself.",
             "",
             *_variants(description),
             "## Run it",
             "",
-            "With `pip install onnxruntime numpy pillow`, in this folder:",
-            "",
-            *_code(description),
-            "",
-            "`hwnas run . image.png` does the same; `hwnas verify .` and "
-            "`sha256sum -c bundle.sha256` check that the files are whole.",
+            *_run(description),
             "",
             "## Choices",
             "",
@@ -96,11 +102,10 @@ def _choices(description: Mapping[str, Any]) -> dict[str, Any]:
 
 def _numbers(description: Mapping[str, Any]) -> Iterable[Sequence[Any]]:
     for number in (*description["metrics"], *description["predictions"]):
-        spread = number.get("standard_error", number.get("standard_deviation"))
         yield (
             number["name"],
             _value(number["value"], number.get("unit", "")),
-            "" if spread is None else f"± {spread:.3g}",
+            _spread(number),
             number.get("n", ""),
             number["kind"],
             number.get("split") or number.get("target") or "",
@@ -118,6 +123,14 @@ def _numbers(description: Mapping[str, Any]) -> Iterable[Sequence[Any]]:
         )
 
 
+def _spread(number: Mapping[str, Any]) -> str:
+    """Ends of the interval of a number that is not exact: 95 % of scores, 90 % of predictions."""
+    interval = row_interval(number)
+    if interval is None and number.get("std") is not None and number["value"] > 0:
+        interval = lognormal_interval(number["value"], number["std"])
+    return "" if interval is None else f"{interval.low:.4g} to {interval.high:.4g}"
+
+
 def _variants(description: Mapping[str, Any]) -> list[str]:
     """What a sweep found out about the forms in which the network ships, the chosen one first."""
     swept = [each for each in description.get("artifacts", []) if "measurement" in each]
@@ -132,7 +145,7 @@ def _variants(description: Mapping[str, Any]) -> list[str]:
                 each["target"],
                 _value(each["measurement"]["latency_ms"], "ms"),
                 f"{quality['value']:.4f}" if quality else "",
-                f"{quality['loss']:.4f} ± {quality['loss_standard_error']:.4f}" if quality else "",
+                _loss(quality) if quality else "",
                 "" if agreed is None else f"{agreed:.2%}",
                 each["files"][0],
             )
@@ -159,29 +172,83 @@ def _variants(description: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _loss(quality: Mapping[str, Any]) -> str:
+    proportion = is_proportion(quality.get("unit"))
+    error, n = quality["loss_standard_error"], quality["n"]
+    found = paired_difference_interval(quality["loss"], error, n, proportion=proportion)
+    return f"{quality['loss']:.4f} ({found.low:.4f} to {found.high:.4f})"
+
+
 def _value(value: Any, unit: str) -> str:
     number = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
     return f"{number} {unit}".strip()
 
 
-def _code(description: Mapping[str, Any]) -> list[str]:
-    pre = description["preprocessing"]
-    channels, height, width = pre["channels"], pre["height"], pre["width"]
-    mode = PILLOW_MODES.get(channels, "RGB")
-    answer = _ANSWERS[description["outputs"]["kind"]]
+def _run(description: Mapping[str, Any]) -> list[str]:
+    """How to run it, and the code that does."""
+    file, differs = _file_to_run(description)
+    return [
+        "With `pip install onnxruntime numpy pillow`, in this folder:",
+        "",
+        *_code(description, file),
+        "",
+        "`hwnas run . image.png` does the same"
+        f"{differs}; `hwnas verify .` and `sha256sum -c bundle.sha256` check that the files are "
+        "whole.",
+    ]
+
+
+def _file_to_run(description: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the file that the code gives to ONNX Runtime, and how `hwnas run` differs, if so."""
+    artifacts = description.get("artifacts", [])
+    if not artifacts:  # it is written before the bundle is sealed
+        return MODEL, ""
+    first = artifacts[0]
+    if first["runtime"] == "onnxruntime":
+        return first["files"][0], ""
+    same = [each for each in artifacts if each["runtime"] == "onnxruntime"]
+    plain = [each for each in artifacts if each["variant"] == "fp32"]
+    file = (same or plain or artifacts)[0]["files"][0]
+    return file, f", with {first['files'][0]} in {first['runtime']}, whose numbers differ a little"
+
+
+def _code(description: Mapping[str, Any], file: str) -> list[str]:
+    channels = description["preprocessing"]["channels"]
+    if channels in PILLOW_MODES:
+        images = [
+            *standalone(upright_pixels).splitlines(),
+            "",
+            "",
+            *standalone(prepared).splitlines(),
+            "",
+            "",
+            'with Image.open("image.png") as image:',
+            f'    pixels = upright_pixels(image, "{PILLOW_MODES[channels]}")',
+            f"pixels = pixels.reshape(*pixels.shape[:2], {channels})",
+        ]
+    else:
+        images = [
+            *standalone(prepared).splitlines(),
+            "",
+            "",
+            f'pixels = np.load("image.npy")  # uint8 (height, width, {channels})',
+        ]
     return [
         "```python",
-        "import json, numpy as np, onnxruntime",
-        "from PIL import Image",
+        "import json",
         "",
-        'labels = json.load(open("bundle.json", encoding="utf-8"))["labels"]',
-        f'image = Image.open("image.png").convert("{mode}").resize(({width}, {height}), '
-        "Image.Resampling.BILINEAR)",
-        f"pixels = np.asarray(image, np.float32).reshape({height}, {width}, {channels}) / 255",
-        f"pixels = (pixels - np.float32({list(pre['mean'])})) / np.float32({list(pre['std'])})",
-        'session = onnxruntime.InferenceSession("model.onnx")',
-        'outputs = session.run(None, {"images": pixels.transpose(2, 0, 1)[None]})[0]',
-        *answer,
+        "import numpy as np",
+        "import onnxruntime",
+        IMAGE_IMPORTS,
+        "",
+        "",
+        *images,
+        'with open("bundle.json", encoding="utf-8") as file:',
+        "    about = json.load(file)",
+        'labels, preprocessing = about["labels"], about["preprocessing"]',
+        f'session = onnxruntime.InferenceSession("{file}")',
+        f'outputs = session.run(None, {{"{INPUT}": prepared(pixels, preprocessing)}})[0]',
+        *_ANSWERS[description["outputs"]["kind"]],
         "```",
     ]
 

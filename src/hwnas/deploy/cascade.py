@@ -29,8 +29,11 @@ from hwnas.deploy.checksums import inside
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.first_line import first_line
 from hwnas.deploy.io import OutputMeaning, Preprocessing
+from hwnas.deploy.number_format import number_format
+from hwnas.deploy.onnx_graph import external_files
 from hwnas.deploy.runtime import Session
 from hwnas.deploy.runtimes import RUNTIMES
+from hwnas.deploy.saturation import saturation_warning
 from hwnas.deploy.sealed import Check, Seal, checked, passed
 from hwnas.errors import ArtifactError, DataError
 
@@ -220,11 +223,22 @@ class Cascade:
         return [
             *SEAL.checks(self.folder, self.description["files"]),
             *(
-                checked(f"{p.onnx_file.name} loads", partial(_load, p))
+                checked(f"{p.onnx_file.name} loads", partial(_load, p, self.description["files"]))
                 for p in (self.small, self.big)
             ),
             checked("golden outputs", self._check_golden),
         ]
+
+    def warnings(self) -> list[str]:
+        """Return what is to be feared of the two networks on this machine, in a line each.
+
+        Raises:
+            ArtifactError: A file is damaged.
+        """
+        files = (self.small.onnx_file, self.big.onnx_file)
+        targets = (Target(Device("cpu", "onnxruntime"), number_format(file)) for file in files)
+        found = (saturation_warning(*each) for each in zip(files, targets, strict=True))
+        return [warning for warning in found if warning]
 
     def verify(self) -> list[Check]:
         """All `checks`, every one of them passed.
@@ -249,7 +263,12 @@ class Cascade:
         )
 
 
-def _load(part: Part) -> str:
+def _load(part: Part, sums: Mapping[str, str]) -> str:
+    if unlisted := set(external_files(part.onnx_file)) - set(sums):
+        raise ArtifactError(
+            f"it keeps weights in {', '.join(sorted(unlisted))}, of which no sum is recorded; make "
+            "the cascade anew"
+        )
     shape = part.session.input_shape
     if shape != part.preprocessing.input_shape:
         raise ArtifactError(

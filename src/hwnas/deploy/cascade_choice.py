@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.deploy.cascade_runner import CONFIDENCES, probabilities, unsure
+from hwnas.deploy.cascade_runner import CONFIDENCES, confidences, unsure
 from hwnas.errors import ConfigError, InfeasibleError
+from hwnas.interval import Interval, wilson_interval, wilson_lower
 
 __all__ = ["Choice", "Known", "Pair", "Single", "Tally", "choose", "pair_tally", "single_tally"]
 
@@ -54,9 +55,14 @@ class Tally:
         """Of the accuracy, because other images would have given another."""
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.n)
 
+    @property
+    def interval(self) -> Interval:
+        """The 95 % interval of the accuracy."""
+        return wilson_interval(self.accuracy, self.n)
+
     def at_least(self, margin: float) -> float:
-        """The accuracy less so many standard errors."""
-        return self.accuracy - margin * self.standard_error
+        """The least true accuracy that is so many of its standard errors below the observed one."""
+        return float(wilson_lower(self.accuracy, self.n, margin))
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,8 @@ def choose(
     """Find the cheapest network and the cheapest cascade that reach an accuracy.
 
     Of many thresholds and pairs the luckiest would be picked, so an accuracy counts as reached only
-    with a margin; single networks have to keep the same one.
+    with a margin; single networks have to keep the same one. The standard error is that at the
+    accuracy to reach, so that networks which are always right have one, too.
 
     Args:
         networks: By name.
@@ -183,13 +190,14 @@ def _infeasible(ways: list[Single | Pair], target: float, margin: float) -> Infe
     return InfeasibleError(
         f"neither a network nor a pair reaches accuracy {target:g} with a margin of {margin:g} "
         f"standard errors on {tally.n} validation images; the best is {name} with "
-        f"{tally.accuracy:.4f} ± {tally.standard_error:.4f}. Lower --target-accuracy or --margin"
+        f"{tally.accuracy:.4f}, which is {tally.at_least(margin):.4f} with that margin. Lower "
+        "--target-accuracy or --margin"
     )
 
 
 def single_tally(scores: NDArray[Any], labels: NDArray[np.integer]) -> Tally:
     """How often a network is right, given its scores (N, K)."""
-    return Tally(float((scores.argmax(axis=1) == labels).mean()), len(labels))
+    return Tally(float(_right(scores, labels).mean()), len(labels))
 
 
 def pair_tally(
@@ -201,8 +209,14 @@ def pair_tally(
 ) -> Tally:
     """How often a cascade is right, given the scores (N, K) of both of its networks."""
     on = unsure(small, rule, threshold)
-    right = np.where(on, big.argmax(axis=1), small.argmax(axis=1)) == labels
+    right = np.where(on, _right(big, labels), _right(small, labels))
     return Tally(float(right.mean()), len(labels), float(on.mean()))
+
+
+def _right(scores: NDArray[Any], labels: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Return for which images a network is right; scores that are no numbers never are."""
+    known = np.isfinite(scores.max(axis=1))
+    return np.asarray((scores.argmax(axis=1) == labels) & known)
 
 
 def _best(
@@ -218,17 +232,18 @@ def _best(
     Only those count by which some images go on and some do not. Each lies in the middle between the
     confidences of two images, away from rounding.
     """
-    confidence = CONFIDENCES[rule](probabilities(small))
+    confidence = confidences(small, rule)
     order = np.argsort(confidence, kind="stable")
     ascending = confidence[order]
     middle = (ascending[:-1] + ascending[1:]) / 2
     apart = np.flatnonzero((ascending[:-1] < middle) & (middle < 1))
     if len(apart) == 0:
         return
-    by_small, by_big = (scores.argmax(axis=1)[order] == labels[order] for scores in (small, big))
-    right = by_small.sum() + np.cumsum(by_big.astype(int) - by_small)[apart]
+    by_small, by_big = (_right(scores, labels)[order] for scores in (small, big))
+    right = by_small.sum() + np.cumsum(by_big.astype(int) - by_small.astype(int))[apart]
     n = len(labels)
-    safe = right / n - margin * np.sqrt(right / n * (1 - right / n) / n)
+    safe = wilson_lower(right / n, n, margin)
     place = int((safe >= target).argmax()) if (safe >= target).any() else int(safe.argmax())
     share = float((apart[place] + 1) / n)
-    yield float(middle[apart[place]]), Tally(float(right[place] / n), n, share)
+    # Scores that are no numbers have a confidence below 0, which no threshold is.
+    yield max(0.0, float(middle[apart[place]])), Tally(float(right[place] / n), n, share)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,9 +24,13 @@ from hwnas.deploy.cascade import (
     SMALL,
     Cascade,
 )
-from hwnas.deploy.cascade_runner import CONFIDENCES, probabilities, unsure
+from hwnas.deploy.cascade_runner import confidences, unsure
 from hwnas.deploy.checksums import sha256
+from hwnas.deploy.image_file import upright_pixels
+from hwnas.deploy.onnx_graph import copy_model, external_files, model_bytes
+from hwnas.deploy.standalone import IMAGE_IMPORTS, standalone
 from hwnas.errors import ConfigError
+from hwnas.interval import row_interval
 
 __all__ = ["write_cascade"]
 
@@ -85,9 +88,9 @@ def write_cascade(
         "provenance": dict(provenance),
     }
     with replacing_folder(folder) as temporary:
-        shutil.copyfile(small.onnx_file, temporary / SMALL)
-        shutil.copyfile(big.onnx_file, temporary / BIG)
-        shutil.copyfile(cascade_runner.__file__, temporary / RUNNER)
+        copy_model(small.onnx_file, temporary / SMALL)
+        copy_model(big.onnx_file, temporary / BIG)
+        write_text(temporary / RUNNER, _runner())
         write_text(temporary / CARD, _card(description))
         images, scores = _golden(small, big, rule, threshold, golden_images)
         np.savez_compressed(temporary / GOLDEN, images=images, outputs=scores)
@@ -96,12 +99,23 @@ def write_cascade(
     return Cascade.load(folder)
 
 
+def _runner() -> str:
+    """Return the runner's source, which imports nothing of hwnas."""
+    source = Path(cascade_runner.__file__).read_text(encoding="utf-8")
+    own = f"\nfrom {upright_pixels.__module__} import {upright_pixels.__name__}\n"
+    before, found, after = source.partition(own)
+    assert found
+    head, mark, body = after.partition("\n\ndef ")
+    code = standalone(upright_pixels)
+    return f"{before}{IMAGE_IMPORTS}\n{head}\n\n{code}\n\n{mark.lstrip()}{body}"
+
+
 def _part(bundle: Bundle, file: str) -> dict[str, Any]:
     about = bundle.description
     return {
         "id": about["id"],
         "file": file,
-        "bytes": bundle.onnx_file.stat().st_size,
+        "bytes": model_bytes(bundle.onnx_file),
         **{key: about[key] for key in ("architecture", "preprocessing", "measurements")},
     }
 
@@ -110,7 +124,7 @@ def _golden(
     small: Bundle, big: Bundle, rule: str, threshold: float, images: NDArray[np.uint8]
 ) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     scores = small.predict(images)
-    distance = CONFIDENCES[rule](probabilities(scores)) - threshold
+    distance = confidences(scores, rule) - threshold
     ordered = np.argsort(distance, kind="stable")
     half = min(_GOLDEN_IMAGES, len(images)) // 2
     few = np.concatenate([ordered[: _GOLDEN_IMAGES - half], ordered[len(images) - half :]])
@@ -123,7 +137,9 @@ def _golden(
 
 def _seal(folder: Path, description: Mapping[str, Any]) -> None:
     """Write cascade.json with the sums of what is there, then the sums of all."""
-    files = {name: sha256(folder / name) for name in (SMALL, BIG, GOLDEN, RUNNER, CARD)}
+    beside = [name for part in (SMALL, BIG) for name in external_files(folder / part)]
+    names = (SMALL, BIG, *beside, GOLDEN, RUNNER, CARD)
+    files = {name: sha256(folder / name) for name in names}
     SEAL.write(folder, {**description, "files": files}, files)
 
 
@@ -149,8 +165,9 @@ def _card(about: Mapping[str, Any]) -> str:
             *rows,
             "",
             "Measured: timed on the target, on images of the test split, preprocessing left out. "
-            "Evaluated: computed on the images of that split. Modelled: the time of the small "
-            "network, of deciding, and of the big one as often as it is asked.",
+            "Evaluated: computed on the images of that split, with the 95 % interval. Modelled: "
+            "the time of the small network, of deciding, and of the big one as often as it is "
+            "asked.",
             "",
             "## Run it",
             "",
@@ -175,7 +192,8 @@ def _size(part: Mapping[str, Any]) -> str:
 
 
 def _number(number: Mapping[str, Any]) -> str:
-    spread = f" ± {number['standard_error']:.2g}" if "standard_error" in number else ""
+    interval = row_interval(number)
+    spread = "" if interval is None else f" ({interval.low:.4g} to {interval.high:.4g})"
     unit = "" if number["unit"] == "fraction" else f" {number['unit']}"
     where = number.get("split") or number.get("target") or ""
     value = f"{number['value']:.4g}{spread}{unit}"

@@ -5,7 +5,8 @@ Needs numpy, onnxruntime and pillow, and nothing else; cascade.json and the netw
     python runner.py image.png ...      what is on images
     python runner.py --verify           whether it gives the golden outputs
 
-hwnas copies this file into every cascade and decides by the same lines itself.
+hwnas writes this file into every cascade, with its own code to open images in the place of an
+import, and decides by the same lines itself.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CONFIDENCES", "Runner", "probabilities", "unsure"]
+from hwnas.deploy.image_file import upright_pixels
+
+__all__ = ["CONFIDENCES", "Runner", "confidences", "prepared", "probabilities", "unsure"]
 
 Floats = NDArray[np.float64]
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def probabilities(scores: NDArray[Any]) -> Floats:
-    """Softmax of class scores (N, K)."""
+    """Return the softmax of class scores (N, K); NaN for an image whose scores are no numbers."""
     rows = np.asarray(scores, dtype=np.float64)
-    odds = np.exp(rows - rows.max(axis=1, keepdims=True))
-    return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+    with np.errstate(invalid="ignore"):
+        odds = np.exp(rows - rows.max(axis=1, keepdims=True))
+        return np.asarray(odds / odds.sum(axis=1, keepdims=True))
 
 
 def _margin(shares: Floats) -> Floats:
@@ -47,15 +51,26 @@ CONFIDENCES: dict[str, Callable[[Floats], Floats]] = {"margin": _margin, "maximu
 """From the probabilities (N, K) of a network to how sure it is of each answer, in 0..1."""
 
 
+def confidences(scores: NDArray[Any], rule: str) -> Floats:
+    """Return how sure a network is of each image, given its scores (N, K).
+
+    Returns:
+        (N,), in 0..1; -1, less than any threshold, where the scores are NaN or infinite.
+    """
+    found = CONFIDENCES[rule](probabilities(scores))
+    return np.where(np.isnan(found), -1.0, found)
+
+
 def unsure(scores: NDArray[Any], rule: str, threshold: float) -> NDArray[np.bool_]:
     """For which images the big network is asked, given the small one's scores (N, K).
 
     Args:
         scores: Of the small network.
         rule: A key of `CONFIDENCES`.
-        threshold: Those less sure than this go on: none at 0, all at 1.
+        threshold: Those less sure than this go on: none at 0, all at 1. Those whose scores are no
+            numbers always do.
     """
-    confidence = CONFIDENCES[rule](probabilities(scores))
+    confidence = confidences(scores, rule)
     return np.asarray((confidence < threshold) | (threshold >= 1))
 
 
@@ -91,17 +106,23 @@ class Runner:
 
     def read(self, path: str | Path) -> NDArray[np.uint8]:
         """An image file as uint8 (H, W, C), upright, with as many channels as the networks take."""
-        from PIL import Image, ImageOps
+        from PIL import Image
 
         channels = self.about["small"]["preprocessing"]["channels"]
         with Image.open(path) as image:
-            upright = ImageOps.exif_transpose(image).convert(_MODES[channels])
-        return np.asarray(upright).reshape(upright.height, upright.width, channels)
+            pixels = upright_pixels(image, _MODES[channels])
+        return pixels.reshape(*pixels.shape[:2], channels)
 
     def answer(self, path: str | Path) -> dict[str, Any]:
-        """The likeliest class of an image file, its probability and which network says so."""
+        """The likeliest class of an image file, its probability and which network says so.
+
+        Raises:
+            ValueError: The big network's scores are no numbers, either.
+        """
         scores, part = self.scores(self.read(path))
         shares = probabilities(scores[None])[0]
+        if np.isnan(shares).any():
+            raise ValueError("the scores of both networks are no numbers; there is no answer")
         best = int(shares.argmax())
         label = self.about["labels"][best]
         return {"label": label, "probability": float(shares[best]), "network": part}
@@ -114,14 +135,22 @@ class Runner:
         return float(np.abs(found - expected).max() / np.abs(expected).max())
 
     def _run(self, part: str, image: NDArray[np.uint8]) -> NDArray[Any]:
-        prepared = _prepared(image, self.about[part]["preprocessing"])
+        batch = prepared(image, self.about[part]["preprocessing"])
         session = self._sessions[part]
-        outputs: NDArray[Any] = session.run(None, {session.get_inputs()[0].name: prepared})[0]
+        outputs: NDArray[Any] = session.run(None, {session.get_inputs()[0].name: batch})[0]
         return outputs
 
 
-def _prepared(image: NDArray[np.uint8], how: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Resize (bilinear), scale to 0..1, normalise; float32 (1, C, height, width)."""
+def prepared(image: NDArray[np.uint8], how: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Return pixels (H, W, C) resized (bilinear), scaled to 0..1 and normalised.
+
+    Args:
+        image: As it was read.
+        how: What bundle.json or cascade.json says of the preprocessing.
+
+    Returns:
+        (1, C, height, width).
+    """
     from PIL import Image
 
     size = (how["width"], how["height"])
@@ -144,7 +173,11 @@ def main(arguments: list[str]) -> int:
         print(f"golden outputs differ by {error:.1e} of the largest")
         return int(not error <= runner.about["golden"]["tolerance"])
     for path in arguments:
-        found = runner.answer(path)
+        try:
+            found = runner.answer(path)
+        except (OSError, ValueError) as error:  # no image, or no answer
+            print(f"{path}: {error}", file=sys.stderr)
+            return 2
         print(f"{path}  {found['label']}  {found['probability']:.1%}  ({found['network']})")
     return 0
 

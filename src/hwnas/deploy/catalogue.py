@@ -14,6 +14,7 @@ from pathlib import Path
 import hwnas
 from hwnas.deploy.agent.added import read_added
 from hwnas.deploy.device import HARDWARE, RUNS_ON
+from hwnas.deploy.processor import cpu_fields, instruction_flags
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.runtimes.checks import graphics_card
 
@@ -133,14 +134,8 @@ def _cores_and_memory() -> tuple[int | None, int]:
 
 def _processor() -> tuple[str, frozenset[str]]:
     """The processor's model and the flags of its instruction set, as far as the system tells."""
-    fields: dict[str, str] = {}
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            fields.setdefault(key.strip(), value.strip())
-    flags = frozenset((fields.get("flags") or fields.get("Features") or "").split())
-    model = fields.get("model name") or _board() or _apple_processor() or platform.processor()
+    flags = instruction_flags()
+    model = cpu_fields().get("model name") or _board() or _apple_processor() or platform.processor()
     return model or platform.machine() or "unknown processor", flags
 
 

@@ -21,7 +21,9 @@ from hwnas.deploy.device import Target
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.memory import peak_memory
 from hwnas.deploy.number_format import number_format
+from hwnas.deploy.onnx_graph import model_bytes
 from hwnas.deploy.onnx_workload import read_workload
+from hwnas.deploy.saturation import saturation_warning
 from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.sweep import Examiner, Quality, outputs_of
 from hwnas.deploy.timing import Subject, measure_together
@@ -38,7 +40,7 @@ COSTS = {
 }
 """What a network costs, with units; the other thing that a budget knows is the task's metric."""
 _LOADINGS, _PROCESSES = 4, 3
-_CONFIDENCE, _Z = 0.95, 1.96
+_CONFIDENCE = 0.95
 # One run a round: p95 is that of single runs.
 _TIMING = TimingSettings(warmup=5, rounds=60, round_ms=1e-3, max_seconds=5.0)
 
@@ -189,12 +191,15 @@ def gate(
         _check_format(file, budget.target)
     qualities = [] if examiner is None else [_quality(model, old, examiner, budget)]
     _check_metrics(budget, {quality.name for quality in qualities})
-    return [
+    verdicts: list[Verdict] = [
         *qualities,
         *_latencies(model, old, budget, settings),
         _size(model, old, budget),
         _memory(model, old, budget),
     ]
+    notes = [verdicts[0].note, saturation_warning(model, budget.target)]
+    verdicts[0] = replace(verdicts[0], note="; ".join(filter(None, notes)))
+    return verdicts
 
 
 def _check_metrics(budget: Budget, metrics: set[str]) -> None:
@@ -221,6 +226,7 @@ def _quality(model: Path, old: Path | None, examiner: Examiner, budget: Budget) 
     outputs = outputs_of(model, examiner.inputs(), budget.target)
     expected = outputs if old is None else outputs_of(old, examiner.inputs(), budget.target)
     found: Quality = examiner.judge(outputs, expected)
+    low, high = found.interval.ends
     verdict = Verdict(
         found.metric,
         found.unit,
@@ -228,16 +234,15 @@ def _quality(model: Path, old: Path | None, examiner: Examiner, budget: Budget) 
         found.value,
         budget.limits.get(found.metric),
         allowed=budget.growth.get(found.metric, 0.0),
-        note=f"± {_Z * found.standard_error:.3g} on {found.n} {found.split} images",
+        note=f"{low:.4g} to {high:.4g} on {found.n} {found.split} images",
     )
     more = found.direction == "maximize"
     if old is not None:
-        error = _Z * found.loss_standard_error
         verdict = replace(
             verdict,
             old=found.value + (found.loss if more else -found.loss),
             growth=found.loss,
-            interval=(found.loss - error, found.loss + error),
+            interval=(found.loss_interval.low, found.loss_interval.high),
         )
     return _judged(verdict, more)
 
@@ -282,8 +287,8 @@ def _quantile(measurement: Measurement, name: str) -> float:
 
 
 def _size(model: Path, old: Path | None, budget: Budget) -> Verdict:
-    before = None if old is None else [float(old.stat().st_size)]
-    return _cost("size_bytes", "counted", [float(model.stat().st_size)], before, budget)
+    before = None if old is None else [float(model_bytes(old))]
+    return _cost("size_bytes", "counted", [float(model_bytes(model))], before, budget)
 
 
 def _memory(model: Path, old: Path | None, budget: Budget) -> Verdict:

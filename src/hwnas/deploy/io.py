@@ -11,18 +11,16 @@ from typing import Any, BinaryIO, Literal, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional
 
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.image_file import PILLOW_MODES, read_pixels
 from hwnas.errors import ArtifactError, ConfigError, DataError
 
-__all__ = ["PILLOW_MODES", "OutputMeaning", "Preprocessing", "at_size"]
+__all__ = ["OutputMeaning", "Preprocessing", "at_size"]
 
 SCHEMA = 1
-PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-"""What Pillow calls images of so many channels."""
 
 OutputKind = Literal["class_scores", "pixel_class_scores", "values"]
 _KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
@@ -133,28 +131,15 @@ class Preprocessing:
             uint8 (H, W, channels).
 
         Raises:
-            DataError: There is no such file, it is not an image, or it is damaged.
+            DamagedImage: It is not an image, or it is damaged.
+            DataError: There is no such file, or its pixels have no defined range.
         """
         if self.channels not in PILLOW_MODES:
             raise DataError(
                 f"image files have 1, 3 or 4 channels and this network takes {self.channels}; "
                 "give it an array instead"
             )
-        try:
-            with Image.open(source) as image:
-                upright = ImageOps.exif_transpose(image)
-                pixels = np.array(upright.convert(PILLOW_MODES[self.channels]))
-        except FileNotFoundError:
-            raise DataError(
-                f"there is no image {source}; give the path of an existing file"
-            ) from None
-        except Exception as error:  # damaged files make Pillow raise nearly anything
-            reason = first_line(error)
-            name = source if isinstance(source, Path) else "what was given"
-            raise DataError(
-                f"{name} cannot be read as an image ({reason}); expected a PNG, JPEG or the like"
-            ) from error
-        return pixels.reshape(*pixels.shape[:2], self.channels)
+        return read_pixels(source, self.channels)
 
     def to_json(self) -> dict[str, Any]:
         """A versioned JSON object."""
@@ -229,9 +214,11 @@ class OutputMeaning:
 
         Raises:
             DataError: The outputs do not have one column, or map, a label.
+            ArtifactError: They are no numbers, so they mean nothing.
         """
         rows = np.asarray(torch.as_tensor(outputs).detach().cpu(), dtype=np.float64)
         self._check(rows.shape)
+        self._check_numbers(rows)
         describe = {
             "class_scores": self._class_scores,
             "pixel_class_scores": self._shares,
@@ -253,17 +240,30 @@ class OutputMeaning:
 
         Raises:
             DataError: The outputs are no class scores of pixels.
+            ArtifactError: They are no numbers.
         """
         maps = torch.as_tensor(outputs).detach().cpu().float()
         if self.kind != "pixel_class_scores":
             raise DataError(f"the network gives {self.kind} of whole images, so it makes no masks")
         self._check(tuple(maps.shape))
+        self._check_numbers(maps.numpy())
         found: NDArray[np.uint8] = at_size(maps, size or maps.shape[2:]).argmax(1).byte().numpy()
         return found
 
     def _check(self, shape: tuple[int, ...]) -> None:
         if not self.fits(shape):
             raise DataError(f"outputs have shape {shape}; expected {self.shape}")
+
+    def _check_numbers(self, rows: NDArray[Any]) -> None:
+        """Refuse what has no answer; a class that is minus infinitely likely is only never it."""
+        looked_at = rows if self.kind == "values" else rows.max(axis=1)
+        wrong = ~np.isfinite(looked_at).reshape(len(rows), -1).all(axis=1)
+        if wrong.any():
+            raise ArtifactError(
+                f"the network's outputs for image {int(wrong.argmax()) + 1} of {len(rows)} are no "
+                "numbers (NaN or infinite), so there is no answer; check the image, and the "
+                "network with `hwnas verify`"
+            )
 
     def _shares(self, maps: NDArray[np.float64]) -> dict[str, Any]:
         counts = np.bincount(maps.argmax(axis=0).reshape(-1), minlength=len(self.labels))

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 from pathlib import Path
 
 from hwnas.atomic import replacing_folder, write_text
 from hwnas.deploy.bundle import MODEL, Bundle
 from hwnas.deploy.export import INPUT, OUTPUT
+from hwnas.deploy.onnx_graph import copy_model
 from hwnas.errors import ArtifactError, ConfigError
 
 __all__ = ["model_name", "write_model_repository"]
@@ -71,7 +71,7 @@ def write_model_repository(
     config = _config(bundle, found, max_batch, max_wait_ms)
     with replacing_folder(folder / found) as temporary:
         (temporary / "1").mkdir()
-        shutil.copyfile(bundle.onnx_file, temporary / "1" / MODEL)
+        copy_model(bundle.onnx_file, temporary / "1" / MODEL)
         write_text(temporary / _CONFIG, config)
         if _has_labels(bundle):
             lines = [" ".join(label.split()) for label in bundle.outputs.labels]

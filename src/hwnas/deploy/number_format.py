@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
+import math
+import re
 import warnings
 from pathlib import Path
 
 from hwnas.atomic import replacing
 from hwnas.deploy.first_line import first_line
-from hwnas.deploy.onnx_graph import read_model
+from hwnas.deploy.onnx_graph import messages, read_model, read_whole_model
 from hwnas.errors import ArtifactError
 
 __all__ = ["number_format", "to_float16"]
 
-_QUANTISED = {"QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger"}
+_QUANTISED = re.compile(
+    r"[Qq]uanti[sz]e|Quant$|Integer|^QLinear|^QGemm$|^QAttention$|^QOrdered|^QEmbedLayer|^QMoE$"
+    r"|NBits|Bnb4|FpQ4|BFP|Float8"
+)
+"""What the names of operators have in common that compute with, make or read small numbers: those
+of ONNX, of ONNX Runtime, of OpenVINO and of QONNX."""
 
 
 def number_format(model: Path) -> str:
-    """The format that a file itself asks for, whatever runs it.
+    """Return the format that a file itself asks for, whatever runs it.
+
+    Graphs within graphs and functions count, too.
 
     Returns:
-        ``"int8"`` if it quantises tensors, ``"fp16"`` if it has weights in half precision, else
-        ``"fp32"``.
+        ``"int8"`` if it has quantised operators, of eight bits or of fewer; ``"fp16"`` or
+        ``"bf16"`` if it has weights in one of these; else ``"fp32"``.
 
     Raises:
         ArtifactError: The file is missing or damaged.
     """
     import onnx
 
-    graph = read_model(model).graph
-    if any(node.op_type in _QUANTISED for node in graph.node):
+    read = read_model(model)
+    if any(_QUANTISED.search(node.op_type) for node in messages(read, "NodeProto")):
         return "int8"
-    half = onnx.TensorProto.FLOAT16
-    return "fp16" if any(tensor.data_type == half for tensor in graph.initializer) else "fp32"
+    formats: dict[int, str] = {onnx.TensorProto.FLOAT16: "fp16", onnx.TensorProto.BFLOAT16: "bf16"}
+    sizes = dict.fromkeys(formats.values(), 0)
+    known: dict[str, int] = {}
+    for tensor in messages(read, "TensorProto"):
+        known[tensor.name] = max(1, math.prod(tensor.dims))
+        if found := formats.get(tensor.data_type):
+            sizes[found] += known[tensor.name]
+    for node in messages(read, "NodeProto"):
+        if node.op_type == "Cast" and node.input and node.input[0] in known:
+            wanted = next((each.i for each in node.attribute if each.name == "to"), 0)
+            if wanted in formats:  # weights that are stored in one format and used in another
+                sizes[formats[wanted]] += known[node.input[0]]
+    largest = max(sizes, key=sizes.__getitem__)
+    return largest if sizes[largest] else "fp32"
 
 
 def to_float16(source: Path, to: Path) -> Path:
@@ -51,7 +72,7 @@ def to_float16(source: Path, to: Path) -> Path:
     from onnxruntime.transformers.float16 import convert_float_to_float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
-    model = read_model(source)
+    model = read_whole_model(source)
     with replacing(to) as temporary:
         try:
             with warnings.catch_warnings():

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hwnas.deploy.checksums import inside
 from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError
 
-__all__ = ["check_graph", "read_model"]
+__all__ = [
+    "check_graph",
+    "copy_model",
+    "external_files",
+    "messages",
+    "model_bytes",
+    "read_model",
+    "read_whole_model",
+]
 
 _ENDLESS = ("Loop", "Scan")
 _DEEPEST = 3
@@ -31,16 +41,129 @@ def read_model(path: Path) -> Any:
         raise ArtifactError(f"{path} is not an ONNX file: {first_line(error)}") from error
 
 
-def check_graph(path: Path) -> None:
-    """Refuse what could keep a runtime busy for ever; all other graphs end.
+def read_whole_model(path: Path) -> Any:
+    """Read an ONNX file together with the weights that it keeps in other files.
 
-    Loops may be endless, and graphs within graphs or functions that call each other can be
-    exponentially larger than the file that says so.
+    Raises:
+        ArtifactError: The file is missing or no ONNX file, or its weights lie outside its folder,
+            are missing or too short.
+    """
+    import onnx
+
+    model = read_model(path)
+    if not external_files(path, model):
+        return model
+    try:
+        model = onnx.load(path)
+    except Exception as error:  # onnx's errors share no base but this
+        raise ArtifactError(f"{path} cannot be read: {first_line(error)}") from error
+    if external_files(path, model):  # onnx looks at graphs and attributes only
+        raise ArtifactError(
+            f"{path} keeps a sparse tensor, or one of a function, in another file; save it inside"
+        )
+    return model
+
+
+def external_files(path: Path, model: Any = None) -> list[str]:
+    """Return the names of the files beside an ONNX file that hold weights of it, sorted.
+
+    Every tensor counts, wherever it is: in graphs within graphs, functions, attributes of nodes and
+    sparse tensors. The runtimes do not agree on what they look at.
+
+    Args:
+        path: The ONNX file.
+        model: What `read_model` gave for it; read if None.
+
+    Raises:
+        ArtifactError: The file is no ONNX file, or a tensor is not all inside a file in its folder.
+    """
+    found = set()
+    for tensor in messages(read_model(path) if model is None else model, "TensorProto"):
+        if tensor.external_data or tensor.data_location == tensor.EXTERNAL:
+            found.add(_external_file(path, tensor))
+    return sorted(found)
+
+
+def _external_file(path: Path, tensor: Any) -> str:
+    """Return the name of the one file in the folder that a tensor lies in."""
+    about = f"{path} keeps the tensor {tensor.name!r} in another file"
+    keys = [entry.key for entry in tensor.external_data]
+    if keys.count("location") != 1 or len(set(keys)) < len(keys):
+        raise ArtifactError(f"{about}, and does not say in which one; export it again")
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    name = entries["location"]
+    parts = PurePosixPath(name.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or _leads_out(path.parent, name):
+        raise ArtifactError(
+            f"{about}, {name!r}, which is outside its folder; save the weights beside the file, or "
+            "inside it"
+        )
+    file = path.parent / name
+    if not file.is_file():
+        raise ArtifactError(f"{about}, {name!r}, which is missing; put it beside {path.name}")
+    try:
+        offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
+    except ValueError as error:
+        raise ArtifactError(f"{about}, and the place in it is damaged: {error}") from error
+    if min(offset, length) < 0 or offset + length > file.stat().st_size:
+        raise ArtifactError(f"{about}, {name!r}, which is too short; it is damaged")
+    return str(PurePosixPath(name))
+
+
+def model_bytes(path: Path) -> int:
+    """Return the size of an ONNX file together with the files that hold its weights.
+
+    Raises:
+        ArtifactError: The file is no ONNX file, or its weights lie outside its folder.
+    """
+    names = [path.name, *external_files(path)]
+    return sum((path.parent / name).stat().st_size for name in names)
+
+
+def _leads_out(folder: Path, name: str) -> bool:
+    """Return whether a name ends outside a folder, symbolic links followed."""
+    try:
+        inside(folder, name)
+    except (ArtifactError, OSError, RuntimeError):  # links may lead in a circle
+        return True
+    return False
+
+
+def copy_model(source: Path, to: Path) -> None:
+    """Copy an ONNX file; weights that it keeps in other files go to one file, named after the copy.
+
+    Raises:
+        ArtifactError: The file is damaged, or its weights lie outside its folder.
+        OSError: The copy cannot be written.
+    """
+    import onnx
+
+    if not external_files(source):
+        shutil.copyfile(source, to)
+        return
+    data = to.with_name(f"{to.name}.data")
+    data.unlink(missing_ok=True)  # onnx would append to it
+    onnx.save_model(
+        read_whole_model(source),
+        to,
+        save_as_external_data=True,
+        location=data.name,
+        convert_attribute=True,
+    )
+
+
+def check_graph(path: Path) -> None:
+    """Refuse what could keep a runtime busy for ever or have it read files elsewhere.
+
+    All other graphs end. Loops may be endless, and graphs within graphs or functions that call each
+    other can be exponentially larger than the file that says so. Weights in other files have to lie
+    in the folder of the ONNX file: some runtimes read whatever path it names.
 
     Raises:
         ArtifactError: The file has such a thing, is missing or is no ONNX file.
     """
     model = read_model(path)
+    external_files(path, model)
     if model.functions:
         raise ArtifactError(
             f"{path} has {len(model.functions)} functions of its own; put their nodes in their "
@@ -56,6 +179,23 @@ def check_graph(path: Path) -> None:
             raise ArtifactError(
                 f"{path} has graphs within graphs, more than {_DEEPEST} deep; export it without"
             )
+
+
+def messages(message: Any, kind: str) -> Iterator[Any]:
+    """Yield all messages of a kind, such as ``"TensorProto"``, that are somewhere in one.
+
+    Those inside others are yielded, too. Values are never copied.
+    """
+    stack = [message]
+    while stack:
+        each = stack.pop()
+        if each.DESCRIPTOR.name == kind:
+            yield each
+        if each.DESCRIPTOR.name == "TensorProto":  # its numbers would be copied to be looked at
+            continue
+        for described, value in each.ListFields():
+            if described.message_type is not None:
+                stack.extend(value if hasattr(value, "__len__") else [value])
 
 
 def _nodes(graph: Any) -> Iterator[tuple[Any, int]]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.onnx_graph import check_graph, read_whole_model
 from hwnas.deploy.onnx_operators import OPERATORS, Attributes
 from hwnas.deploy.operators import foreign, in_words
 from hwnas.errors import ArtifactError, UnsupportedOperator
@@ -118,7 +119,8 @@ class OnnxModule(nn.Module):
         import onnx
         from onnx import numpy_helper
 
-        graph = onnx.load(path).graph
+        check_graph(path)
+        graph = read_whole_model(path).graph
         constants = {
             each.name: torch.from_numpy(np.array(numpy_helper.to_array(each)))
             for each in graph.initializer

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.onnx_graph import read_whole_model
 from hwnas.errors import ArtifactError
 from hwnas.search_spaces import Operator, OperatorKind, StepTable, TensorSpec, Workload
 from hwnas.search_spaces.workload import flag_dead
@@ -91,12 +92,10 @@ def read_workload(
     Raises:
         ArtifactError: The file is missing or damaged, or a size cannot be worked out.
     """
-    import onnx
-
     if not path.is_file():
         raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
     try:
-        model = onnx.load(path)
+        model = read_whole_model(path)
         inputs = _network_inputs(model.graph)
         for value in inputs:
             _fix_shape(path, value, batch, input_shape if len(inputs) == 1 else None)

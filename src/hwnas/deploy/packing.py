@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ from hwnas.deploy.device import Device, Target
 from hwnas.deploy.export import INPUT, OUTPUT, TOLERANCE, Export
 from hwnas.deploy.io import OutputMeaning, Preprocessing
 from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.onnx_graph import copy_model, external_files
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.deploy.weights import write_weights
 from hwnas.errors import ArtifactError, ConfigError
@@ -110,7 +110,7 @@ def write_bundle(
     if roles:
         description["roles"] = {role: found.to_json() for role, found in roles.items()}
     with replacing_folder(folder) as temporary:
-        shutil.copyfile(onnx, temporary / MODEL)
+        copy_model(onnx, temporary / MODEL)
         write_weights(temporary / WEIGHTS, weights)
         np.savez_compressed(temporary / GOLDEN, images=golden_images, outputs=golden_outputs)
         write_text(temporary / CARD, card(description))
@@ -128,7 +128,7 @@ def seal(
         description: The contents of bundle.json but for artifacts and files.
         artifacts: What ships, the default first; each as `Artifact.to_json` has it, and more.
     """
-    sealed = [{**each, **_sums(folder, each["files"])} for each in artifacts]
+    sealed = [{**each, **_sealed(folder, each["files"])} for each in artifacts]
     others = {name: sha256(folder / name) for name in (WEIGHTS, GOLDEN, CARD)}
     sums = dict(others)
     for artifact in sealed:
@@ -136,8 +136,11 @@ def seal(
     SEAL.write(folder, {**description, "artifacts": sealed, "files": others}, sums)
 
 
-def _sums(folder: Path, files: Sequence[str]) -> dict[str, Any]:
+def _sealed(folder: Path, listed: Sequence[str]) -> dict[str, Any]:
+    """Return what an entry of ``artifacts`` says of its files, with those that hold its weights."""
+    files = list(dict.fromkeys([*listed, *external_files(folder / listed[0])]))
     return {
+        "files": files,
         "sha256": {name: sha256(folder / name) for name in files},
         "bytes": sum((folder / name).stat().st_size for name in files),
     }

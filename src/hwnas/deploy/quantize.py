@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from hwnas.atomic import replacing
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.onnx_graph import check_graph
+from hwnas.deploy.processor import sums_saturate
 from hwnas.deploy.ranges import RANGES, Range, activations
 from hwnas.errors import ArtifactError
 
@@ -43,13 +45,16 @@ class Int8Quantizer:
 
     Static, QDQ format, activations unsigned, weights signed and per channel. U8S8 is what x86
     multiplies fastest; S8S8 and dynamic quantisation are several times slower on convolutions
-    there. A context manager, since it keeps files of its own.
+    there. Where the processor would cut off sums of such products, weights have seven bits. A
+    context manager, since it keeps files of its own.
 
     Args:
         source: An ONNX file with one float32 input.
         batches: Inputs (N, ...) that the ranges of activations are taken from.
         ranges: How, one or more of `hwnas.deploy.ranges.RANGES`; of several, the one with which the
             whole network quantised computes what is closest to the network in fp32 on ``batches``.
+        reduce_range: Whether weights are from -64 to 64, so that no sum of two products can
+            overflow 16 bits; if None where this machine's processor needs that.
 
     Raises:
         ArtifactError: The file is damaged.
@@ -60,8 +65,10 @@ class Int8Quantizer:
         source: Path,
         batches: Sequence[NDArray[np.float32]],
         ranges: Sequence[str] = tuple(RANGES),
+        reduce_range: bool | None = None,
     ) -> None:
         self._source = source
+        self._reduce_range = sums_saturate() if reduce_range is None else reduce_range
         self._folder = tempfile.TemporaryDirectory()
         self._prepared = Path(self._folder.name, "prepared.onnx")
         try:
@@ -127,6 +134,7 @@ class Int8Quantizer:
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
                 per_channel=True,
+                reduce_range=self._reduce_range,
                 nodes_to_quantize=None if only is None else _names(only),
                 nodes_to_exclude=_names(without),
                 calibration_cache_path=self._file(self.ranges),
@@ -136,6 +144,7 @@ class Int8Quantizer:
     def _prepare(self, batches: Sequence[NDArray[np.float32]], ranges: Sequence[str]) -> None:
         from onnxruntime.quantization.shape_inference import quant_pre_process
 
+        check_graph(self._source)
         quant_pre_process(self._source, self._prepared, skip_symbolic_shape=True)
         _name_nodes(self._prepared)
         seen = activations(self._prepared, batches)
@@ -160,6 +169,8 @@ class Int8Quantizer:
     def _refused(self) -> Iterator[None]:
         try:
             yield
+        except ArtifactError:
+            raise
         except Exception as error:  # ONNX Runtime's tools raise whatever they meet
             reason = first_line(error)
             raise ArtifactError(f"{self._source} cannot be quantised to int8: {reason}") from error
@@ -170,6 +181,7 @@ def quantize_int8(
     to: Path,
     batches: Sequence[NDArray[np.float32]],
     ranges: Sequence[str] = tuple(RANGES),
+    reduce_range: bool | None = None,
 ) -> Path:
     """Quantise a whole network; see `Int8Quantizer`.
 
@@ -177,7 +189,7 @@ def quantize_int8(
         ArtifactError: The file cannot be quantised.
         StorageError: ``to`` cannot be written.
     """
-    with Int8Quantizer(source, batches, ranges) as quantizer:
+    with Int8Quantizer(source, batches, ranges, reduce_range) as quantizer:
         return quantizer.write(to)
 
 

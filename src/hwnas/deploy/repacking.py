@@ -15,6 +15,7 @@ from hwnas.deploy.artifact import GOLDEN_OUTPUTS, ROUNDED_TOLERANCE, Artifact
 from hwnas.deploy.bundle import CARD, GOLDEN, MODEL, Bundle
 from hwnas.deploy.card import card
 from hwnas.deploy.device import Target
+from hwnas.deploy.onnx_graph import copy_model
 from hwnas.deploy.packing import seal
 from hwnas.deploy.runtimes.triton import write_plan
 from hwnas.deploy.sweep import Contender, Sweep, outputs_of
@@ -44,7 +45,7 @@ def write_variants(source: Bundle | Path, found: Sweep, to: Path) -> None:
             _write_bundle(source, found, temporary)
             return
         assert chosen.made is not None
-        shutil.copyfile(chosen.made.model, temporary / MODEL)
+        copy_model(chosen.made.model, temporary / MODEL)
         _beside(temporary / MODEL, chosen)
         write_json(temporary / _RESULTS, found.to_json())
 
@@ -58,7 +59,7 @@ def _write_bundle(bundle: Bundle, found: Sweep, folder: Path) -> None:
         artifact = _artifact(bundle, contender)
         assert contender.made is not None
         if not (folder / artifact.file).exists():
-            shutil.copyfile(contender.made.model, folder / artifact.file)
+            copy_model(contender.made.model, folder / artifact.file)
         artifact = replace(artifact, beside=_beside(folder / artifact.file, contender))
         if artifact.golden not in golden:
             golden[artifact.golden] = outputs_of(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import stat
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hwnas.atomic import write_json, write_text
+from hwnas.atomic import recovered_folder, write_json, write_text
 from hwnas.deploy.checksums import inside, read_sums, render_sums, sha256
 from hwnas.deploy.first_line import first_line
 from hwnas.errors import ArtifactError, DataError
 
-__all__ = ["Check", "Seal", "checked", "passed"]
+__all__ = ["Check", "Seal", "checked", "give_usual_modes", "passed"]
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,13 @@ class Check:
         name: A file, or what was tried.
         ok: Whether it is as it should be.
         detail: What was found; one line.
+        warns: Whether the detail is a warning, though it is as it should be.
     """
 
     name: str
     ok: bool
     detail: str
+    warns: bool = False
 
 
 def checked(name: str, look: Callable[[], str]) -> Check:
@@ -50,6 +54,24 @@ def passed(what: str, checks: Sequence[Check]) -> list[Check]:
         if not check.ok:
             raise ArtifactError(f"{what}: {check.name}: {check.detail}")
     return list(checks)
+
+
+def give_usual_modes(folder: Path) -> None:
+    """Give all files in a folder the permissions that a new file gets there.
+
+    Libraries write files that only their owner may read, and copies keep the permissions of what
+    they are copies of; whoever may read a folder is to be able to read all of it.
+
+    Raises:
+        OSError: They cannot be changed.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        new = Path(place, "new")
+        new.touch()
+        mode = stat.S_IMODE(new.stat().st_mode)
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
 
 
 @dataclass(frozen=True)
@@ -74,13 +96,17 @@ class Seal:
         Raises:
             ArtifactError: There is none, it is damaged, or was written by a newer version.
         """
-        path = Path(folder, self.description)
+        path = recovered_folder(Path(folder)) / self.description
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             json.dumps(found, ensure_ascii=False).encode()  # halves of characters: no text
         except FileNotFoundError:
             raise ArtifactError(
                 f"{folder} is no {self.kind}: it has no {self.description}"
+            ) from None
+        except NotADirectoryError:
+            raise ArtifactError(
+                f"{folder} is no {self.kind} but a file; give the folder of a {self.kind}"
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise ArtifactError(f"{path} is damaged: {first_line(error)}") from error
@@ -104,6 +130,7 @@ class Seal:
         write_json(folder / self.description, description)
         all_sums = {**sums, self.description: sha256(folder / self.description)}
         write_text(folder / self.sums, render_sums(all_sums))
+        give_usual_modes(folder)
 
     def checks(self, folder: Path, sums: Mapping[str, str]) -> list[Check]:
         """Look at the sums of all files.

@@ -22,11 +22,18 @@ from hwnas.deploy.device import FORMATS, Device, Target
 from hwnas.deploy.io import OutputMeaning
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.number_format import number_format
+from hwnas.deploy.onnx_graph import model_bytes
 from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.stopwatch import TimingSettings
 from hwnas.deploy.timing import Subject, measure_together
 from hwnas.deploy.variants import Made, Material, Variant
 from hwnas.errors import ArtifactError, ConfigError, DataError
+from hwnas.interval import (
+    Interval,
+    is_proportion,
+    metric_interval,
+    paired_difference_interval,
+)
 
 __all__ = ["Contender", "Examiner", "Quality", "Sweep", "outputs_of", "sweep"]
 
@@ -63,6 +70,23 @@ class Quality:
     unit: str
     n: int
     split: str
+
+    @property
+    def interval(self) -> Interval:
+        """The 95 % interval of the value."""
+        proportion = is_proportion(self.unit)
+        return metric_interval(self.value, self.standard_error, self.n, proportion=proportion)
+
+    @property
+    def loss_interval(self) -> Interval:
+        """The 95 % interval of the loss, which is between the same images."""
+        error, proportion = self.loss_standard_error, is_proportion(self.unit)
+        return paired_difference_interval(self.loss, error, self.n, proportion=proportion)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; both intervals at 95 %."""
+        ends = {"interval": self.interval.ends, "loss_interval": self.loss_interval.ends}
+        return {"kind": "evaluated", **asdict(self), **ends}
 
 
 class Examiner(Protocol):
@@ -123,7 +147,7 @@ class Contender:
             "made": {} if self.made is None else dict(self.made.about),
             "difference": self.difference,
             "answers": None if self.answers is None else self.answers.to_json(),
-            "quality": None if quality is None else {"kind": "evaluated", **asdict(quality)},
+            "quality": None if quality is None else quality.to_json(),
             "measurement": None if measured is None else measured.to_json(),
             "refusal": self.refusal,
         }
@@ -167,7 +191,7 @@ class Sweep:
             "schema": SCHEMA,
             "max_loss": self.max_loss,
             "chosen": [self.chosen.variant, self.chosen.target],
-            "tested": None if self.tested is None else {"kind": "evaluated", **asdict(self.tested)},
+            "tested": None if self.tested is None else self.tested.to_json(),
             "contenders": [each.to_json() for each in self.contenders],
         }
 
@@ -197,7 +221,8 @@ def sweep(
         progress: Called with the share that is done, from 0 to 1, and what is done next.
 
     Raises:
-        ConfigError: There are no variants or devices, or these cannot be compared.
+        ConfigError: There are no variants or devices, these cannot be compared, or the network is
+            not in single precision.
         ArtifactError: The network itself is damaged.
         DeviceError: A device cannot be used on this machine.
     """
@@ -222,6 +247,12 @@ def sweep(
 
 
 def _check(material: Material, variants: Sequence[Variant], devices: Sequence[Device]) -> None:
+    found = number_format(material.model)
+    if found != "fp32":
+        raise ConfigError(
+            f"{material.model} computes in {found} already, and variants are made of a network in "
+            "fp32 and compared with it; give the file that it was made of"
+        )
     for variant in variants:
         if lacks := variant.lacks(material):
             raise ConfigError(f"variant {variant.name} cannot be made: {lacks}")
@@ -275,7 +306,7 @@ class _Trial:
         return [self._contender(variant.name, made, target) for target in targets]
 
     def _contender(self, variant: str, made: Made, target: Target) -> Contender:
-        contender = Contender(variant, target.name, made, made.model.stat().st_size)
+        contender = Contender(variant, target.name, made, model_bytes(made.model))
         try:
             outputs = outputs_of(made.model, self.inputs(), target)
         except ArtifactError as error:

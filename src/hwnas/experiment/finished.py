@@ -12,6 +12,7 @@ from typing import Any
 
 from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.sealed import give_usual_modes
 from hwnas.errors import RunError, StorageError
 from hwnas.plugin import imports_from
 from hwnas.recipe import read_recipe
@@ -24,6 +25,7 @@ from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.pick import make_bundle, picked
 from hwnas.stages.report import write_results
 from hwnas.stages.search import found
+from hwnas.stages.staleness import stale_stages
 
 __all__ = [
     "cascade",
@@ -41,15 +43,18 @@ _ALL_RESULTS = (*_RESULTS, "front.csv", "report.html")
 
 
 def status(folder: str | Path) -> dict[str, Any]:
-    """How far a run is: its stages, and how many candidates are evaluated."""
+    """How far a run is: its stages, which of them are stale, how many candidates are evaluated."""
     opened = RunFolder.open(Path(folder))
     goal = Goal(opened.recipe.objective)
     result = SearchResult(goal.objectives, ())
-    if (opened.path / "study.db").exists():
+    stale = stale_stages(opened)
+    if (opened.path / "study.db").exists() and goal.stage("search") not in stale:
         result = found(opened.path, goal)
+    state = "finished" if is_finished(opened, goal) else "unfinished"
     return {
         "name": opened.recipe.name,
-        "state": "finished" if is_finished(opened, goal) else "unfinished",
+        "state": "stale" if stale and state == "finished" else state,
+        "stale": {name: list(reasons) for name, reasons in stale.items()},
         "created": opened.about["created"],
         "stages": opened.about["stages"],
         "trials": result.tried,
@@ -108,6 +113,7 @@ def export(
             if isinstance(source, Bundle):
                 source.verify()
                 shutil.copytree(source.folder, temporary, dirs_exist_ok=True)
+                give_usual_modes(temporary)
             else:
                 make_bundle(job, goal, source, temporary)
     return Bundle.load(out)
@@ -199,5 +205,12 @@ def _finished_job(folder: str | Path, target: str | None, out: Path) -> Iterator
         raise unfinished(opened, target)
     if out.exists():
         raise StorageError(f"{out} exists already; choose another --out")
+    if stale := stale_stages(opened):
+        stage, reasons = next(iter(stale.items()))
+        raise RunError(
+            f"{opened.path} is stale: {stage} ({'; '.join(reasons)}). `hwnas resume {opened.path}` "
+            "redoes what depends on it; the bundles that are there stay in "
+            f"{opened.output(target) / 'bundles'} until then"
+        )
     with imports_from(opened.recipe_folder), opened:
         yield Job.of(opened), goal

@@ -5,33 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from torch import Tensor
 
 from hwnas.atomic import storage_errors
 from hwnas.errors import ConfigError, InfeasibleError
+from hwnas.experiment.adoption import adopt
 from hwnas.experiment.finished import goals_of, is_finished, unfinished
 from hwnas.plugin import imports_from
-from hwnas.progress import Advance, Reporter, make_reporter
+from hwnas.progress import Reporter, make_reporter
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.run_folder import RunFolder, all_or_nothing
-from hwnas.search import RankingCheck
-from hwnas.search.training import (
-    SupernetTraining,
-    TrainingRow,
-    load_weights,
-    train_supernet,
-)
-from hwnas.stages.calibrate import calibrate, check_limits, fitted_predictor
-from hwnas.stages.finalists import finish
-from hwnas.stages.job import Goal, Ingredients, Job
-from hwnas.stages.measurements import read_measurements
-from hwnas.stages.report import write_results
-from hwnas.stages.search import check_shared_study, found, search
+from hwnas.search.training import load_weights
+from hwnas.stages.calibrate import calibration, fitted_predictor
+from hwnas.stages.finalists import finalising
+from hwnas.stages.images import tell_changed_images
+from hwnas.stages.job import Goal, Ingredients, Job, Stage
+from hwnas.stages.report import reporting
+from hwnas.stages.search import check_shared_study, found, searching
 from hwnas.stages.summary import Summary, summarise
+from hwnas.stages.training import ranking, training
 
 __all__ = ["Experiment", "resume", "run", "specialise"]
 
@@ -89,7 +83,7 @@ class Experiment:
         goals = [Goal(self.recipe.objective)]
         if (path / "run.json").exists():
             opened = RunFolder.create(path, self.recipe, self.text, self.folder)
-            return _continue(opened, goals, reporter, ray_address)[0]
+            return _continue(opened, lambda _: goals, reporter, ray_address)[0]
         with imports_from(self.folder):
             with all_or_nothing(path):
                 ingredients = Ingredients.prepare(self.recipe, self.folder, path / "cache")
@@ -109,17 +103,27 @@ def run(
 
 
 def resume(
-    folder: str | Path, reporter: Reporter | None = None, ray_address: str | None = None
+    folder: str | Path,
+    reporter: Reporter | None = None,
+    ray_address: str | None = None,
+    overrides: Sequence[str] = (),
 ) -> Summary:
-    """Go on with a run, and with the targets that were added to it, where they were interrupted.
+    """Go on with a run, and with the targets that were added to it.
+
+    Stages whose inputs have changed since they were done (images, settings, code, weights, the
+    machine) are done again, and all that is made from them.
 
     Args:
         folder: The run's folder.
         reporter: Who tells the user what happens.
         ray_address: A Ray cluster to work on; see `Experiment.run`.
+        overrides: ``"table.key=value"`` each: what changes in the run's recipe.
+
+    Raises:
+        ConfigError: An override is wrong; the run stays as it is.
     """
     opened = RunFolder.open(Path(folder))
-    return _continue(opened, goals_of(opened), reporter, ray_address)[0]
+    return _continue(opened, goals_of, reporter, ray_address, overrides)[0]
 
 
 def specialise(
@@ -148,7 +152,7 @@ def specialise(
     if not is_finished(opened, own):
         raise unfinished(opened)
     try:
-        return _continue(opened, goals, reporter)
+        return _continue(opened, lambda _: goals, reporter)
     except InfeasibleError:
         for goal in goals:
             if not is_finished(opened, goal):
@@ -158,14 +162,20 @@ def specialise(
 
 def _continue(
     folder: RunFolder,
-    goals: Sequence[Goal],
+    goals: Callable[[RunFolder], Sequence[Goal]],
     reporter: Reporter | None,
     ray_address: str | None = None,
+    overrides: Sequence[str] = (),
 ) -> list[Summary]:
     with imports_from(folder.recipe_folder), folder:
+        if folder.has_unnamed_inputs:
+            adopt(Job.of(folder), goals_of(folder), _stages)
+        recipe, text = folder.revised(overrides)
         cache = folder.path / "cache"
-        ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, cache)
-        return _work(folder, ingredients, goals, reporter, ray_address)
+        ingredients = Ingredients.prepare(recipe, folder.recipe_folder, cache)
+        if overrides:
+            folder.revise(recipe, text)
+        return _work(folder, ingredients, goals(folder), reporter, ray_address)
 
 
 def _work(
@@ -175,68 +185,48 @@ def _work(
     reporter: Reporter | None,
     ray_address: str | None = None,
 ) -> list[Summary]:
-    """All stages of some goals that are not done yet."""
+    """All stages of some goals that are not done with today's inputs."""
     reporter = reporter or make_reporter()
     reporter.log = folder.path / "log.jsonl"
     job = Job(ingredients, folder, reporter)
-    left = [goal for goal in goals if not is_finished(folder, goal)]
+    left = [goal for goal in goals if not _is_done(job, goal)]
     if left:
         check_shared_study(folder.recipe.search)
+        tell_changed_images(job)
         with storage_errors(folder.path), _ray(job, ray_address):
             for goal in left:
-                _reach(job, goal)
+                (folder.output(goal.target)).mkdir(parents=True, exist_ok=True)
+                for stage in _stages(job, goal):
+                    job.perform(stage)
     else:
         reporter.note(f"{folder.path} is finished; nothing is left to do")
     return [summarise(job, goal) for goal in goals]
 
 
-def _reach(job: Job, goal: Goal) -> None:
-    """The stages of one goal, in order."""
-    folder, space = job.folder.path, job.ingredients.space
-    out = job.folder.output(goal.target)
-    out.mkdir(parents=True, exist_ok=True)
-    table = out / "measurements.parquet"
+def _is_done(job: Job, goal: Goal) -> bool:
+    """Whether all stages of a goal are; one that is not ends the look at them."""
+    return all(job.is_done(stage) for stage in _stages(job, goal))
+
+
+def _stages(job: Job, goal: Goal) -> Iterator[Stage]:
+    """The stages of a goal in order, each to be done before the next is asked for."""
+    folder, space, recipe = job.folder.path, job.ingredients.space, job.recipe
+    table = job.folder.output(goal.target) / "measurements.parquet"
     costs = {}
     for target in goal.targets:
-        calibrate(job, target, table)
+        yield calibration(job, target, table)
         costs[target] = fitted_predictor(space, target, table)
-    check_limits(job, goal, costs)
-    weights = _supernet(job) if job.needs_supernet else None
-    search(job, goal, weights, costs)
-    result = found(folder, goal)
-    finish(job, goal, result, weights)
-    report_inputs = [result, job.training_hash, job.recipe.deploy, read_measurements(table)]
-    job.perform(
-        goal.stage("report"),
-        report_inputs,
-        lambda _: write_results(job, goal),
-        lambda: is_finished(job.folder, goal),
-    )
-
-
-def _supernet(job: Job) -> dict[str, Tensor]:
-    """The weights of the supernet, trained unless they are there."""
-    recipe, i = job.recipe, job.ingredients
-    folder = job.folder.path / "supernet"
-    run_hash = job.training_hash
-
-    def work(advance: Advance) -> None:
-        def on_row(row: TrainingRow) -> None:
-            advance(row.share, f"epoch {row.epoch:.1f}, loss {row.loss:.3f}")
-            if row.note:
-                job.reporter.note(row.note)
-
-        training = SupernetTraining(
-            i.space, i.task, i.data, recipe.train, recipe.seed, run_hash, folder
-        )
-        trained = train_supernet(training, on_row)
+    weights = None
+    if job.needs_supernet:
+        yield training(job, goal, costs)
+        weights = load_weights(folder / "supernet" / "weights.safetensors")
         if recipe.train.ranking_check:
-            ranked = RankingCheck.of(training)(load_weights(trained))
-            job.reporter.note(ranked.summary, ranking=asdict(ranked))
-
-    weights = folder / "weights.safetensors"
-    job.perform("train", [run_hash], work, weights.exists)
-    return load_weights(weights)
+            yield ranking(job, weights)
+    arrays = None if weights is None else {k: v.numpy() for k, v in weights.items()}
+    yield from searching(job, goal, job.evaluator(arrays), costs)
+    result = found(folder, goal)
+    yield finalising(job, goal, result, weights)
+    yield reporting(job, goal, result, table)
 
 
 @contextlib.contextmanager

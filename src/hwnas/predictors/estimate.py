@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
+from hwnas.interval import Interval, lognormal_interval
 from hwnas.search_spaces import SearchSpace, Workload
 
 __all__ = ["NORMAL_90", "CostKind", "CostSource", "Estimate", "Predictor", "check_pairs"]
@@ -54,8 +55,12 @@ class Estimate:
 
         Of a log-normal distribution: costs are positive, and their errors are factors.
         """
-        reach = math.exp(NORMAL_90 * math.asinh(self.std / self.mean))
-        return self.mean / reach, self.mean * reach
+        found = self.interval(0.9)
+        return found.low, found.high
+
+    def interval(self, level: float) -> Interval:
+        """Between which it lies with a probability of ``level``; see `interval90`."""
+        return lognormal_interval(self.mean, self.std, level)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with the fields of this estimate."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hwnas.atomic import replacing_folder, write_json
+from hwnas.atomic import recovered_folder, replacing_folder, write_json
 from hwnas.deploy.device import Target
 from hwnas.errors import ArtifactError
 from hwnas.predictors.blocks import Blocks, blocks_of_steps
@@ -80,7 +80,9 @@ def family(target: str) -> str:
 @cache
 def shipped_fingerprints() -> Mapping[str, Fingerprint]:
     """What the probes take on them, by name."""
-    found = json.loads((FOLDER / _DESCRIPTION).read_text(encoding="utf-8"))["fingerprints"]
+    found = json.loads((recovered_folder(FOLDER) / _DESCRIPTION).read_text(encoding="utf-8"))[
+        "fingerprints"
+    ]
     return {name: Fingerprint(name, probes_ms) for name, probes_ms in found.items()}
 
 
@@ -124,7 +126,7 @@ def ship(
 def _read(folder: Path) -> tuple[tuple[DeviceProfile, ...], Lessons]:
     from safetensors.numpy import load_file
 
-    description = json.loads((folder / _DESCRIPTION).read_text(encoding="utf-8"))
+    description = json.loads((recovered_folder(folder) / _DESCRIPTION).read_text(encoding="utf-8"))
     if description["features"] != list(FEATURES):
         raise ArtifactError(f"{folder} is of another version of hwnas; install hwnas anew")
     arrays = load_file(folder / _ARRAYS)

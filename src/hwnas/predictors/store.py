@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from hwnas.atomic import replacing_folder, write_json
+from hwnas.atomic import recovered_folder, replacing_folder, write_json
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.home import home
 from hwnas.plugin import closest
@@ -159,8 +159,8 @@ class DeviceStore:
     @property
     def devices(self) -> list[str]:
         """Names of all devices, sorted."""
-        found = self.folder.glob(f"*/*/{_DESCRIPTION}")
-        return sorted({path.parents[1].name for path in found})
+        found = {path.parent.name for path in self.folder.glob("*/*/") if path.is_dir()}
+        return sorted(name for name in found if _NAME.fullmatch(name) and self.metrics(name))
 
     def metrics(self, device: str) -> list[CostMetric]:
         """What was measured on a device."""
@@ -168,7 +168,7 @@ class DeviceStore:
 
     def has(self, device: str, metric: CostMetric = "latency_ms") -> bool:
         """Whether there is a profile."""
-        return (self._path(device, metric) / _DESCRIPTION).is_file()
+        return (recovered_folder(self._path(device, metric)) / _DESCRIPTION).is_file()
 
     def load(self, device: str, metric: CostMetric = "latency_ms") -> DeviceProfile:
         """Read a profile.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hwnas.deploy.measurement import Measurement
+from hwnas.interval import Interval, is_proportion, metric_interval
 
 __all__ = [
     "BlockPicture",
@@ -66,6 +67,7 @@ class TrialRow:
         on_front: Whether no feasible candidate is better in every objective.
         feasible: Whether it keeps every limit.
         sampler: What proposed it.
+        images: How many images it was scored on; None where that was not recorded.
     """
 
     number: int
@@ -76,6 +78,16 @@ class TrialRow:
     on_front: bool
     feasible: bool
     sampler: str
+    images: int | None = None
+
+    def interval(self, objective: ObjectiveInfo) -> Interval | None:
+        """The 95 % interval of a value; None where its error is not known."""
+        error = self.standard_error.get(objective.label)
+        if error is None:
+            return None
+        proportion = is_proportion(objective.unit or None, objective.metric)
+        value = self.values[objective.label]
+        return metric_interval(value, error, self.images, proportion=proportion)
 
 
 @dataclass(frozen=True)
@@ -97,21 +109,23 @@ class StagePicture:
 
 @dataclass(frozen=True)
 class Score:
-    """A mean over ``n`` examples with its standard error."""
+    """A mean over ``n`` examples with its standard error; ``unit`` is that of the metric."""
 
     mean: float
     standard_error: float
     n: int
+    unit: str = "fraction"
 
     @property
-    def margin(self) -> float:
-        """Half the width of the 95 % interval, by the normal approximation."""
-        return 1.96 * self.standard_error
+    def interval(self) -> Interval:
+        """The 95 % interval."""
+        proportion = is_proportion(self.unit)
+        return metric_interval(self.mean, self.standard_error, self.n, proportion=proportion)
 
 
 @dataclass(frozen=True)
 class OnTarget:
-    """What a finalist takes on one target: foretold with a standard deviation, and measured."""
+    """What a finalist takes on one target: predicted with a standard deviation, and measured."""
 
     target: str
     predicted_ms: float
@@ -141,6 +155,8 @@ class Finalist:
         picks: Names under which ``hwnas export --pick`` finds it, e.g. ``("knee",)``.
         further: Other targets that it was measured on.
         delivered_ms: Latency objectives as measured, by their labels.
+        missed_limits: A line for each limit that it does not keep, as measured.
+        limit_state: Whether it keeps the limits, as measured; None where there are none.
     """
 
     id: str
@@ -160,6 +176,8 @@ class Finalist:
     picks: tuple[str, ...] = ()
     further: tuple[OnTarget, ...] = ()
     delivered_ms: Mapping[str, float] = field(default_factory=dict)
+    missed_limits: tuple[str, ...] = ()
+    limit_state: Literal["kept", "within noise", "broken"] | None = None
 
     @property
     def name(self) -> str:
@@ -193,7 +211,7 @@ class TrainingRow:
 
 @dataclass(frozen=True)
 class StageTime:
-    """What a stage of the run took, in seconds; ``gpu_s`` is None where there was no GPU."""
+    """What a stage of the run took, in seconds; ``gpu_s`` is None where it used no GPU."""
 
     name: str
     wall_s: float

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
+from hwnas.interval import Interval
 from hwnas.report.data import Finalist, ObjectiveInfo, ReportData, TrialRow
 from hwnas.report.figure import (
     ACCENT,
@@ -19,7 +21,7 @@ from hwnas.report.figure import (
     named,
 )
 from hwnas.report.pictures import architecture_lines
-from hwnas.report.quantities import metric_name, number, with_unit
+from hwnas.report.quantities import metric_name, number, score, score_range, with_unit
 
 __all__ = ["pareto_front"]
 
@@ -87,26 +89,31 @@ def _front(
     """A step line: at each x, the best y that can be had without going beyond it."""
     front = sorted((t for t in trials if t.on_front), key=lambda t: t.values[x.label])
     shape, dash = "hv" if x.direction == "minimize" else "vh", "solid"
-    errors = [1.96 * trial.standard_error.get(y.label, 0.0) for trial in front]
+    values = [trial.values[y.label] for trial in front]
+    bars = _bars(values, [trial.interval(y) for trial in front])
     if colour == RANDOM:  # beside the search's own front, without bars to stay legible
-        dash, errors = "dot", [0.0 for _ in front]
+        dash, bars = "dot", _bars(values, [None for _ in front])
     return go.Scatter(
         x=[trial.values[x.label] for trial in front],
-        y=[trial.values[y.label] for trial in front],
+        y=values,
         mode="lines+markers" if joined else "markers",
         line={"shape": shape, "color": colour, "width": 2, "dash": dash},
         marker={"color": colour, "size": 8},
-        error_y={
-            "array": errors,
-            "visible": any(errors),
-            "thickness": 1,
-            "width": 2,
-            "color": FADED,
-        },
+        error_y={**bars, "thickness": 1, "width": 2, "color": FADED},
         name=f"{name} (n = {len(front)})",
         hovertext=[_hover(trial, (y, x)) for trial in front],
         hoverinfo="text",
     )
+
+
+def _bars(values: Sequence[float], intervals: Sequence[Interval | None]) -> dict[str, Any]:
+    """Error bars up to both ends of the intervals; none where there is no interval."""
+    up, down = (
+        [0.0 if i is None else side(i, v) for v, i in zip(values, intervals, strict=True)]
+        for side in (Interval.above, Interval.below)
+    )
+    visible = any(up) or any(down)
+    return {"array": up, "arrayminus": down, "symmetric": False, "visible": visible}
 
 
 def _finalist(
@@ -115,11 +122,12 @@ def _finalist(
     """A star where the search saw it; a diamond where it was tested and measured, if it was."""
     xs, ys = [trial.values[x.label]], [trial.values[y.label]]
     hover = [f"<b>{named(finalist)}</b><br>{_hover(trial, (y, x))}"]
-    errors, delivered_ms = [0.0], finalist.delivered_ms.get(x.label)
+    intervals: list[Interval | None] = [None]
+    delivered_ms = finalist.delivered_ms.get(x.label)
     if delivered_ms is not None and y.metric == finalist.metric:
         xs.append(delivered_ms)
         ys.append(finalist.test.mean)
-        errors.append(finalist.test.margin)
+        intervals.append(finalist.test.interval)
         hover.append(_delivered_hover(finalist, delivered_ms))
     return go.Scatter(
         x=xs,
@@ -128,11 +136,11 @@ def _finalist(
         line={"color": colour, "width": 1.5, "dash": "dot"},
         marker={
             "color": colour,
-            "symbol": ["star", "diamond"][: len(xs)],
+            "symbol": ["star", "diamond" if finalist.limit_state != "broken" else "x"][: len(xs)],
             "size": [15, 11][: len(xs)],
         },
-        error_y={"array": errors, "visible": any(errors), "thickness": 1.5, "width": 4},
-        name=named(finalist),
+        error_y={**_bars(ys, intervals), "thickness": 1.5, "width": 4},
+        name=named(finalist) + (" (breaks a limit)" if finalist.limit_state == "broken" else ""),
         hovertext=hover,
         hoverinfo="text",
     )
@@ -140,21 +148,21 @@ def _finalist(
 
 def _delivered_hover(finalist: Finalist, latency_ms: float) -> str:
     test = finalist.test
+    missed = "".join(f"<br>{html.escape(line)}" for line in finalist.missed_limits)
     return (
         f"<b>{named(finalist)}</b>, as delivered<br>"
-        f"{html.escape(metric_name(finalist.metric))} {number(test.mean)} ± {test.margin:.2g}"
-        f" (test, n = {test.n:,})<br>latency {number(latency_ms)} ms (measured)"
+        f"{html.escape(metric_name(finalist.metric))} {score(test)} test, n = {test.n:,}"
+        f"<br>latency {number(latency_ms)} ms (measured){missed}"
     )
 
 
 def _hover(trial: TrialRow, objectives: Iterable[ObjectiveInfo]) -> str:
     lines = []
     for objective in objectives:
-        error = trial.standard_error.get(objective.label, 0.0)
-        margin = f" ± {1.96 * error:.2g}" if error else ""
+        ends = score_range(trial.interval(objective))
         value = number(trial.values[objective.label])
         name = metric_name(objective.metric, objective.unit)
-        lines.append(f"{name} {value}{margin} {objective.unit} ({objective.kind})")
+        lines.append(f"{name} {value}{ends} {objective.unit} ({objective.kind})")
     lines += architecture_lines(trial.architecture)
     escaped = "<br>".join(html.escape(line) for line in lines)
     return (

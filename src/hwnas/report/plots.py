@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 from scipy.stats import spearmanr
 
+from hwnas.interval import difference_interval
 from hwnas.report.data import CalibrationRow, ReportData, TrainingRow
 from hwnas.report.figure import (
     ACCENT,
@@ -77,6 +78,7 @@ def _calibration_points(rows: Sequence[CalibrationRow], role: str, colour: str) 
         error_y={
             "array": [row.upper_ms - row.predicted_ms for row in rows],
             "arrayminus": [row.predicted_ms - row.lower_ms for row in rows],
+            "symmetric": False,
             "thickness": 1,
             "width": 3,
         },
@@ -104,11 +106,20 @@ def generalisation(data: ReportData) -> go.Figure:
     colours = finalist_colours(data)
     for finalist in data.finalists:
         validation, test = finalist.validation, finalist.test
+        difference = validation.mean - test.mean
+        interval = difference_interval(
+            validation.mean, validation.interval, test.mean, test.interval
+        )
         figure.add_trace(
             go.Scatter(
-                x=[validation.mean - test.mean],
+                x=[difference],
                 y=[f"{named(finalist)}<br>n = {validation.n:,}, {test.n:,}"],
-                error_x={"array": [(validation.margin**2 + test.margin**2) ** 0.5], "width": 6},
+                error_x={
+                    "array": [interval.above(difference)],
+                    "arrayminus": [interval.below(difference)],
+                    "symmetric": False,
+                    "width": 6,
+                },
                 mode="markers",
                 marker={"color": colours[finalist.id], "size": 11},
                 hovertext=f"validation {score(validation)} (n = {validation.n:,})<br>"

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from hwnas.interval import Interval, lognormal_interval
 from hwnas.report.data import ObjectiveInfo, Score
 
-__all__ = ["count", "metric_name", "number", "score", "seconds", "size", "with_unit"]
+__all__ = [
+    "cost_range",
+    "count",
+    "metric_name",
+    "number",
+    "score",
+    "score_range",
+    "seconds",
+    "size",
+    "with_unit",
+]
 
 
 def number(value: float) -> str:
@@ -36,9 +47,21 @@ def seconds(value: float) -> str:
 
 
 def score(value: Score) -> str:
-    """Mean and 95 % interval; no interval where no spread was seen."""
-    margin = f" ± {value.margin:.4f}" if value.standard_error > 0 else ""
-    return f"{value.mean:.4f}{margin}"
+    """Mean and 95 % interval; no interval where none is known."""
+    return f"{value.mean:.4f}{score_range(value.interval)}"
+
+
+def score_range(interval: Interval | None) -> str:
+    """The ends of a score's interval, to be put behind the score; empty for a point."""
+    if interval is None or interval.low == interval.high:
+        return ""
+    return f" ({interval.low:.4f} to {interval.high:.4f})"
+
+
+def cost_range(mean: float, std: float) -> str:
+    """The ends of the 90 % interval of a predicted cost, as limits are checked with it."""
+    low, high = lognormal_interval(mean, std).ends
+    return f"{number(low)} to {number(high)}"
 
 
 def metric_name(metric: str, unit: str = "") -> str:

@@ -59,7 +59,8 @@ def trade_off(data: ReportData) -> Iterable[Html]:
             pareto_front(data, objective),
             "Each point is a candidate as the search saw it (point at it for its architecture). A "
             "star is a finalist there; the diamond joined to it is the same network fine-tuned, on "
-            "the test split and measured on the target. Bars are 95\u00a0% intervals.",
+            "the test split and measured on the target; it is a cross where it breaks a limit as "
+            "measured. Bars are 95\u00a0% intervals (Wilson's, of shares).",
         )
     front = sum(trial.on_front for trial in data.trials)
     if front:
@@ -74,7 +75,8 @@ def trust(data: ReportData) -> Iterable[Html]:
         bool(data.calibration),
         plots.calibration,
         "A network that is left out in turn was predicted from the other timed ones; a finalist "
-        "was predicted first and measured afterwards. Bars are the predictor's intervals."
+        "was predicted first and measured afterwards. Bars are the predictor's intervals, whose "
+        "upper end has to keep a limit: 90\u00a0%, log-normal, since errors of costs are factors."
         + _finalists_error(data),
         ("Predicted against measured latency", "No network was both predicted and measured."),
     )
@@ -111,8 +113,11 @@ def progress(data: ReportData) -> Iterable[Html]:
         bool(data.hypervolume),
         plots.hypervolume,
         f"The part of the objective space that the candidates found so far dominate, by {kinds} "
-        f"values, from the reference point ({point}); {compared}.",
-        ("Hypervolume over trials", "No hypervolume was computed: it needs finished trials."),
+        f"values, from the reference point ({point}); {_counting(data)}{compared}.",
+        (
+            "Hypervolume over trials",
+            "No hypervolume was computed: it needs a finished trial that keeps the limits.",
+        ),
     )
     training = _figure_or_reason(
         data,
@@ -126,6 +131,13 @@ def progress(data: ReportData) -> Iterable[Html]:
         ),
     )
     yield element("div", search, training, class_="pair")
+
+
+def _counting(data: ReportData) -> str:
+    """What the hypervolume counts, where there are limits."""
+    if all(objective.limit is None for objective in data.objectives):
+        return ""
+    return "only those that keep the limits count, finalists as measured; "
 
 
 def pictures(data: ReportData) -> Iterable[Html]:

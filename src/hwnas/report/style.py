@@ -65,6 +65,8 @@ tbody tr:last-child td { border-bottom: 0; }
 }
 .pick { font-weight: 650; }
 .flag { color: var(--warn); }
+.flag.mark { font-weight: 650; }
+.finalists small.missed { white-space: normal; min-width: 14em; overflow-wrap: anywhere; }
 .warnings {
   background: var(--warn-page); border: 1px solid var(--warn-line); border-radius: 10px;
   padding: 12px 20px; margin: 20px 0;

@@ -9,9 +9,25 @@ from hwnas.report.data import Finalist, OnTarget, ReportData
 from hwnas.report.figure import finalist_colours
 from hwnas.report.markup import Html, element, join
 from hwnas.report.pictures import architecture_lines
-from hwnas.report.quantities import count, metric_name, number, score, seconds, size, with_unit
+from hwnas.report.quantities import (
+    cost_range,
+    count,
+    metric_name,
+    number,
+    score_range,
+    seconds,
+    size,
+    with_unit,
+)
 
 __all__ = ["choices_table", "finalists_table", "front_table", "properties_table", "stages_table"]
+
+LIMIT_MARKS = {
+    "kept": "misses a limit on test images",
+    "within noise": "misses a limit, within noise",
+    "broken": "breaks a limit as measured",
+}
+"""What is said of a finalist that misses a limit, by its state."""
 
 Head = str | tuple[str, str]  # the name of a column, and a note on it
 
@@ -50,7 +66,7 @@ def finalists_table(data: ReportData) -> Html:
         "network",
         (f"test {metric}", "evaluated, 95\u00a0% interval"),
         ("latency", "measured, p50 (p20 to p80)"),
-        ("predicted", "beforehand, ± 1 sd"),
+        ("predicted", "beforehand, 90\u00a0% interval"),
         *((f"on {target}", "measured; predicted") for target in further),
         ("MACs", "counted"),
         ("parameters", "counted"),
@@ -63,9 +79,12 @@ def finalists_table(data: ReportData) -> Html:
 def _finalist(finalist: Finalist, colour: str) -> list[str]:
     dot = element("span", class_="dot", style=f"background:{colour}")
     network = join([dot, element("span", finalist.name, class_="pick")])
+    named = with_note(network, finalist.id) if finalist.picks else network
+    test = finalist.test
+    ends = score_range(test.interval).strip(" ()")
     return [
-        with_note(network, finalist.id) if finalist.picks else network,
-        with_note(score(finalist.test), f"n = {finalist.test.n:,}"),
+        join([named, *_missed(finalist)]),
+        with_note(f"{test.mean:.4f}", *([ends] if ends else []), f"n = {test.n:,}"),
         _latency(finalist.measurement),
         _prediction(finalist.predicted_latency_ms, finalist.predicted_std_ms),
         *(_on_target(found) for found in finalist.further),
@@ -74,6 +93,14 @@ def _finalist(finalist: Finalist, colour: str) -> list[str]:
         with_note(size(finalist.size_bytes), f"export error {finalist.max_relative_error:.0e}"),
         element("code", finalist.bundle),
     ]
+
+
+def _missed(finalist: Finalist) -> Iterable[Html]:
+    """The mark of a finalist that does not keep a limit, with the numbers."""
+    if finalist.missed_limits:
+        yield element("small", LIMIT_MARKS[finalist.limit_state or "kept"], class_="flag mark")
+    for line in finalist.missed_limits:
+        yield element("small", line, class_="flag missed")
 
 
 def _latency(measurement: Measurement | None) -> str:
@@ -95,7 +122,7 @@ def _prediction(mean_ms: float | None, std_ms: float | None) -> str:
     if mean_ms is None:
         return "–"
     shown = f"{number(mean_ms)} ms"
-    return shown if std_ms is None else with_note(shown, f"± {std_ms:.2g}")
+    return shown if std_ms is None else with_note(shown, cost_range(mean_ms, std_ms))
 
 
 def _on_target(found: OnTarget) -> Html:
@@ -143,7 +170,7 @@ def stages_table(data: ReportData) -> Html:
             stage.name,
             seconds(stage.wall_s),
             seconds(stage.cpu_s),
-            "no GPU" if stage.gpu_s is None else seconds(stage.gpu_s),
+            "none" if stage.gpu_s is None else seconds(stage.gpu_s),
             stage.state,
         ]
         for stage in data.stage_times

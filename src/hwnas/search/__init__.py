@@ -1,6 +1,7 @@
 """How candidates are found: tasks, supernet training, studies, evaluators, the search itself."""
 
-from hwnas.search.data import DataConfig, ImageData, Split, load_data
+from hwnas.search.data import DataConfig, ImageData, Split, data_manifest, load_data
+from hwnas.search.data_manifest import DataManifest, manifest_difference
 from hwnas.search.engine import run_search
 from hwnas.search.evaluate import (
     Evaluation,
@@ -34,6 +35,7 @@ __all__ = [
     "Box",
     "Classification",
     "DataConfig",
+    "DataManifest",
     "Evaluation",
     "Evaluator",
     "Evolution",
@@ -61,8 +63,10 @@ __all__ = [
     "TrainConfig",
     "TrainEvaluator",
     "classification",
+    "data_manifest",
     "evolve",
     "load_data",
+    "manifest_difference",
     "run_search",
     "segmentation",
     "train_supernet",

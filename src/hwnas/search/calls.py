@@ -62,3 +62,9 @@ class Calls:
                 known[missing[position]] = outcome
             missing = sorted(again)
         return [known[i] for i in range(len(candidates))]
+
+    def keep(self, candidate: Candidate, fidelity: Fidelity, evaluation: Evaluation) -> None:
+        """Keep an evaluation that was made before, unless it is known."""
+        key = self.executor.evaluator.key
+        if self.scores.get(candidate, key, fidelity) is None:
+            self.scores.put(candidate, key, fidelity, evaluation)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import ConfigError, DataError
-from hwnas.search.image_cache import ImageCache
+from hwnas.search.data_manifest import DataManifest, arrays_manifest
+from hwnas.search.image_cache import PIXELS_VERSION, ImageCache
 from hwnas.search.masks import VOID, class_counts
 from hwnas.search.raw_images import RawImages, TargetKind, Targets, target_kind
-from hwnas.search.sources import read_source
+from hwnas.search.sources import read_source, source_manifest
 from hwnas.search.split import Rows, Split, draw
 
-__all__ = ["DataConfig", "ImageData", "Split", "load_data"]
+__all__ = ["DataConfig", "ImageData", "Split", "data_manifest", "load_data"]
 
 _TEST_FRACTION = 0.2
 _TEST_SEED = 0
@@ -34,6 +36,7 @@ class DataConfig:
         size: Side in pixels that images are resized to. Those of a folder usually need it.
         train_limit: Use so many training images (validation included), picked at random.
         test_limit: Use so many test images, picked at random but the same for every seed.
+        skip_damaged: Leave out image files that cannot be decoded, instead of refusing the set.
     """
 
     source: str
@@ -41,6 +44,7 @@ class DataConfig:
     size: int | None = None
     train_limit: int | None = None
     test_limit: int | None = None
+    skip_damaged: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.validation_fraction < 1:
@@ -63,12 +67,16 @@ class ImageData:
         validation: To choose networks by; drawn from the training images.
         test: For finalists only.
         class_names: One a class, of images or of pixels; None where the targets are values.
+        skipped: Names of damaged images that were left out.
     """
 
     train: Split
     validation: Split
     test: Split
     class_names: tuple[str, ...] | None = None
+    skipped: tuple[str, ...] = ()
+    # Of the source that these were loaded from. `dataclasses.replace` does not hand it on.
+    _source: DataManifest | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, split in (("validation", self.validation), ("test", self.test)):
@@ -109,19 +117,37 @@ class ImageData:
         return height, width, channels
 
     @cached_property
-    def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that change with the images, the targets or the division.
+    def manifest(self) -> DataManifest:
+        """What the images and targets were loaded from: files or arrays, each with its state."""
+        if self._source is not None:
+            return self._source
+        arrays: dict[str, Any] = {}
+        for name, split in self._splits:
+            for what, array in (("images", split.images), ("targets", split.image_targets)):
+                # Splits usually share their arrays.
+                if not any(array is other for other in arrays.values()):
+                    arrays[f"{name} {what}"] = array
+        return arrays_manifest(arrays)
 
-        Positions count in full, and targets but for masks; of images and masks of each split a
-        sample (`Split.sample`).
+    @cached_property
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits that change with any image, any target and the division.
+
+        Images and masks count by the manifest, which covers each of them; other targets and the
+        positions of each split count themselves.
         """
-        content = hashlib.sha256(repr(self.class_names).encode())
-        for split in (self.train, self.validation, self.test):
-            images, masks = split.sample()
-            targets = masks if split.kind == "masks" else split.targets
-            for array in (images, targets, split.positions):
-                content.update(repr(array.shape).encode() + array.tobytes())
+        content = hashlib.sha256()
+        facts = (self.manifest.fingerprint, PIXELS_VERSION, self.image_shape, self.kind)
+        content.update(repr((*facts, self.class_names, self.skipped)).encode())
+        for _, split in self._splits:
+            targets = () if split.kind == "masks" else (split.targets,)
+            for array in (split.positions, *targets):
+                content.update(repr((array.shape, array.dtype.str)).encode() + array.tobytes())
         return content.hexdigest()[:12]
+
+    @property
+    def _splits(self) -> tuple[tuple[str, Split], ...]:
+        return ("train", self.train), ("validation", self.validation), ("test", self.test)
 
     @property
     def channel_mean(self) -> tuple[float, ...]:
@@ -204,7 +230,7 @@ def load_data(
     """
     limit = psutil.virtual_memory().total // 4 if map_above is None else map_above
     store = ImageCache(cache, limit)
-    raw = read_source(config.source, base, config.size, store)
+    raw = read_source(config.source, base, config.size, store, config.skip_damaged)
     if isinstance(raw, ImageData):
         return _as_given(raw, config)
     if not isinstance(raw, RawImages):
@@ -212,7 +238,28 @@ def load_data(
             f"data.source {config.source!r} gave a {type(raw).__name__}; expected an ImageData or "
             "a mapping with x_train, y_train, x_test and y_test"
         )
-    return _divided(raw.resized(config.size, store) if config.size else raw, config, seed)
+    raw = replace(raw, manifest=raw.content)
+    data = _divided(raw.resized(config.size, store) if config.size else raw, config, seed)
+    object.__setattr__(data, "_source", raw.manifest)
+    return data
+
+
+def data_manifest(config: DataConfig, recipe_folder: Path) -> DataManifest | None:
+    """Return what a recipe's data consist of, without decoding an image.
+
+    Args:
+        config: What would be loaded.
+        recipe_folder: Folder that relative paths start from.
+
+    Returns:
+        The manifest that `load_data` would give; None where the source is a function, which only
+        running it can tell.
+
+    Raises:
+        ConfigError: The source is not known.
+        DataError: Files are missing, or folders are laid out otherwise.
+    """
+    return source_manifest(config.source, recipe_folder)
 
 
 def _as_given(data: ImageData, config: DataConfig) -> ImageData:
@@ -244,6 +291,7 @@ def _divided(raw: RawImages, config: DataConfig, seed: int) -> ImageData:
         validation=Split(raw.images, raw.targets, rows[picked]),
         test=Split(test_images, test_targets, test_rows[: config.test_limit]),
         class_names=names,
+        skipped=raw.skipped,
     )
 
 

@@ -39,6 +39,7 @@ from hwnas.search.samplers import knowledge_of_space, make_sampler
 from hwnas.search.scores import ScoreStore
 from hwnas.search.shared_study import SharedStudy, Sharing
 from hwnas.search.study import SearchStudy
+from hwnas.search.trial_identity import TrialIdentity
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 
 __all__ = ["run_search"]
@@ -86,7 +87,9 @@ def run_search(
         fidelity: How thoroughly to evaluate.
         rungs: With several, most candidates are evaluated at a part of that only. They count among
             ``trials`` and are PRUNED trials with their records as the attribute ``rungs``.
-        study: SQLite file of the Optuna study; in memory if None.
+        study: SQLite file of the Optuna study; in memory if None. Trials in it that were evaluated
+            or predicted from other inputs, or for other objectives, stay there as history, marked
+            ``stale``; where only costs or objectives have changed, their evaluations are used.
         study_name: Name of the study in that file.
         sharing: A study that other searches work on, too, so that none evaluates what another does.
             ``trials`` are then those of all together, and all of them are kept in ``study``.
@@ -118,25 +121,29 @@ def run_search(
         space, tuple(objectives), calls, costs or {}, fidelity, rungs, on_trial, on_failure
     )
 
+    given = space, objectives, executor.evaluator, fidelity, rungs, costs or {}
+    identity = TrialIdentity.of(*given)
+
     def shared(known: Sequence[int]) -> SharedStudy:
         assert sharing is not None
-        identity = {"space": space.fingerprint, "evaluator": executor.evaluator.key}
-        return SharedStudy(sharing, objectives, {**identity, "fidelity": fidelity.key}, known)
+        return SharedStudy(sharing, objectives, identity.shared, known)
 
     if sharing is not None:  # each by a seed of its own, or all would propose the same
         seed = (seed + zlib.crc32(sharing.driver.encode())) % 2**32
     knowledge = knowledge_of_space(space, objectives, costs)
-    given = sampler, seed, sampler_options or {}, trials, batch, knowledge
+    sampled = sampler, seed, sampler_options or {}, trials, batch, knowledge
     held = SearchStudy(
         study_name,
         objectives,
-        lambda known: make_sampler(*given, known),
+        lambda known: make_sampler(*sampled, known),
         study,
         None if sharing is None else shared,
         rungs.pruner,
+        identity,
     )
     with contextlib.closing(held):
-        search.run(held, trials, batch, seed, first)
+        again = search.evaluated_before(held.superseded, identity)
+        search.run(held, trials, batch, seed, [*again, *first])
         counts = rung_counts(held.trials)
         found = scored_trials(held, objectives), calls.made, failed_trials(held), counts
     result = SearchResult(tuple(objectives), *found)
@@ -171,6 +178,28 @@ class _Search:
     _enough: bool = False
     """Whether other searches have claimed all that is left."""
 
+    def evaluated_before(
+        self, stale: Sequence[FrozenTrial], identity: TrialIdentity
+    ) -> list[Architecture]:
+        """Keep the evaluations of stale trials that are still those of this search.
+
+        Returns:
+            Their points of the space: with new costs and objectives they are trials again.
+        """
+        found = {}
+        for trial in stale:
+            if not identity.evaluates(trial) or trial.state is TrialState.FAIL:
+                continue
+            if trial.state is not TrialState.COMPLETE and RUNGS not in trial.user_attrs:
+                continue  # a twin
+            candidate = candidate_of(trial.user_attrs)
+            found[candidate.id] = self.space.point(candidate)
+            if "evaluation" in trial.user_attrs:
+                self.calls.keep(
+                    candidate, self.fidelity, Evaluation.from_json(trial.user_attrs["evaluation"])
+                )
+        return list(found.values())
+
     def run(
         self,
         study: SearchStudy,
@@ -183,7 +212,8 @@ class _Search:
         outcomes = _outcomes(study)
         forgiven = patience.forgiven([(name, ok) for name, _, ok in outcomes])
         self._seen = {name: number for name, number, ok in outcomes if ok or name not in forgiven}
-        self._planned = [a for a in first if self.space.candidate(a).id not in self._seen]
+        planned = {self.space.candidate(a).id: a for a in first}
+        self._planned = [a for name, a in planned.items() if name not in self._seen]
         done, own = len(study.complete) + len(study.stopped), study.own
         while True:
             received, others = self._receive(study, done)

@@ -16,10 +16,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hwnas.errors import ConfigError
+from hwnas.content import content_hash
+from hwnas.errors import ConfigError, NonFiniteOutput
 from hwnas.search.data import ImageData, Split
 from hwnas.search.delta_method import with_standard_errors
-from hwnas.search.task import Task, smoothed
+from hwnas.search.task import Task
+from hwnas.search.threads import torch_threads
 from hwnas.search.training.checkpoint import differing_keys
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Candidate, RecipeSpace, SearchSpace, Supernet, batch_norms
@@ -30,6 +32,7 @@ __all__ = [
     "Fidelity",
     "SupernetEvaluator",
     "TrainEvaluator",
+    "check_finite",
     "own_training",
     "recalibrate",
     "score",
@@ -128,6 +131,10 @@ def score(
         input_shape: Channels, height and width that the network takes.
         name: What the split is called.
         batch_size: Images at a time, at most.
+
+    Raises:
+        NonFiniteOutput: The network outputs something that is no finite number, which no metric
+            would tell: the largest of such outputs is a class as good as any.
     """
     wall, cpu = time.perf_counter(), time.process_time()
     network.eval()
@@ -136,6 +143,7 @@ def score(
     with torch.no_grad():
         for images, targets in _batches(split, task, input_shape, batch_size):
             outputs = network(images.to(device)).float().cpu()
+            check_finite(outputs, f"{name} images")
             for part, entries in task.statistics(outputs, targets).items():
                 parts[part].append(entries)
     statistics = {part: torch.cat(entries) for part, entries in parts.items()}
@@ -148,6 +156,26 @@ def score(
         time.perf_counter() - wall,
         time.process_time() - cpu,
     )
+
+
+def check_finite(outputs: Tensor, of: str) -> None:
+    """Refuse outputs (N, ...) of which one is no finite number.
+
+    Args:
+        outputs: For N images.
+        of: Which images these are, for the message.
+
+    Raises:
+        NonFiniteOutput: There is one.
+    """
+    if not bool(outputs.isfinite().all()):
+        broken = ~outputs.flatten(1).isfinite().all(dim=1)
+        what = "NaN" if bool(outputs.isnan().any()) else "infinity"
+        raise NonFiniteOutput(
+            f"the network outputs {what} for {int(broken.sum())} of {len(outputs)} {of} in a "
+            "batch, so it has no score; train at a lower train.learning_rate, or mend what in the "
+            "network divides or overflows"
+        )
 
 
 def _batches(
@@ -234,10 +262,10 @@ class SupernetEvaluator:
 
     @cached_property
     def key(self) -> str:
-        """Hash of the weights, the recalibration, the data and the task."""
+        """Hash of the space, the weights, the recalibration, the data and the task."""
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in self.weights.items()}
-        parts = weights_hash(tensors), self.recalibration_images, self.data.fingerprint, self.task
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        learned = self.space.fingerprint, self.task, self.data.fingerprint
+        return content_hash(*learned, weights_hash(tensors), self.recalibration_images)
 
     @cached_property
     def _supernet(self) -> Supernet:
@@ -253,13 +281,17 @@ class SupernetEvaluator:
         return supernet.eval()
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
-        """Extract, recalibrate and score the candidate's network."""
-        torch.set_num_threads(self.threads)
-        shape = self.space.input_shape(candidate.network)
-        network = self._supernet.extract(candidate.network)
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        recalibrate(network, self.task, self.data.train.first(self.recalibration_images), shape)
-        return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
+        """Extract, recalibrate and score the candidate's network.
+
+        Raises:
+            NonFiniteOutput: It outputs something that is no finite number.
+        """
+        with torch_threads(self.threads):
+            shape = self.space.input_shape(candidate.network)
+            network = self._supernet.extract(candidate.network)
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            recalibrate(network, self.task, self.data.train.first(self.recalibration_images), shape)
+            return score(network, self.task, fidelity.of(self.data.validation), shape, "validation")
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_supernet"}
@@ -287,27 +319,33 @@ class TrainEvaluator:
 
     @property
     def key(self) -> str:
-        """Hash of task, data and training; a candidate's own recipe is part of its id."""
-        text = f"{self.task!r}-{self.data.fingerprint}-{self.train!r}-{self.seed}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """Hash of space, task, data and training; a candidate's own recipe is part of its id."""
+        learned = self.space.fingerprint, self.task, self.data.fingerprint
+        return content_hash(*learned, self.train.identity, self.seed)
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
-        """Build, train and score the candidate's network; on all images at any share."""
+        """Build, train and score the candidate's network; on all images at any share.
+
+        Raises:
+            DivergedError: Its training loss is not a number.
+            NonFiniteOutput: It outputs something that is no finite number.
+        """
         shape = self.space.input_shape(candidate.network)
-        network = self.trained(candidate, fidelity.share)
-        images = replace(fidelity, share=1.0).of(self.data.validation)
-        return score(network, self.task, images, shape, "validation")
+        with torch_threads(1):
+            network = self.trained(candidate, fidelity.share)
+            images = replace(fidelity, share=1.0).of(self.data.validation)
+            return score(network, self.task, images, shape, "validation")
 
     def trained(self, candidate: Candidate, share: float = 1.0) -> nn.Module:
         """The candidate's network, trained for a share of its time."""
-        torch.set_num_threads(1)
         torch.manual_seed(self.seed)
         shape = self.space.input_shape(candidate.network)
         network = self.space.build(candidate.network)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         train = shorter(own_training(self.train, self.recipe, candidate), share)
-        step = NetworkStep(network, smoothed(self.task, train.label_smoothing), shape)
-        fit(network, step, self.data.train, train, self.seed)
+        step = NetworkStep.of(network, self.task, shape, train)
+        with torch_threads(1):
+            fit(network, step, self.data.train, train, self.seed)
         return network
 
 

@@ -13,6 +13,7 @@ from hwnas.errors import WorkerError
 from hwnas.search.cluster import unwrapped
 from hwnas.search.evaluate import Evaluator, Fidelity
 from hwnas.search.failure import Failure, Outcome, failure_of
+from hwnas.search.threads import torch_threads
 from hwnas.search_spaces import Candidate
 
 __all__ = ["Executor", "InProcess", "RayActors"]
@@ -65,7 +66,8 @@ class InProcess:
 
 def _attempt(evaluator: Evaluator, candidate: Candidate, fidelity: Fidelity) -> Outcome:
     try:
-        return evaluator.evaluate(candidate, fidelity)
+        with torch_threads():
+            return evaluator.evaluate(candidate, fidelity)
     except Exception as error:  # a user's evaluator may fail in any way
         return failure_of(error)
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from numbers import Real
 from typing import Any, Literal
 
-from hwnas.errors import WorkerError
+from hwnas.errors import NonFiniteOutput, WorkerError
 from hwnas.search.evaluate import Evaluation
 
 __all__ = ["Failure", "Outcome", "Patience", "checked", "failure_of"]
@@ -28,7 +28,8 @@ class Failure:
     Attributes:
         kind: ``"raised"``: the evaluator raised an error. ``"timed out"``: it took too long and was
             killed. ``"worker died"``: it took its process with it, each time. ``"bad result"``:
-            what it gave is no number, or not what the objectives ask for.
+            what it gave is no number, or not what the objectives ask for; or the network outputs
+            NaN or infinity.
         reason: One line for the user.
         attempts: How often it was tried.
         trace: Where it was raised, for the log; not kept in the study.
@@ -56,6 +57,8 @@ Outcome = Evaluation | Failure
 def failure_of(error: BaseException) -> Failure:
     """The failure of a candidate whose evaluation raised an error."""
     said = " ".join(str(error).split())
+    if isinstance(error, NonFiniteOutput):
+        return _bad(said)
     reason = f"{type(error).__name__}: {said}" if said else type(error).__name__
     trace = "".join(traceback.format_exception(error))
     return Failure("raised", reason[:_REASON_LENGTH], trace=trace[-_TRACE_LENGTH:])

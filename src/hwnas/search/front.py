@@ -76,13 +76,22 @@ def hypervolume(losses: Losses, reference: Losses) -> float:
     return float(moocore.hypervolume(inside, ref=reference)) if len(inside) else 0.0
 
 
-def hypervolume_history(losses: Losses, reference: Losses) -> list[float]:
-    """Hypervolume of the first 1, 2, ... points."""
+def hypervolume_history(
+    losses: Losses, reference: Losses, counted: Sequence[bool] | None = None
+) -> list[float]:
+    """Hypervolume of the first 1, 2, ... points.
+
+    Args:
+        losses: Of the points.
+        reference: A point that is worse than those that count.
+        counted: Which of the points count, such as those that keep all limits; all if None.
+    """
     history: list[float] = []
     front = np.empty((0, losses.shape[1]))
-    for point in losses:
-        if history and (front <= point).all(1).any():
-            history.append(history[-1])
+    counts = [True] * len(losses) if counted is None else counted
+    for point, counting in zip(losses, counts, strict=True):
+        if not counting or (front <= point).all(1).any():
+            history.append(history[-1] if history else 0.0)
             continue
         front = np.vstack([front, point])
         front = front[non_dominated(front)]

@@ -4,26 +4,100 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import shutil
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 from PIL import Image
 
-from hwnas.errors import DataError, HwnasError
-from hwnas.search.image_cache import ImageCache, Images, source_key, write_images
+from hwnas.deploy.first_line import first_line
+from hwnas.deploy.image_file import is_grey, read_pixels
+from hwnas.errors import DamagedImage, DataError, HwnasError
+from hwnas.search.data_manifest import DataManifest, cached_hashes
+from hwnas.search.decoded_images import (
+    DecodedPart,
+    EncodedImage,
+    EncodedImages,
+    decode_images,
+    refuse_damaged,
+)
+from hwnas.search.image_cache import ImageCache, Images, cache_key
 from hwnas.search.raw_images import RawImages, check_names
 
-__all__ = ["read_npz"]
+__all__ = ["archive_manifest", "read_npz"]
+
+_BLOCK_BYTES = 2**20
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, RuntimeError
+)  # fmt: skip
+"""All that zipfile, zlib and NumPy raise on damaged, encrypted or pickled content."""
+_PARTS = ("train", "test", "val")
+_ARRAYS = {"class_names"} | {
+    f"{prefix}{part}{suffix}"
+    for part in _PARTS
+    for prefix, suffix in (("x_", ""), ("y_", ""), ("", "_jpeg"), ("", "_offsets"))
+}
+"""All that is ever read from an archive."""
 
 
-def read_npz(path: Path, cache: ImageCache) -> RawImages:
+def archive_manifest(path: Path) -> DataManifest:
+    """Return a hash of each array of an archive, as it is stored; arrays are not decompressed.
+
+    The hashes are kept with the state of the file (see `cached_hashes`). Other arrays than those
+    that `read_npz` reads do not count.
+
+    Raises:
+        DataError: The file is damaged.
+    """
+    with _damage_named(path):
+        return DataManifest("arrays", cached_hashes(path, "arrays of an archive", _hashes(path)))
+
+
+def _hashes(path: Path) -> Callable[[], dict[str, str]]:
+    def compute() -> dict[str, str]:
+        found = {}
+        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                if name in _ARRAYS:
+                    found[name] = _member_hash(file, info)
+        return found
+
+    return compute
+
+
+def _member_hash(file: BinaryIO, info: zipfile.ZipInfo) -> str:
+    """Hash what an archive holds of one file: its length and bytes, compressed or not."""
+    found = xxhash.xxh3_128(f"{info.compress_type} {info.file_size}".encode())
+    file.seek(info.header_offset + 26)
+    name_bytes, extra_bytes = struct.unpack("<HH", _exactly(file, 4))
+    file.seek(name_bytes + extra_bytes, os.SEEK_CUR)
+    left = info.compress_size
+    while left:
+        block = _exactly(file, min(left, _BLOCK_BYTES))
+        found.update(block)
+        left -= len(block)
+    return found.hexdigest()
+
+
+def _exactly(file: BinaryIO, size: int) -> bytes:
+    block = file.read(size)
+    if len(block) < size:
+        raise EOFError("it ends too early")
+    return block
+
+
+def read_npz(path: Path, cache: ImageCache, skip_damaged: bool = False) -> RawImages:
     """Read a set of images with classes or masks.
 
     Either ``x_train``, ``y_train``, ``x_test``, ``y_test``; or ``train_jpeg`` (the bytes of all
@@ -34,18 +108,23 @@ def read_npz(path: Path, cache: ImageCache) -> RawImages:
     Args:
         path: The file. Nothing in it is ever unpickled.
         cache: Where JPEG files are decoded to, and arrays that are larger than ``map_above``.
+        skip_damaged: Leave out JPEG files that cannot be decoded.
 
     Raises:
         DataError: The file or an image in it is damaged, or an array is missing or wrong.
         StorageError: The cache cannot be written.
     """
+    manifest = archive_manifest(path)
     with _damage_named(path), zipfile.ZipFile(path) as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist()}
-        images = _decoded if "train_jpeg" in names else _plain
-        arrays = images(archive, names, path, cache)
+        skipped: tuple[str, ...] = ()
+        if "train_jpeg" in names:
+            arrays, skipped = _decoded(archive, names, path, cache, manifest, skip_damaged)
+        else:
+            arrays = _plain(archive, names, path, cache, manifest)
         if "class_names" in names:
             arrays["class_names"] = _read(archive, "class_names")
-        return RawImages.of(arrays, str(path))
+        return replace(RawImages.of(arrays, str(path)), manifest=manifest, skipped=skipped)
 
 
 @contextlib.contextmanager
@@ -54,8 +133,7 @@ def _damage_named(path: Path) -> Iterator[None]:
         yield
     except HwnasError:
         raise
-    # All that zipfile, zlib and NumPy raise on damaged, encrypted or pickled content.
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
+    except _DAMAGE as error:
         raise DataError(
             f"{path} cannot be read ({error}); expected a whole .npz file of plain arrays"
         ) from error
@@ -68,7 +146,11 @@ def _read(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
 
 
 def _plain(
-    archive: zipfile.ZipFile, names: set[str], path: Path, cache: ImageCache
+    archive: zipfile.ZipFile,
+    names: set[str],
+    path: Path,
+    cache: ImageCache,
+    manifest: DataManifest,
 ) -> dict[str, Any]:
     check_names(("x_train", "y_train", "x_test", "y_test"), names, str(path))
     large = ["x_train", "x_test"]
@@ -78,7 +160,7 @@ def _plain(
     }
     if cache.maps(sum(archive.getinfo(f"{name}.npy").file_size for name in large)):
         copies = {name: partial(_copy, archive, name) for name in large}
-        return arrays | cache.arrays(source_key(path), copies)
+        return arrays | cache.arrays(cache_key(path, manifest.fingerprint), copies)
     return arrays | {name: _read(archive, name) for name in large}
 
 
@@ -95,23 +177,42 @@ def _copy(archive: zipfile.ZipFile, name: str, file: BinaryIO) -> None:
 
 
 def _decoded(
-    archive: zipfile.ZipFile, names: set[str], path: Path, cache: ImageCache
-) -> dict[str, Any]:
+    archive: zipfile.ZipFile,
+    names: set[str],
+    path: Path,
+    cache: ImageCache,
+    manifest: DataManifest,
+    skip_damaged: bool,
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The four arrays, and the names of damaged images that were left out."""
     held_out = "test" if "test_jpeg" in names else "val"
     parts = ("train", held_out)
     needed = (f"{part}_{suffix}" for part in parts for suffix in ("jpeg", "offsets"))
     check_names((*needed, "y_train", f"y_{held_out}"), names, str(path))
-    decoders = {part: partial(_decode, archive, part, f"{path}: {part}_jpeg") for part in parts}
-    images = cache.arrays(source_key(path), decoders)
-    return {
-        "x_train": images["train"],
-        "y_train": _read(archive, "y_train"),
-        "x_test": images[held_out],
-        "y_test": _read(archive, f"y_{held_out}"),
+    decoded = {
+        part: decode_images(
+            cache.folder / cache_key(path, "jpeg"),
+            [part],
+            partial(_encoded, archive, part, f"{path}: {part}_jpeg"),
+            manifest.fingerprint,
+        )
+        for part in parts
     }
+    skipped = refuse_damaged(decoded.values(), str(path), skip_damaged)
+    images = cache.open({part: found.files[part] for part, found in decoded.items()})
+    arrays: dict[str, Any] = {}
+    for name, part in (("train", "train"), ("test", held_out)):
+        arrays[f"x_{name}"] = images[part]
+        arrays[f"y_{name}"] = _of_kept(_read(archive, f"y_{part}"), decoded[part])
+    return arrays, skipped
 
 
-def _decode(archive: zipfile.ZipFile, part: str, what: str, file: BinaryIO) -> None:
+def _of_kept(targets: npt.NDArray[Any], part: DecodedPart) -> npt.NDArray[Any]:
+    """The targets of images that are not left out; a wrong number of them is for others to name."""
+    return targets[part.kept] if part.damaged and len(targets) == part.count else targets
+
+
+def _encoded(archive: zipfile.ZipFile, part: str, what: str) -> EncodedImages:
     offsets = _read(archive, f"{part}_offsets")
     with archive.open(f"{part}_jpeg.npy") as stream:
         size = _skip_header(stream, what)
@@ -126,12 +227,10 @@ def _decode(archive: zipfile.ZipFile, part: str, what: str, file: BinaryIO) -> N
                 f"{what}: {part}_offsets do not fit; expected rising integers from 0 to the number "
                 f"of bytes, {size}"
             )
-        lengths = np.diff(offsets.astype(np.int64)).tolist()
-        images = (
-            (name, _jpeg(stream.read(length), name))
-            for name, length in ((f"{what}: image {i}", n) for i, n in enumerate(lengths))
-        )
-        write_images(file, images, len(lengths))
+        for number, length in enumerate(np.diff(offsets.astype(np.int64)).tolist()):
+            data = stream.read(length)
+            state = xxhash.xxh3_128_hexdigest(data)
+            yield EncodedImage(f"{part}_jpeg: image {number}", state, partial(_jpeg, data))
 
 
 def _skip_header(stream: IO[bytes], what: str) -> int:
@@ -153,11 +252,10 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-def _jpeg(data: bytes, what: str) -> Images:
+def _jpeg(data: bytes) -> tuple[Images]:
     try:
         with Image.open(io.BytesIO(data)) as image:
-            pixels = np.asarray(image if image.mode == "L" else image.convert("RGB"))
-    except Exception as error:  # Pillow's decoders raise many kinds for damaged data
-        reason = str(error).splitlines()[0].partition(" <")[0] if str(error) else "no reason given"
-        raise DataError(f"{what} is damaged ({reason}); make the file again") from error
-    return pixels.reshape(*pixels.shape[:2], -1)
+            channels = 1 if is_grey(image) else 3
+    except Exception as error:  # Pillow's readers raise many kinds for damaged data
+        raise DamagedImage("no image", first_line(error).partition(" <")[0]) from error
+    return (read_pixels(io.BytesIO(data), channels),)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +13,16 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from hwnas.atomic import replacing
+from hwnas.atomic import replacing, write_json
 from hwnas.errors import DataError
 
-__all__ = ["ImageCache", "Images", "source_key", "write_images"]
+__all__ = ["PIXELS_VERSION", "ImageCache", "Images", "cache_key", "write_images"]
+
+PIXELS_VERSION = 2
+"""Raised whenever the same files give other pixels than before, so that none are kept.
+
+2: 16-bit images keep their range; JPEG files of an archive are turned upright.
+"""
 
 Images = npt.NDArray[np.uint8]
 """uint8 (N, H, W, C), or (N, H, W) before the channels of grey images are written out."""
@@ -42,7 +50,7 @@ class ImageCache:
         """The arrays of one set.
 
         Args:
-            key: Names the set and, by a hash, the state of its source.
+            key: Names the set, by a hash the state of its source, and how it was prepared.
             writers: For each array, a function that writes it as a ``.npy`` file; it is called
                 only where the file is not there yet.
 
@@ -55,8 +63,38 @@ class ImageCache:
             if not files[name].exists():
                 with replacing(files[name]) as temporary, temporary.open("wb") as file:
                     write(file)
+        return self.open(files)
+
+    def open(self, files: Mapping[str, Path]) -> dict[str, Images]:
+        """Open the ``.npy`` files of one set, memory-mapped where they are large together.
+
+        Raises:
+            DataError: A file was damaged later on.
+        """
         mapped = self.maps(sum(file.stat().st_size for file in files.values()))
         return {name: _open(file, mapped) for name, file in files.items()}
+
+    def remembered(self, key: str, version: str, compute: Callable[[], int]) -> int:
+        """Return a number that is costly to find out, such as the channels of a set.
+
+        Args:
+            key: Names the set and the number.
+            version: Of the set; where it changed, the number is found out again.
+            compute: Finds it out.
+
+        Raises:
+            StorageError: The cache cannot be written.
+        """
+        path = self.folder / f"{key}.json"
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["version"] == version:
+                return int(kept["value"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        value = compute()
+        write_json(path, {"version": version, "value": value})
+        return value
 
 
 def _open(file: Path, mapped: bool) -> Images:
@@ -69,18 +107,15 @@ def _open(file: Path, mapped: bool) -> Images:
     return images
 
 
-def source_key(source: Path, files: Iterable[Path] | None = None) -> str:
-    """Names what is made from a source, and changes when the source does.
+def cache_key(source: Path, *parts: object) -> str:
+    """Return a folder name for what is made from a source.
 
     Args:
-        source: A file, or a folder.
-        files: Of the folder, all that count.
+        source: A file, or a folder; others of the same name get other keys.
+        parts: All that decides the pixels, beside the source's content and `PIXELS_VERSION`.
     """
-    states = hashlib.sha256(str(source.resolve()).encode())
-    for file in (source,) if files is None else files:
-        state = file.stat()
-        states.update(f"{file.name}|{state.st_size}|{state.st_mtime_ns}".encode())
-    return f"{source.stem}-{states.hexdigest()[:12]}"
+    place = hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:8]
+    return "-".join(map(str, (source.stem, place, *parts, f"v{PIXELS_VERSION}")))
 
 
 def write_images(file: BinaryIO, images: Iterable[tuple[str, Images]], count: int) -> None:

@@ -2,150 +2,207 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from PIL import Image
 
+from hwnas.deploy.image_file import highest_value, is_grey
 from hwnas.errors import DataError
-from hwnas.search.image_cache import ImageCache, Images, source_key, write_images
+from hwnas.search.data_manifest import DataManifest, file_state
+from hwnas.search.decoded_images import EncodedImage, EncodedImages, decode_images, refuse_damaged
+from hwnas.search.image_cache import ImageCache, Images, cache_key
 from hwnas.search.raw_images import RawImages, Targets, read_image, resize
 
-__all__ = ["channels_of", "entries", "read_folder", "write_files"]
+__all__ = [
+    "FolderFiles",
+    "channels_of",
+    "entries",
+    "folder_manifest",
+    "list_version",
+    "read_folder",
+]
 
 _LAYOUT = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image>"
-_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 
-Classes = Mapping[str, Sequence[Path]]
+FolderFiles = Mapping[str, str]
+"""Paths of files in a folder, with ``/``, and the state of each: see `DataManifest.entries`."""
+
+Classes = Mapping[str, FolderFiles]
 """The image files of each class."""
 
 
-def read_folder(folder: Path, size: int | None, cache: ImageCache) -> RawImages:
+def folder_manifest(folder: Path) -> DataManifest:
+    """Return the state of each file of a folder of class folders; none of them is opened.
+
+    Raises:
+        DataError: The folders are laid out otherwise, or a class is empty.
+    """
+    return _manifest(_parts(folder))
+
+
+def _manifest(parts: Mapping[str, Classes]) -> DataManifest:
+    found = [files for classes in parts.values() for files in classes.values()]
+    return DataManifest("files", {name: state for files in found for name, state in files.items()})
+
+
+def read_folder(
+    folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
+) -> RawImages:
     """Read one folder a class, divided by the user (``train``, ``test``) or not.
 
     Images are read as deployment reads them: grey where all are grey, otherwise red, green and
-    blue, without transparency. Names that begin with a dot are left out. The decoded set is kept in
-    the cache.
+    blue, without transparency. Names that begin with a dot are left out. Decoded images are kept in
+    the cache; where some files change, the others are not decoded again.
 
     Args:
         folder: Holds the class folders, or ``train`` and ``test``.
         size: Side in pixels that images are resized to, without keeping their proportions; None
             keeps their own size, which must be one for all.
         cache: Where the decoded images are kept.
+        skip_damaged: Leave out images that cannot be decoded.
 
     Raises:
-        DataError: The folders are laid out otherwise, a class is empty, a file is not an image, or
-            sizes differ.
+        DataError: The folders are laid out otherwise, a class is empty, files are damaged or are no
+            images, or sizes differ.
         StorageError: The cache cannot be written.
     """
     parts = _parts(folder)
+    manifest = _manifest(parts)
+    channels = cache.remembered(
+        cache_key(folder, "channels"),
+        manifest.fingerprint,
+        lambda: channels_of(folder / name for name in manifest.entries),
+    )
+    place = cache.folder / cache_key(folder, size or "own", f"{channels}ch")
     files = {
-        part: [file for members in classes.values() for file in members]
+        part: {name: state for each in classes.values() for name, state in each.items()}
         for part, classes in parts.items()
     }
-    every_file = [file for members in files.values() for file in members]
-    channels = channels_of(every_file)
-    images = cache.arrays(
-        f"{source_key(folder, every_file)}-{size or 'own'}",
-        {part: partial(write_files, members, size, channels) for part, members in files.items()},
-    )
+    decoded = {
+        part: decode_images(
+            place,
+            [part],
+            partial(_encoded, folder, members, size, channels),
+            list_version(members.items()),
+        )
+        for part, members in files.items()
+    }
+    skipped = refuse_damaged(decoded.values(), str(folder), skip_damaged)
+    images = cache.open({part: found.files[part] for part, found in decoded.items()})
     names = tuple(parts.get("train", parts.get("all", ())))
-    targets = {part: _targets(classes, names) for part, classes in parts.items()}
-    if "all" in parts:
-        return RawImages(images["all"], targets["all"], names)
-    return RawImages(images["train"], targets["train"], names, (images["test"], targets["test"]))
+    targets = {
+        part: _targets(classes, names)[decoded[part].kept] for part, classes in parts.items()
+    }
+    first = "all" if "all" in parts else "train"
+    test = None if first == "all" else (images["test"], targets["test"])
+    return RawImages(images[first], targets[first], names, test, manifest, skipped)
+
+
+def _encoded(folder: Path, files: FolderFiles, size: int | None, channels: int) -> EncodedImages:
+    for name, state in files.items():
+        yield EncodedImage(name, state, partial(_decode, folder / name, size, channels))
+
+
+def _decode(file: Path, size: int | None, channels: int) -> tuple[Images]:
+    image = read_image(file, channels)
+    return (resize(image[np.newaxis], size)[0] if size else image,)
+
+
+def list_version(files: Iterable[Sequence[str]]) -> str:
+    """Return a hash of a list of files and their states, in order."""
+    return hashlib.sha256(json.dumps([*files]).encode()).hexdigest()[:12]
 
 
 def _parts(folder: Path) -> dict[str, Classes]:
     """Either the part ``all`` or the parts ``train`` and ``test``."""
-    found = {path.name for path in _folders(folder)}
+    found = set(_folders(folder, ""))
     if not {"train", "test"} <= found:
-        return {"all": _classes(folder)}
+        return {"all": _classes(folder, "")}
     if found != {"train", "test"}:
         other = min(found - {"train", "test"})
         raise DataError(f"{folder} has {other!r} beside train and test; {_LAYOUT}")
-    train, test = _classes(folder / "train"), _classes(folder / "test")
+    train, test = _classes(folder, "train/"), _classes(folder, "test/")
     new = sorted(set(test) - set(train))
     if new:
         raise DataError(f"{folder}/test has a class {new[0]!r} that {folder}/train has not")
     return {"train": train, "test": test}
 
 
-def _classes(folder: Path) -> Classes:
-    classes = {path.name: _images(path) for path in _folders(folder)}
+def _classes(folder: Path, prefix: str) -> Classes:
+    classes = {name: _images(folder, f"{prefix}{name}/") for name in _folders(folder, prefix)}
     if not classes:
-        raise DataError(f"{folder} has no class folders; {_LAYOUT}")
+        raise DataError(f"{folder / prefix} has no class folders; {_LAYOUT}")
     return classes
 
 
-def _folders(folder: Path) -> list[Path]:
-    found = entries(folder, _LAYOUT)
-    stray = [path for path in found if not path.is_dir()]
-    if stray:
-        raise DataError(f"{stray[0]} lies beside the class folders; {_LAYOUT}")
-    return found
+def _folders(folder: Path, prefix: str) -> list[str]:
+    folders, files = entries(folder / prefix, _LAYOUT)
+    if files:
+        raise DataError(f"{folder / prefix / min(files)} lies beside the class folders; {_LAYOUT}")
+    return folders
 
 
-def _images(folder: Path) -> list[Path]:
-    files = entries(folder, _LAYOUT)
+def _images(folder: Path, prefix: str) -> FolderFiles:
+    folders, files = entries(folder / prefix, _LAYOUT)
+    if folders:
+        raise DataError(
+            f"{folder / prefix / folders[0]} is a folder where an image should be; {_LAYOUT}"
+        )
     if not files:
-        raise DataError(f"{folder} has no images; {_LAYOUT}")
-    nested = [path for path in files if path.is_dir()]
-    if nested:
-        raise DataError(f"{nested[0]} is a folder where an image should be; {_LAYOUT}")
-    return files
+        raise DataError(f"{folder / prefix} has no images; {_LAYOUT}")
+    return {f"{prefix}{name}": state for name, state in files.items()}
 
 
-def entries(folder: Path, layout: str) -> list[Path]:
-    """What is in a folder, sorted, but for names that begin with a dot.
+def entries(folder: Path, layout: str) -> tuple[list[str], FolderFiles]:
+    """List what is in a folder, sorted, but for names that begin with a dot.
+
+    Returns:
+        Names of folders; names of files with the state of each.
 
     Raises:
         DataError: There is no such folder, or it cannot be read; the message ends with ``layout``.
     """
+    folders, files = [], {}
     try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        with os.scandir(folder) as found:
+            for entry in found:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    folders.append(entry.name)
+                else:
+                    files[entry.name] = file_state(entry)
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror}); {layout}") from error
+    return sorted(folders), dict(sorted(files.items()))
 
 
 def channels_of(files: Iterable[Path]) -> int:
-    """1 where all files are grey, otherwise 3.
+    """Return 1 where all files are grey, otherwise 3; what is no image counts for nothing.
 
     Raises:
-        DataError: A file is not an image of 8 bits a channel.
+        DataError: The pixels of a file have no defined range.
     """
-    return 1 if {_mode(file) for file in files} <= {"1", "L"} else 3
+    return 1 if all([_is_grey(file) for file in files]) else 3
 
 
-def _mode(file: Path) -> str:
+def _is_grey(file: Path) -> bool:
     try:
-        with Image.open(file) as image:
-            mode = image.mode
-    except Exception as error:  # Pillow's readers raise many kinds for what is not an image
-        raise DataError(
-            f"{file} is not an image that Pillow can read; mend it or take it out of the folder"
-        ) from error
-    if mode not in _MODES:
-        raise DataError(f"{file} has pixels of mode {mode!r}; expected 8 bits a channel")
-    return mode
-
-
-def write_files(files: Sequence[Path], size: int | None, channels: int, file: BinaryIO) -> None:
-    """Decode image files into one ``.npy`` array, (N, H, W, channels), resized if asked for.
-
-    Raises:
-        DataError: A file is damaged or has another size than the first.
-    """
-    write_images(file, _read(files, size, channels), len(files))
-
-
-def _read(files: Sequence[Path], size: int | None, channels: int) -> Iterator[tuple[str, Images]]:
-    for file in files:
-        image = read_image(file, channels)
-        yield str(file), resize(image[np.newaxis], size)[0] if size else image
+        image = Image.open(file)
+    except Exception:  # Pillow's readers raise many kinds for damaged files, which decoding names
+        return True
+    with image:
+        try:
+            highest_value(image)
+        except ValueError as error:
+            raise DataError(f"{file}: {error}") from None
+        return is_grey(image)
 
 
 def _targets(classes: Classes, names: Sequence[str]) -> Targets:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Mapping
@@ -14,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.atomic import write_json
+from hwnas.content import content_hash
 from hwnas.errors import ArtifactError, ConfigError
 from hwnas.search.data import ImageData
 from hwnas.search.evaluate import Evaluation, Fidelity, recalibrate, score, shorter
 from hwnas.search.task import Task
+from hwnas.search.threads import torch_threads
 from hwnas.search.training.checkpoint import load_weights, save_weights
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, SearchSpace
@@ -138,9 +139,9 @@ class GrowEvaluator:
 
     @cached_property
     def key(self) -> str:
-        """Hash of task, data and training."""
-        text = f"grow-{self.task!r}-{self.data.fingerprint}-{self.train!r}-{self.seed}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """Hash of space, task, data and training."""
+        learned = self.space.fingerprint, self.task, self.data.fingerprint
+        return content_hash("grow", *learned, self.train.identity, self.seed)
 
     @property
     def lineage(self) -> Lineage:
@@ -170,13 +171,21 @@ class GrowEvaluator:
         return grow(self._space, parent, weights, architecture, seed), config
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
-        """Grow or build, train and score the candidate's network, and keep its weights."""
-        torch.set_num_threads(1)
+        """Grow or build, train and score the candidate's network, and keep its weights.
+
+        Raises:
+            DivergedError: Its training loss is not a number.
+            NonFiniteOutput: It outputs something that is no finite number; nothing grows from it.
+        """
+        with torch_threads(1):
+            return self._evaluated(candidate, fidelity)
+
+    def _evaluated(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
         architecture = candidate.network
         network, config = self.start(architecture)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         shape = self.space.input_shape(architecture)
-        step = NetworkStep(network, self.task, shape)
+        step = NetworkStep.of(network, self.task, shape, config)
         config = shorter(config, fidelity.share)
         fit(network, step, self.data.train, config, self._seed(architecture))
         # So few steps leave running statistics behind.

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import BinaryIO
+from pathlib import Path, PurePath
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import Image
 
-from hwnas.errors import DataError
-from hwnas.search.image_cache import ImageCache, source_key, write_images
-from hwnas.search.image_folder import channels_of, entries, write_files
+from hwnas.deploy.first_line import first_line
+from hwnas.errors import DamagedImage, DataError
+from hwnas.search.data_manifest import DataManifest
+from hwnas.search.decoded_images import EncodedImage, EncodedImages, decode_images, refuse_damaged
+from hwnas.search.image_cache import ImageCache, Images, cache_key
+from hwnas.search.image_folder import FolderFiles, channels_of, entries, list_version
 from hwnas.search.masks import VOID, Masks, resize_masks
-from hwnas.search.raw_images import RawImages
+from hwnas.search.raw_images import RawImages, read_image, resize
 
-__all__ = ["has_masks", "read_mask_folder"]
+__all__ = ["has_masks", "mask_folder_manifest", "read_mask_folder"]
 
 _LAYOUT = "expected images/NAME.jpg and masks/NAME.png, perhaps in train/ and test/"
 _CLASSES = "classes.txt"
 _MODES = ("1", "L", "P")
+
+Pairs = Sequence[tuple[str, str]]
+"""Paths in the folder of images and of their masks."""
 
 
 def has_masks(folder: Path) -> bool:
@@ -31,7 +36,33 @@ def has_masks(folder: Path) -> bool:
     )
 
 
-def read_mask_folder(folder: Path, size: int | None, cache: ImageCache) -> RawImages:
+def mask_folder_manifest(folder: Path) -> DataManifest:
+    """Return the state of each image, each mask and ``classes.txt``; none of them is opened.
+
+    Raises:
+        DataError: The folders are laid out otherwise, or an image has no mask.
+    """
+    return _listed(folder)[1]
+
+
+def _listed(folder: Path) -> tuple[Mapping[str, Pairs], DataManifest]:
+    """Images with their masks by part, and the state of each file."""
+    divided = (folder / "train").is_dir()
+    states: dict[str, str] = {}
+    parts: dict[str, Pairs] = {}
+    for part in ("train", "test") if divided else ("train",):
+        pairs, files = _pairs(folder, f"{part}/" if divided else "")
+        parts[part] = pairs
+        states |= files
+    if (folder / _CLASSES).exists():
+        _, beside = entries(folder, _LAYOUT)
+        states[_CLASSES] = beside.get(_CLASSES, "0 0")
+    return parts, DataManifest("files", states)
+
+
+def read_mask_folder(
+    folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
+) -> RawImages:
     """Read ``images/`` and ``masks/``, divided by the user (``train``, ``test``) or not.
 
     A mask is an image file without loss (PNG) and with one channel, grey or with a palette, whose
@@ -43,88 +74,106 @@ def read_mask_folder(folder: Path, size: int | None, cache: ImageCache) -> RawIm
         size: Side in pixels that both are resized to, without keeping their proportions, masks by
             nearest neighbour; None keeps their own size, which must be one for all.
         cache: Where the decoded images and masks are kept.
+        skip_damaged: Leave out images that cannot be decoded, or whose mask cannot.
 
     Raises:
         DataError: The folders are laid out otherwise, an image has no mask or the other way round,
             a file cannot be read, or sizes differ.
         StorageError: The cache cannot be written.
     """
-    divided = (folder / "train").is_dir()
-    parts = {
-        name: _pairs(folder / name if divided else folder)
-        for name in (("train", "test") if divided else ("train",))
-    }
-    every_file = [file for pairs in parts.values() for pair in pairs for file in pair]
-    channels = channels_of([image for pairs in parts.values() for image, _ in pairs])
-    writers = {}
-    for name, pairs in parts.items():
-        writers[name] = partial(write_files, [image for image, _ in pairs], size, channels)
-        writers[f"{name}-masks"] = partial(_write_masks, pairs, size)
-    kept = cache.arrays(f"{source_key(folder, every_file)}-masks-{size or 'own'}", writers)
-    names = _class_names(folder / _CLASSES)
-    test = (kept["test"], kept["test-masks"]) if divided else None
-    return RawImages(kept["train"], kept["train-masks"], names, test)
-
-
-def _pairs(folder: Path) -> list[tuple[Path, Path]]:
-    """Each image with its mask."""
-    images, masks = (
-        {file.stem: file for file in entries(folder / name, _LAYOUT)}
-        for name in ("images", "masks")
+    parts, manifest = _listed(folder)
+    states = manifest.entries
+    channels = cache.remembered(
+        cache_key(folder, "channels"),
+        manifest.fingerprint,
+        lambda: channels_of(folder / image for pairs in parts.values() for image, _ in pairs),
     )
+    place = cache.folder / cache_key(folder, "masks", size or "own", f"{channels}ch")
+    decoded = {
+        part: decode_images(
+            place,
+            [part, f"{part}-masks"],
+            partial(_encoded, folder, pairs, states, size, channels),
+            list_version((*pair, *map(states.__getitem__, pair)) for pair in pairs),
+        )
+        for part, pairs in parts.items()
+    }
+    skipped = refuse_damaged(decoded.values(), str(folder), skip_damaged)
+    files = {name: file for part in decoded.values() for name, file in part.files.items()}
+    kept = cache.open(files)
+    names = _class_names(folder / _CLASSES)
+    test = (kept["test"], kept["test-masks"]) if "test" in parts else None
+    return RawImages(kept["train"], kept["train-masks"], names, test, manifest, skipped)
+
+
+def _pairs(folder: Path, prefix: str) -> tuple[Pairs, FolderFiles]:
+    """Each image with its mask, and the state of each file."""
+    states: dict[str, str] = {}
+    found: dict[str, dict[str, str]] = {}
+    for kind in ("images", "masks"):
+        inside = f"{prefix}{kind}"
+        folders, files = entries(folder / inside, _LAYOUT)
+        if folders:
+            raise DataError(
+                f"{folder / inside / folders[0]} is a folder where a file should be; {_LAYOUT}"
+            )
+        found[kind] = {PurePath(name).stem: f"{inside}/{name}" for name in files}
+        states |= {f"{inside}/{name}": state for name, state in files.items()}
+    images, masks = found["images"], found["masks"]
     if not images:
-        raise DataError(f"{folder / 'images'} has no images; {_LAYOUT}")
+        raise DataError(f"{folder / prefix / 'images'} has no images; {_LAYOUT}")
     odd = sorted(images.keys() ^ masks.keys())
     if odd:
         there, missing = ("images", "masks") if odd[0] in images else ("masks", "images")
         raise DataError(
-            f"{folder / there} has {odd[0]!r}, but {folder / missing} has not; each image needs a "
-            "mask of its name"
+            f"{folder / prefix / there} has {odd[0]!r}, but {folder / prefix / missing} has not; "
+            "each image needs a mask of its name"
         )
-    return [(images[stem], masks[stem]) for stem in sorted(images)]
+    return [(images[stem], masks[stem]) for stem in sorted(images)], states
 
 
-def _write_masks(pairs: Sequence[tuple[Path, Path]], size: int | None, file: BinaryIO) -> None:
-    write_images(file, _read_masks(pairs, size), len(pairs))
+def _encoded(
+    folder: Path, pairs: Pairs, states: FolderFiles, size: int | None, channels: int
+) -> EncodedImages:
+    for image, mask in pairs:
+        decode = partial(_decode, folder / image, folder / mask, size, channels)
+        yield EncodedImage(image, f"{states[image]} {mask} {states[mask]}", decode)
 
 
-def _read_masks(
-    pairs: Sequence[tuple[Path, Path]], size: int | None
-) -> Iterator[tuple[str, Masks]]:
-    for image, path in pairs:
-        mask = _read_mask(path)
-        height, width = _upright_size(image)
-        if mask.shape != (height, width):
-            raise DataError(
-                f"{path} has {mask.shape[0]} x {mask.shape[1]} pixels, but its image {height} x "
-                f"{width} (height, width); give each image a mask of its own size"
-            )
-        yield str(path), resize_masks(mask[np.newaxis], size)[0] if size else mask
-
-
-def _upright_size(path: Path) -> tuple[int, int]:
-    """Height and width of an image as it is read, which is upright."""
-    with Image.open(path) as image:
-        width, height = image.size
-        lies = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
-    return (width, height) if lies else (height, width)
+def _decode(image: Path, mask: Path, size: int | None, channels: int) -> tuple[Images, Masks]:
+    pixels, classes = read_image(image, channels), _read_mask(mask)
+    height, width = pixels.shape[:2]
+    if classes.shape != (height, width):
+        raise DataError(
+            f"{mask} has {classes.shape[0]} x {classes.shape[1]} pixels, but its image {height} x "
+            f"{width} (height, width); give each image a mask of its own size"
+        )
+    if not size:
+        return pixels, classes
+    return resize(pixels[np.newaxis], size)[0], resize_masks(classes[np.newaxis], size)[0]
 
 
 def _read_mask(path: Path) -> Masks:
     try:
-        with Image.open(path) as image:
+        with path.open("rb") as file, Image.open(file) as image:
             mode, kind = image.mode, image.format
-            mask = np.array(image, dtype=np.uint8)
+            mask = np.array(image) if mode in _MODES else np.zeros((0, 0))
+    except MemoryError:
+        raise
     except Exception as error:  # Pillow's readers raise many kinds for what is not an image
-        raise DataError(
-            f"{path} is not an image that Pillow can read; mend it or take it out of the folder"
+        if isinstance(error, OSError) and error.strerror is not None:
+            raise DataError(f"{path} cannot be read ({error.strerror})") from error
+        reason = f"the mask {path.name}: {first_line(error).partition(' <')[0]}"
+        raise DamagedImage(
+            f"{path} is not an image that Pillow can read; mend it or take it out of the folder",
+            reason,
         ) from error
     if mode not in _MODES or kind == "JPEG":
         raise DataError(
             f"{path} is a {kind} of mode {mode!r}; a mask is a PNG with one channel whose numbers "
             f"are the classes, 0 and up, or {VOID} for none"
         )
-    return mask
+    return mask.astype(np.uint8)
 
 
 def _class_names(path: Path) -> tuple[str, ...] | None:

@@ -16,7 +16,7 @@ from scipy.stats import kendalltau
 from torch import Tensor
 
 from hwnas.atomic import storage_errors, write_json
-from hwnas.errors import ConfigError
+from hwnas.errors import ConfigError, DivergedError, NonFiniteOutput
 from hwnas.search.data import ImageData
 from hwnas.search.evaluate import Evaluator, Fidelity, SupernetEvaluator, TrainEvaluator
 from hwnas.search.task import Task
@@ -27,6 +27,7 @@ __all__ = ["Ranking", "RankingCheck", "compare_rankings", "spread_over_macs"]
 
 _POOL = 300
 _TOP = 3
+_FEWEST = 2
 _ALONE, _RESULT = "ranking.jsonl", "ranking.json"
 Scores = npt.NDArray[np.float64]
 
@@ -125,15 +126,23 @@ class RankingCheck:
 
         Raises:
             ConfigError: The space is too small, or the weights are of another one.
+            NonFiniteOutput: Hardly a network has a score; a few without are left out.
         """
         metric = self.task.metrics[0]
         chosen = spread_over_macs(self.space, self.networks, max(_POOL, self.networks))
         arrays = {name: tensor.numpy() for name, tensor in weights.items()}
         supernet = SupernetEvaluator(self.space, self.task, self.data, arrays)
-        shared = [self._scored(supernet, network) for network in chosen]
-        alone = [self._alone(network) for network in chosen]
+        shared = np.array([self._scored(supernet, network) for network in chosen])
+        alone = np.array([self._alone(network) for network in chosen])
+        both = np.isfinite(shared) & np.isfinite(alone)
+        if both.sum() < _FEWEST:
+            raise NonFiniteOutput(
+                f"only {both.sum()} of {len(chosen)} networks of the ranking check have scores, "
+                "the others diverged or output NaN or infinity; lower train.learning_rate, or set "
+                "train.ranking_check = 0"
+            )
         found = compare_rankings(
-            np.array(shared), np.array(alone), metric.name, metric.direction == "maximize"
+            shared[both], alone[both], metric.name, metric.direction == "maximize"
         )
         if self.folder is not None:
             write_json(self.folder / _RESULT, asdict(found))
@@ -174,7 +183,11 @@ class RankingCheck:
         return scores
 
     def _scored(self, evaluator: Evaluator, network: Architecture) -> float:
-        found = evaluator.evaluate(Candidate.of(network), Fidelity())
+        """The first metric; not a number where the network diverged or outputs no numbers."""
+        try:
+            found = evaluator.evaluate(Candidate.of(network), Fidelity())
+        except (DivergedError, NonFiniteOutput):
+            return math.nan
         return found.values[self.task.metrics[0].name]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,9 +11,11 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
+from hwnas.content import content_hash
 from hwnas.deploy.io import Preprocessing
 from hwnas.errors import DataError
-from hwnas.search.image_cache import ImageCache, Images, write_images
+from hwnas.search.data_manifest import DataManifest, arrays_manifest
+from hwnas.search.image_cache import PIXELS_VERSION, ImageCache, Images, write_images
 from hwnas.search.masks import Masks, check_masks, resize_masks
 
 __all__ = [
@@ -67,12 +68,16 @@ class RawImages:
         targets: Their `Targets`.
         class_names: One a class, or None where the source names none.
         test: Images and targets to test on, or None where the source leaves the division to us.
+        manifest: What the source consists of; the arrays themselves if None.
+        skipped: Names of damaged images that were left out.
     """
 
     images: Images
     targets: Targets
     class_names: tuple[str, ...] | None = None
     test: tuple[Images, Targets] | None = None
+    manifest: DataManifest | None = None
+    skipped: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], where: str, values_allowed: bool = False) -> RawImages:
@@ -106,6 +111,18 @@ class RawImages:
         names = None if given is None else _class_names(given, f"{where}: class_names")
         return cls(*parts[0], names, parts[1])
 
+    @property
+    def content(self) -> DataManifest:
+        """What the source consists of: its files, or else these arrays."""
+        if self.manifest is not None:
+            return self.manifest
+        arrays: dict[str, Any] = {"x_train": self.images, "y_train": self.targets}
+        if self.test is not None:
+            arrays["x_test"], arrays["y_test"] = self.test
+        if self.class_names is not None:
+            arrays["class_names"] = self.class_names
+        return arrays_manifest(arrays)
+
     def resized(self, size: int, cache: ImageCache) -> RawImages:
         """The same with square images of ``size`` pixels a side, kept in the cache.
 
@@ -115,23 +132,23 @@ class RawImages:
         parts = {"train": (self.images, self.targets)} | ({"test": self.test} if self.test else {})
         if all(images.shape[1:3] == (size, size) for images, _ in parts.values()):
             return self
-        content = hashlib.sha256()
+        manifest = self.content
+        state = content_hash(manifest.fingerprint, self.skipped)[:12]
         writers: dict[str, Callable[[BinaryIO], None]] = {}
         for part, (images, targets) in parts.items():
-            rows = spaced_rows(len(images), images[0].nbytes)
-            content.update(repr(images.shape).encode() + images[rows].tobytes())
             writers[part] = partial(_write_resized, images, partial(resize, size=size))
             if target_kind(targets) == "masks":
-                content.update(targets[rows].tobytes())
                 shrink = partial(resize_masks, size=size)
                 writers[f"{part}-masks"] = partial(_write_resized, targets, shrink)
-        small = cache.arrays(f"resized-{size}-{content.hexdigest()[:12]}", writers)
+        small = cache.arrays(f"resized-{size}-{state}-v{PIXELS_VERSION}", writers)
         resized = {
             part: (small[part], small.get(f"{part}-masks", targets))
             for part, (_, targets) in parts.items()
         }
         images, targets = resized["train"]
-        return replace(self, images=images, targets=targets, test=resized.get("test"))
+        return replace(
+            self, images=images, targets=targets, test=resized.get("test"), manifest=manifest
+        )
 
 
 def _plain_pixels(size: int, channels: int) -> Preprocessing:

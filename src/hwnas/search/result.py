@@ -41,7 +41,8 @@ class Scored:
         standard_errors: Of the task's metrics, by name.
         estimates: Of the costs that were predicted, by objective label and ``metric@target``.
         counted: Exact counts of the workload.
-        feasible: Whether all limits are kept.
+        feasible: Whether all limits are kept, by what the search knew.
+        images: How many images the candidate was scored on; None where that was not recorded.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Scored:
     estimates: Mapping[str, Estimate]
     counted: Mapping[str, int]
     feasible: bool
+    images: int | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ def scored(trial: FrozenTrial, objectives: Sequence[Objective]) -> Scored:
         estimates,
         about["counted"],
         all(violation <= 0 for violation in missed.values()),
+        about["evaluation"].get("n"),
     )
 
 

@@ -136,8 +136,8 @@ class SharedStudy:
             elif known[key] != value:
                 raise RunError(
                     f"{self._url}: study {name!r} has another {key} ({known[key]}, here {value}), "
-                    "so scores would not be comparable; searches share a study only with the same "
-                    "recipe and, where there is one, the same supernet"
+                    "so trials would not be comparable; searches share a study only with the same "
+                    "recipe, the same predictors and, where there is one, the same supernet"
                 )
 
     def _beat(self) -> None:

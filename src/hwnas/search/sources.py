@@ -11,18 +11,48 @@ import numpy as np
 
 from hwnas.errors import ConfigError, DataError
 from hwnas.plugin import closest, resolve
-from hwnas.search.image_archive import read_npz
+from hwnas.search.data_manifest import DataManifest
+from hwnas.search.image_archive import archive_manifest, read_npz
 from hwnas.search.image_cache import ImageCache
-from hwnas.search.image_folder import read_folder
-from hwnas.search.mask_folder import has_masks, read_mask_folder
+from hwnas.search.image_folder import folder_manifest, read_folder
+from hwnas.search.mask_folder import has_masks, mask_folder_manifest, read_mask_folder
 from hwnas.search.raw_images import RawImages
 
-__all__ = ["read_source"]
+__all__ = ["read_source", "source_manifest"]
 
 _SOURCES = ("digits", "npz:FILE", "folder:PATH")
 
 
-def read_source(source: str, base: Path, size: int | None, cache: ImageCache) -> object:
+def source_manifest(source: str, base: Path) -> DataManifest | None:
+    """Return what a source consists of, without decoding an image.
+
+    Args:
+        source: As of `read_source`.
+        base: Folder that relative paths start from.
+
+    Returns:
+        The same manifest that loading gives; None for a function, which only running it can tell.
+
+    Raises:
+        ConfigError: There is no such source, or a variable is not set.
+        DataError: Files are missing, or folders are laid out otherwise.
+    """
+    if source == "digits":
+        return _digits().content
+    kind, colon, path = source.partition(":")
+    if kind == "npz" and colon:
+        return archive_manifest(_locate(source, path, base))
+    if kind == "folder" and colon:
+        folder = _locate(source, path, base)
+        return (mask_folder_manifest if has_masks(folder) else folder_manifest)(folder)
+    if colon:
+        return None
+    raise _unknown(source)
+
+
+def read_source(
+    source: str, base: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
+) -> object:
     """Read what a recipe's ``data.source`` names.
 
     Args:
@@ -31,6 +61,7 @@ def read_source(source: str, base: Path, size: int | None, cache: ImageCache) ->
         base: Folder that relative paths start from.
         size: Side in pixels that the images of a folder are resized to.
         cache: Where decoded and memory-mapped arrays are kept.
+        skip_damaged: Leave out image files that cannot be decoded.
 
     Returns:
         `RawImages`, or whatever a user's function gave that is not a mapping of arrays.
@@ -44,13 +75,18 @@ def read_source(source: str, base: Path, size: int | None, cache: ImageCache) ->
         return _digits()
     kind, colon, path = source.partition(":")
     if kind == "npz" and colon:
-        return read_npz(_locate(source, path, base), cache)
+        return read_npz(_locate(source, path, base), cache, skip_damaged)
     if kind == "folder" and colon:
         folder = _locate(source, path, base)
-        return (read_mask_folder if has_masks(folder) else read_folder)(folder, size, cache)
+        read = read_mask_folder if has_masks(folder) else read_folder
+        return read(folder, size, cache, skip_damaged)
     if colon:
         return _call(source)
-    raise ConfigError(
+    raise _unknown(source)
+
+
+def _unknown(source: str) -> ConfigError:
+    return ConfigError(
         f'unknown data.source {source!r}; {closest(source, _SOURCES)}; or "package.module:function"'
     )
 

@@ -25,6 +25,8 @@ __all__ = ["Rows", "Split", "draw"]
 
 Rows = npt.NDArray[np.int64]
 
+_FIRST_SEED = 0
+
 
 @dataclass(frozen=True)
 class FilePlace:
@@ -141,8 +143,15 @@ class Split:
         return self.take(spaced_rows(len(self), self.images[0].nbytes))
 
     def first(self, n: int) -> Split:
-        """At most ``n`` rows; a random sample, because the order is random."""
-        return Split(self.images, self.image_targets, self.positions[:n])
+        """Return at most ``n`` rows: the first of a fixed permutation.
+
+        The permutation depends on the number of rows alone, so that fewer rows are part of more,
+        and a split that is sorted by class gives all of its classes.
+        """
+        if n >= len(self):
+            return self
+        rows = np.random.default_rng(_FIRST_SEED).permutation(len(self))[:n]
+        return Split(self.images, self.image_targets, self.positions[rows])
 
 
 def _unpickled(images: Images | FilePlace, targets: Targets | FilePlace, positions: Rows) -> Split:

@@ -17,13 +17,14 @@ import optuna
 from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 from optuna.storages import InMemoryStorage
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from hwnas.search.objective import Objective
 from hwnas.search.rungs import RUNGS
 from hwnas.search.samplers.planned import BATCH
 from hwnas.search.shared_study import Claim, SharedStudy
 from hwnas.search.study_file import StudyFile
+from hwnas.search.trial_identity import IDENTITY, STALE, TrialIdentity
 
 __all__ = ["SearchStudy"]
 
@@ -47,9 +48,12 @@ class SearchStudy:
         shared: Opens the study that other searches work on, too, given which of its trials are in
             the file already. What the others find is then kept in the file as well.
         pruner: Stops trials before they are complete; none if None.
+        identity: What a trial has to depend on to count; any if None. Trials of another identity
+            stay in the file, marked with the attribute ``stale``, and count for nothing. So does
+            a whole study of other objectives.
 
     Raises:
-        RunError: The file is damaged or holds a study of other objectives.
+        RunError: The file is damaged; or, without an identity, holds a study of other objectives.
         StorageError: The file cannot be written.
     """
 
@@ -61,10 +65,17 @@ class SearchStudy:
         path: Path | None = None,
         shared: Callable[[Sequence[int]], SharedStudy] | None = None,
         pruner: BasePruner | None = None,
+        identity: TrialIdentity | None = None,
     ) -> None:
         directions = [o.direction for o in objectives]
-        self._disk = None if path is None else StudyFile(path, name, objectives)
-        finished = [] if self._disk is None else self._disk.trials()
+        self._identity = identity
+        self._disk = None
+        finished: list[FrozenTrial] = []
+        self.superseded: tuple[FrozenTrial, ...] = ()
+        """Trials that count for nothing, as they were recorded."""
+        if path is not None:
+            self._disk = StudyFile(path, name, objectives, supersede=identity is not None)
+            finished = self._sorted_out(self._disk)
         self._memory = InMemoryStorage()
         self.study = optuna.create_study(
             storage=self._memory,
@@ -79,6 +90,25 @@ class SearchStudy:
         self._claims: dict[int, tuple[int, FrozenTrial]] = {}
         numbers = [t.user_attrs[_SHARED] for t in finished if _SHARED in t.user_attrs]
         self._shared = None if shared is None else shared(numbers)
+
+    def _sorted_out(self, disk: StudyFile) -> list[FrozenTrial]:
+        """Mark trials that have become stale; gives all, but stale ones without what they found."""
+        found = disk.trials()
+        stale = {}
+        if self._identity is not None:
+            stale = {
+                trial._trial_id: self._identity.difference(trial)
+                for trial in found
+                if STALE not in trial.user_attrs and not self._identity.fits(trial)
+            }
+            disk.set_attribute(STALE, stale)
+        counts = [STALE not in t.user_attrs and t._trial_id not in stale for t in found]
+        outdated = [t for t, counted in zip(found, counts, strict=True) if not counted]
+        self.superseded = (*disk.superseded(), *outdated)
+        return [
+            trial if counted else _without_results(trial)
+            for trial, counted in zip(found, counts, strict=True)
+        ]
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -129,6 +159,8 @@ class SearchStudy:
     def _finish(
         self, trial: Trial, state: TrialState | None, values: Sequence[float] | None = None
     ) -> FrozenTrial:
+        if self._identity is not None:
+            trial.set_user_attr(IDENTITY, self._identity.to_json())
         frozen = self.study.tell(trial, values, state=state or TrialState.COMPLETE)
         if self._shared is not None and frozen.number in self._claims:
             trial_id, claimed = self._claims.pop(frozen.number)
@@ -176,6 +208,8 @@ class SearchStudy:
     def _take(self, theirs: FrozenTrial) -> FrozenTrial:
         trial = copy.copy(theirs)
         trial.user_attrs = {**theirs.user_attrs, _SHARED: theirs.number, _FOREIGN: True}
+        if self._identity is not None:  # which the shared study has agreed on
+            trial.user_attrs[IDENTITY] = self._identity.to_json()
         trial.system_attrs = {k: v for k, v in theirs.system_attrs.items() if k != BATCH}
         if theirs.values is not None:
             trial.values = [float(value) for value in theirs.values]
@@ -188,7 +222,9 @@ class SearchStudy:
         """How many candidates this search has evaluated, or tried to, itself."""
         done = (TrialState.COMPLETE, TrialState.FAIL)
         return sum(
-            _FOREIGN not in trial.user_attrs and (trial.state in done or RUNGS in trial.user_attrs)
+            _FOREIGN not in trial.user_attrs
+            and STALE not in trial.user_attrs
+            and (trial.state in done or RUNGS in trial.user_attrs)
             for trial in self.trials
         )
 
@@ -198,3 +234,13 @@ class SearchStudy:
             self._shared.close()
         if self._disk is not None:
             self._disk.close()
+
+
+def _without_results(stale: FrozenTrial) -> FrozenTrial:
+    """Return a trial that keeps its number, counts for nothing and may be proposed again."""
+    kept = (_SHARED, _FOREIGN)
+    return create_trial(
+        state=TrialState.FAIL,
+        user_attrs={STALE: stale.user_attrs.get(STALE, "")}
+        | {name: stale.user_attrs[name] for name in kept if name in stale.user_attrs},
+    )

@@ -40,6 +40,7 @@ _TABLES = (
     "trial_user_attributes",
     "trial_system_attributes",
 )
+_SUPERSEDED = " superseded-"
 _REFUSALS = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_BUSY")
 
 
@@ -55,13 +56,18 @@ class StudyFile:
         name: Of the study; made if it is not there.
         objectives: What the study is of.
 
+        supersede: Whether a study of this name with other objectives makes place: it stays in the
+            file as history, under its name and ``superseded-1`` or a higher number.
+
     Raises:
-        RunError: The file is damaged or holds a study of other objectives.
+        RunError: The file is damaged, or holds a study of other objectives that is to stay.
         StorageError: The file cannot be written.
     """
 
-    def __init__(self, path: Path, name: str, objectives: Sequence[Objective]) -> None:
-        self._path = path
+    def __init__(
+        self, path: Path, name: str, objectives: Sequence[Objective], supersede: bool = False
+    ) -> None:
+        self._path, self._name = path, name
         with self._own_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._storage = _storage(path)
@@ -69,16 +75,61 @@ class StudyFile:
             self._tables.reflect(self._storage.engine, only=_TABLES)
             self._id = study_of(self._storage, name, objectives)
             difference = other_objectives(self._storage, self._id, objectives)
+            if difference is not None and supersede:
+                self._rename(name)
+                self._id = study_of(self._storage, name, objectives)
+                difference = None
         if difference is not None:
             self.close()
             raise RunError(
-                f"{path}: study {name!r} has other objectives: {difference}; use another run folder"
+                f"{path}: study {name!r} has other objectives: {difference}; `hwnas resume "
+                f"{path.parent}` searches for the new ones, with the evaluations that are there"
             )
+
+    def _rename(self, name: str) -> None:
+        number = len(self._superseded(name)) + 1
+        with self._storage.engine.begin() as connection:
+            connection.execute(
+                sqlalchemy.text("UPDATE studies SET study_name = :new WHERE study_name = :old"),
+                {"new": f"{name}{_SUPERSEDED}{number}", "old": name},
+            )
+
+    def _superseded(self, name: str) -> list[int]:
+        studies = self._storage.get_all_studies()
+        return [s._study_id for s in studies if s.study_name.startswith(name + _SUPERSEDED)]
 
     def trials(self) -> list[FrozenTrial]:
         """All that the file holds."""
         with self._own_errors():
             return self._storage.get_all_trials(self._id)
+
+    def superseded(self) -> list[FrozenTrial]:
+        """All trials of studies that have made place for this one."""
+        with self._own_errors():
+            return [
+                trial
+                for study_id in self._superseded(self._name)
+                for trial in self._storage.get_all_trials(study_id)
+            ]
+
+    def set_attribute(self, name: str, values: Mapping[int, Any]) -> None:
+        """Set a user attribute of finished trials, which Optuna itself refuses.
+
+        Args:
+            name: Of the attribute; a trial that has it keeps what it has.
+            values: JSON values by the trials' ids.
+        """
+        table = self._tables.tables["trial_user_attributes"]
+        with self._own_errors(), self._storage.engine.begin() as connection:
+            taken = sqlalchemy.select(table.c.trial_id).where(table.c.key == name)
+            known = {row[0] for row in connection.execute(taken)}
+            rows = [
+                {"trial_id": trial_id, "key": name, "value_json": json.dumps(value)}
+                for trial_id, value in values.items()
+                if trial_id not in known
+            ]
+            if rows:
+                connection.execute(sqlalchemy.insert(table), rows)
 
     def add(self, trial: FrozenTrial) -> None:
         """Write a finished trial, whole or not at all."""

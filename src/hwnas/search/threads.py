@@ -9,7 +9,23 @@ from functools import cache
 import torch
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["has_one_thread", "one_thread"]
+__all__ = ["has_one_thread", "one_thread", "torch_threads"]
+
+
+@contextlib.contextmanager
+def torch_threads(count: int | None = None) -> Iterator[None]:
+    """Give torch's arithmetic some threads for a while; afterwards it has as many as before.
+
+    Args:
+        count: How many; as many as there are if None, and what is done meanwhile may change that.
+    """
+    before = torch.get_num_threads()
+    try:
+        if count is not None:
+            torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager
@@ -20,13 +36,8 @@ def one_thread() -> Iterator[None]:
     thread makes that twice as slow, and on a busy machine they wait for each other ten times as
     long as they work.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with _libraries().limit(limits=1, user_api="blas"):
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with torch_threads(1), _libraries().limit(limits=1, user_api="blas"):
+        yield
 
 
 def has_one_thread() -> bool:

@@ -4,53 +4,89 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hwnas.content import content_hash
+from hwnas.deploy.catalogue import processor_of
 from hwnas.deploy.device import Target
 from hwnas.deploy.export import export_onnx
 from hwnas.deploy.timing import measure
 from hwnas.errors import InfeasibleError
+from hwnas.identity import Identity
 from hwnas.predictors import DevicePredictor, Pool, shipped_experience
 from hwnas.progress import Advance
+from hwnas.search.agreement import agreed_value
 from hwnas.search.cluster import map_tasks
 from hwnas.search.objective import COUNTED, LATENCY, Objective
 from hwnas.search_spaces import Architecture, SearchSpace
-from hwnas.stages.job import Goal, Job
+from hwnas.stages.job import Goal, Job, Stage
 from hwnas.stages.measurements import Timed, read_measurements, write_measurements
 
-__all__ = ["calibrate", "check_limits", "fitted_predictor", "networks_to_time"]
+__all__ = ["calibration", "check_limits", "fitted_predictor", "networks_to_time"]
 
 _NETWORKS_TO_CHECK = 200
 _EXPORT_SHARE = 0.8
+_SURE = 0.95  # of the interval, below which no network of the space is taken to be
 
 
-def calibrate(job: Job, target: str, path: Path) -> None:
-    """Time networks on the target, unless a finished calibration is there, into ``path``."""
-    space, recipe = job.ingredients.space, job.recipe
-    inputs = [space.fingerprint, target, recipe.predictor, recipe.seed]
+def calibration(job: Job, target: str, path: Path) -> Stage:
+    """The stage that times networks on the target, into ``path``.
+
+    Searches that share a study share its calibrations, too: those of equal processors take what the
+    first of them has measured, so that all predict the same.
+    """
+    space, storage = job.ingredients.space, job.recipe.search.storage
+    hardware = processor_of(Target.parse(target).device.hardware)
+    identity = job.identity("calibrate", space=space.fingerprint, target=target, hardware=hardware)
+    shared = f"{job.recipe.name}/calibration {identity.key}"
+    if storage is not None:
+        identity = Identity({**identity.inputs, "shared": content_hash(storage)})
 
     def work(advance: Advance) -> None:
-        chosen = networks_to_time(space, target, recipe.predictor.networks, recipe.seed)
-        with tempfile.TemporaryDirectory() as folder:
-            models = {a.id: Path(folder, f"{a.id}.onnx") for a in chosen}
-            jobs = [(a, models[a.id]) for a in chosen]
-            for done, _ in enumerate(map_tasks(_export, space, jobs, recipe.workers), start=1):
-                advance(_EXPORT_SHARE * done / len(jobs), f"exporting network {done}/{len(jobs)}")
-            measured = measure(
-                models,
-                Target.parse(target),
-                progress=lambda s: advance(_EXPORT_SHARE + (1 - _EXPORT_SHARE) * s, "timing"),
-            )
-        write_measurements(path, [Timed(a, "calibration", measured[a.id]) for a in chosen])
-        contended = sum(m.contended for m in measured.values())
-        if contended:
+        before = {row.measurement.hardware for row in _timed(target, path)} - {hardware}
+        if before:
             job.reporter.note(
-                f"{contended} of {len(chosen)} timings were disturbed by other work on this "
-                "machine; close other programs for better predictions"
+                f"{target} was calibrated on {', '.join(sorted(before))} and is {hardware} now: "
+                "all is timed again"
             )
+        offers = None if storage is None else agreed_value(storage, shared)
+        if offers is None:
+            timed = _time_networks(job, target, advance)
+            if storage is not None:
+                offers = agreed_value(storage, shared, [row.to_json() for row in timed])
+        if offers is not None:
+            timed = [Timed.from_json(row) for row in offers]
+        kept = [r for r in read_measurements(path) if r not in _timed(target, path)]
+        write_measurements(path, [*kept, *timed], anew=True)
 
-    job.perform(f"calibrate@{target}", inputs, work, lambda: bool(_timed(target, path)))
+    def made() -> bool:
+        return {row.measurement.hardware for row in _timed(target, path)} == {hardware}
+
+    return Stage(f"calibrate@{target}", identity, work, made)
+
+
+def _time_networks(job: Job, target: str, advance: Advance) -> list[Timed]:
+    """Choose, export and time networks."""
+    space, recipe = job.ingredients.space, job.recipe
+    chosen = networks_to_time(space, target, recipe.predictor.networks, recipe.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        models = {a.id: Path(folder, f"{a.id}.onnx") for a in chosen}
+        jobs = [(a, models[a.id]) for a in chosen]
+        for done, _ in enumerate(map_tasks(_export, space, jobs, recipe.workers), start=1):
+            advance(_EXPORT_SHARE * done / len(jobs), f"exporting network {done}/{len(jobs)}")
+        measured = measure(
+            models,
+            Target.parse(target),
+            progress=lambda s: advance(_EXPORT_SHARE + (1 - _EXPORT_SHARE) * s, "timing"),
+        )
+    contended = sum(m.contended for m in measured.values())
+    if contended:
+        job.reporter.note(
+            f"{contended} of {len(chosen)} timings were disturbed by other work on this "
+            "machine; close other programs for better predictions"
+        )
+    return [Timed(a, "calibration", measured[a.id]) for a in chosen]
 
 
 def networks_to_time(space: SearchSpace, target: str, count: int, seed: int) -> list[Architecture]:
@@ -79,12 +115,12 @@ def _timed(target: str, path: Path) -> list[Timed]:
     return [r for r in rows if r.role == "calibration" and r.measurement.target == target]
 
 
-def check_limits(job: Job, goal: Goal, predictors: dict[str, DevicePredictor]) -> None:
+def check_limits(job: Job, goal: Goal, predictors: Mapping[str, DevicePredictor]) -> None:
     """Stop before hours of training for a cost that no network of the space can have.
 
     Raises:
-        InfeasibleError: The smallest network and a random sample all miss a limit by more than two
-            standard deviations of their predictions; counted costs are exact.
+        InfeasibleError: The smallest network and a random sample all miss a limit, even at the
+            lower end of the 95 % interval of their predictions; counted costs are exact.
     """
     space = job.ingredients.space
     rng = random.Random(job.recipe.seed)
@@ -98,15 +134,16 @@ def check_limits(job: Job, goal: Goal, predictors: dict[str, DevicePredictor]) -
                 dict(zip(objective.priced_on, row, strict=True)) for row in zip(*found, strict=True)
             ]
             estimates = [objective.estimate(row) for row in rows]
-            _check_limit(objective, [(e.mean, e.std) for e in estimates])
+            _check_limit(objective, [(e.mean, e.interval(_SURE).low) for e in estimates])
         else:
-            _check_limit(objective, [(COUNTED[objective.metric](w), 0.0) for w in workloads])
+            counts = [float(COUNTED[objective.metric](w)) for w in workloads]
+            _check_limit(objective, [(count, count) for count in counts])
 
 
 def _check_limit(objective: Objective, costs: Sequence[tuple[float, float]]) -> None:
-    """Refuse a limit that every network misses, given mean and standard deviation of its cost."""
+    """Refuse a limit that every network misses, given mean and lower bound of its cost."""
     assert objective.limit is not None
-    if all(mean - 2 * std > objective.limit for mean, std in costs):
+    if all(lower > objective.limit for _, lower in costs):
         raise InfeasibleError(
             f"no network of the space keeps {objective.label} at most {_number(objective.limit)}: "
             f"the nearest that was found has {_number(min(costs)[0])}. Raise the limit, or allow "

@@ -27,10 +27,12 @@ from hwnas.deploy.catalogue import machine
 from hwnas.deploy.device import Target
 from hwnas.deploy.measurement import Quantiles
 from hwnas.errors import ConfigError
+from hwnas.interval import wilson_interval
 from hwnas.search import Split
 from hwnas.stages.cascade_costs import Costs, Saved, costs_of, latencies_ms
 from hwnas.stages.finalists import read_bundles
 from hwnas.stages.job import Goal, Job
+from hwnas.stages.limits import best_kept, none_keeps, of_bundle, told
 
 __all__ = ["Cascading", "Way", "make_cascade"]
 
@@ -128,14 +130,15 @@ def make_cascade(
     Raises:
         ConfigError: The task is not to tell classes apart, the target is not one image at a time on
             ONNX Runtime, or what is to be reached is no accuracy.
-        InfeasibleError: Neither a network nor a pair reaches the accuracy.
+        InfeasibleError: Neither a network nor a pair reaches the accuracy, or all finalists cost
+            more than a limit allows.
         ArtifactError: A bundle is damaged.
         EnergyUnavailable: Nobody knows the energy that is to be saved.
         RunError: A finalist was not measured.
     """
     check_aim(target_accuracy, margin)
     target = _target(job, goal)
-    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
+    bundles = _affordable(job, goal)
     data = job.ingredients.data
     scores, labels = _scores(bundles, data.validation)
     times = latencies_ms(bundles, target)
@@ -167,8 +170,27 @@ def make_cascade(
     timed = _timed(job, found, choice.pair, bundles, times, target)
     if not timed.gains:
         return timed
+    _tell_of_limit(job, goal, timed)
     _write(job, timed, choice.pair, bundles, out)
     return replace(timed, folder=out)
+
+
+def _affordable(job: Job, goal: Goal) -> dict[str, Bundle]:
+    """The finalists but for those that were found to cost more than a limit allows.
+
+    A limit of a score says nothing of the parts of a cascade: it is asked what both reach together.
+    """
+    costs = [objective for objective in goal.objectives if objective.is_cost]
+    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
+    checks = {name: of_bundle(bundle, costs) for name, bundle in bundles.items()}
+    able = best_kept(checks)
+    if bundles and not able:
+        raise none_keeps(checks, "cascade")
+    for name in bundles:
+        for line in told(checks[name]):
+            what = "is used all the same" if name in able else "is left out"
+            job.reporter.note(f"finalist {name} {what}: {line}")
+    return {name: bundles[name] for name in able}
 
 
 def _target(job: Job, goal: Goal) -> Target:
@@ -240,6 +262,18 @@ def _timed(
     )
 
 
+def _tell_of_limit(job: Job, goal: Goal, found: Cascading) -> None:
+    """Warn where an image takes longer on average than the limit of a single network allows."""
+    mean = None if found.cascade is None else found.cascade.measured_ms
+    limits = [o.limit for o in goal.objectives if o.priced_on == (found.target,)]
+    for limit in limits:
+        if mean is not None and limit is not None and mean.p50 > limit:
+            job.reporter.note(
+                f"warning: the cascade takes {mean.p50:.3g} ms an image on average (measured); the "
+                f"limit is {limit:g}"
+            )
+
+
 def _write(
     job: Job, found: Cascading, pair: Pair, bundles: Mapping[str, Bundle], out: Path
 ) -> None:
@@ -278,11 +312,10 @@ def _numbers(found: Cascading) -> list[dict[str, Any]]:
         if way is None:
             continue
         for split, tally in (("validation", way.validation), ("test", way.test)):
-            accuracy = _evaluated("accuracy", tally.accuracy, tally.standard_error, tally.n)
+            accuracy = _evaluated("accuracy", tally.accuracy, tally.n)
             rows.append({**accuracy, "of": of, "split": split})
             if of == "cascade":
-                error = (tally.share * (1 - tally.share) / tally.n) ** 0.5
-                share = _evaluated("share_of_big", tally.share, error, tally.n)
+                share = _evaluated("share_of_big", tally.share, tally.n)
                 rows.append({**share, "of": of, "split": split})
         where, costs = {"of": of, "target": found.target}, found.costs
         kind = "modelled" if of == "cascade" else costs.kind
@@ -296,10 +329,12 @@ def _numbers(found: Cascading) -> list[dict[str, Any]]:
     return rows
 
 
-def _evaluated(name: str, value: float, error: float, n: int) -> dict[str, Any]:
-    interval = [value - 1.96 * error, value + 1.96 * error]
+def _evaluated(name: str, value: float, n: int) -> dict[str, Any]:
+    error = (value * (1 - value) / n) ** 0.5
+    interval = wilson_interval(value, n)
     about = {"name": name, "value": value, "unit": "fraction", "kind": "evaluated", "n": n}
-    return {**about, "standard_error": error, "interval": interval}
+    ends = {"interval": interval.ends, "interval_method": interval.method}
+    return {**about, "standard_error": error, **ends}
 
 
 def _cascade_way(

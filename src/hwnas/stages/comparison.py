@@ -12,10 +12,15 @@ from typing import Any
 import numpy as np
 
 from hwnas.atomic import write_text
-from hwnas.errors import ConfigError
+from hwnas.errors import ConfigError, InfeasibleError
+from hwnas.run_folder import RunFolder
+from hwnas.search import Scored
 from hwnas.search.front import Losses, coverage, hypervolume, reference_point
 from hwnas.search.objective import Objective, losses
-from hwnas.stages.fronts import opened_goal, results_of
+from hwnas.stages.finalists import read_bundles
+from hwnas.stages.fronts import opened_goal, results_of, without
+from hwnas.stages.job import Goal
+from hwnas.stages.summary import breaking
 
 __all__ = ["ComparedRun", "Comparison", "compare_runs", "write_comparison"]
 
@@ -33,6 +38,8 @@ class ComparedRun:
         best: By objective label.
         covered_by: By other run, the share of this front that some network of the other's equals
             or dominates.
+        left_out: Ids of its networks that count for nothing, since they were found not to keep the
+            limits once they were measured.
     """
 
     run: str
@@ -42,6 +49,7 @@ class ComparedRun:
     hypervolume_share: float
     best: Mapping[str, float]
     covered_by: Mapping[str, float]
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,9 @@ class Comparison:
 def compare_runs(runs: Sequence[Path], target: str | None = None) -> Comparison:
     """Compare the fronts of runs by what their searches knew, finished or not.
 
+    Only networks that keep the limits count: by what the search knew, and of those that were made
+    into finalists by what they deliver as well.
+
     Args:
         runs: At least two folders.
         target: One that all were specialised for; their own if None.
@@ -85,23 +96,54 @@ def compare_runs(runs: Sequence[Path], target: str | None = None) -> Comparison:
         folder, goal = opened_goal(run, target)
         objectives = objectives or goal.objectives
         _check_same(names[0], objectives, str(run), goal.objectives)
-        found.append(results_of(folder, goal))
+        found.append(_counted(folder, goal))
     assert objectives is not None
-    fronts = [losses(objectives, [trial.values for trial in result.front]) for result in found]
+    fronts = [losses(objectives, [trial.values for trial in each.front]) for each in found]
     together = np.vstack(fronts)
     reference = reference_point(together)
     whole = hypervolume(together, reference)
     rows = []
-    for name, front, result in zip(names, fronts, found, strict=True):
+    for name, front, counted in zip(names, fronts, found, strict=True):
         volume = hypervolume(front, reference)
         others = {other: f for other, f in zip(names, fronts, strict=True) if other != name}
         covered = {other: coverage(f, front) for other, f in others.items()}
         best = _by_label(objectives, front.min(0))
         rows.append(
-            ComparedRun(name, len(result.trials), len(front), volume, volume / whole, best, covered)
+            ComparedRun(
+                name,
+                counted.trials,
+                len(front),
+                volume,
+                volume / whole,
+                best,
+                covered,
+                counted.left_out,
+            )
         )
     labels = tuple(objective.label for objective in objectives)
     return Comparison(labels, _by_label(objectives, reference), tuple(rows))
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What of a run counts."""
+
+    trials: int
+    front: tuple[Scored, ...]
+    left_out: tuple[str, ...]
+
+
+def _counted(folder: RunFolder, goal: Goal) -> _Counted:
+    """The front of a run without the networks that do not keep the limits as measured."""
+    result, out = results_of(folder, goal), folder.output(goal.target)
+    broken = breaking(out, goal, read_bundles(out / "bundles"))
+    front = without(result, broken).front
+    if not front:
+        raise InfeasibleError(
+            f"{folder.path}: every network that the search held to keep the limits broke one once "
+            "it was measured; relax the limits"
+        )
+    return _Counted(len(result.trials), front, tuple(sorted(broken)))
 
 
 def write_comparison(found: Comparison, path: Path) -> None:

@@ -19,6 +19,7 @@ from hwnas.deploy.runtimes import open_session
 from hwnas.deploy.sweep import Quality
 from hwnas.search.data import Split
 from hwnas.search.delta_method import with_standard_errors
+from hwnas.search.evaluate import check_finite
 from hwnas.search.task import Task
 
 __all__ = ["Executed", "SplitExaminer", "calibration_batches"]
@@ -72,7 +73,13 @@ class SplitExaminer:
             yield self.preprocessing(images).contiguous().numpy()
 
     def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
-        """The first metric, and how much worse it is than that of the expected outputs."""
+        """The first metric, and how much worse it is than that of the expected outputs.
+
+        Raises:
+            NonFiniteOutput: One of the outputs is no finite number.
+        """
+        for found in (outputs, expected):
+            check_finite(torch.from_numpy(found), f"{self.name} images")
         targets = np.concatenate([self.split.take(rows)[1] for rows in self._rows()])
         metric = self.task.metrics[0]
         sign = 1.0 if metric.direction == "maximize" else -1.0
@@ -113,6 +120,6 @@ def calibration_batches(
 ) -> list[NDArray[np.float32]]:
     """Prepared training images (batch, C, height, width) that ranges are taken from."""
     count = max(1, min(_CALIBRATION_IMAGES, len(split)) // batch)
-    rows = np.arange(min(count * batch, len(split)))
-    parts = (split.take(part)[0] for part in np.array_split(rows, count))
+    some = split.first(count * batch)
+    parts = (some.take(part)[0] for part in np.array_split(np.arange(len(some)), count))
     return [preprocessing(part).contiguous().numpy() for part in parts]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,19 +15,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hwnas.atomic import replacing_folder
+from hwnas.atomic import recovered_folder, replacing_folder
+from hwnas.content import content_hash
 from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.catalogue import processor_of
 from hwnas.deploy.device import Target
 from hwnas.deploy.export import Export
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.packing import write_bundle
 from hwnas.deploy.timing import measure
+from hwnas.errors import ArtifactError, HwnasError
+from hwnas.identity import Identity, may_reuse
+from hwnas.interval import is_proportion, metric_interval
 from hwnas.progress import Advance
+from hwnas.recipe_keys import code_of
 from hwnas.search import Evaluation, Metric, Scored, SearchResult
 from hwnas.search.cluster import map_tasks
-from hwnas.search.evaluate import own_training, recalibrate, score
-from hwnas.search.front import knee, pick_spread
-from hwnas.search.objective import LATENCY, Objective, label_on, weighed
+from hwnas.search.evaluate import own_training, recalibrate, score, weights_hash
+from hwnas.search.front import knee
+from hwnas.search.objective import LATENCY, Objective, label_on
 from hwnas.search.task import smoothed
 from hwnas.search.training import (
     NetworkStep,
@@ -34,23 +43,30 @@ from hwnas.search.training import (
     load_weights,
     save_weights,
     teacher_of,
+    weights_identity,
 )
 from hwnas.search_spaces import Architecture, Candidate
 from hwnas.stages.examination import Executed
 from hwnas.stages.exporting import examples, export_network
-from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.job import Goal, Ingredients, Job, Stage
+from hwnas.stages.limits import best_kept, limit_checks, of_bundle
 from hwnas.stages.measurements import Timed, read_measurements, write_measurements
+from hwnas.stages.shortlist import Made, choose, fill_shortlist, is_own_fault, read_tried
 
-__all__ = ["choose", "finish", "latency_of", "make_bundles", "picks", "read_bundles", "score_of"]
+__all__ = [
+    "PICKS",
+    "choose",
+    "finalising",
+    "latency_of",
+    "make_bundles",
+    "picks",
+    "read_bundles",
+    "score_of",
+]
+
+PICKS = ("knee", "fastest", "most-accurate")
 
 _RECALIBRATION_IMAGES = 2048
-
-
-def choose(result: SearchResult, count: int) -> list[Scored]:
-    """A few candidates that show the whole front, from the next fronts where it is too small."""
-    feasible = result.feasible
-    table = weighed(result.objectives, [trial.values for trial in feasible])
-    return [feasible[i] for i in pick_spread(table, count)]
 
 
 def latency_of(bundle: Bundle, objectives: Sequence[Objective]) -> float | None:
@@ -68,8 +84,11 @@ def picks(
     """Ids of the ``knee``, the ``fastest`` and the ``most-accurate`` of some bundles.
 
     They go by the measured latency of the first objective that is one, and by the validation score
-    after fine-tuning; the test score chooses nothing.
+    after fine-tuning; the test score chooses nothing. One that breaks a limit is no pick, and one
+    that misses it within noise only if none keeps it; so there may be no picks at all.
     """
+    able = best_kept({name: of_bundle(bundle, objectives) for name, bundle in bundles.items()})
+    bundles = {name: bundles[name] for name in able}
     if not bundles:
         return {}
     ids = list(bundles)
@@ -90,35 +109,82 @@ def score_of(bundle: Bundle, metric: str, split: str) -> Mapping[str, Any]:
     return next(row for row in rows if row["name"] == metric and row.get("split") == split)
 
 
-def finish(
+def finalising(
     job: Job, goal: Goal, result: SearchResult, weights: Mapping[str, Tensor] | None
-) -> None:
-    """Make a verified bundle of each finalist, unless that is done."""
+) -> Stage:
+    """The stage that makes a verified bundle of each finalist."""
     recipe, out = job.recipe, job.folder.output(goal.target)
     table = out / "measurements.parquet"
-    finalists = choose(result, recipe.deploy.top)
-    ids = [trial.candidate.id for trial in finalists]
-    inputs = [job.training_hash, recipe.deploy, ids, goal.targets]
+    first = choose(result, recipe.deploy.top)
+    ids = [trial.candidate.id for trial in first]
+    hardware = {
+        target: processor_of(Target.parse(target).device.hardware) for target in goal.targets
+    }
+    identity = job.identity(
+        "finalists",
+        **job.learned,
+        weights="none" if weights is None else weights_hash(weights),
+        training=job.training.key,
+        candidates=ids,
+        hardware=hardware,
+        limits=_limits(goal),
+    )
 
     def work(advance: Advance) -> None:
         with replacing_folder(out / "bundles") as folder:
-            measured = make_bundles(job, goal, finalists, weights, folder, advance)
-            write_measurements(
-                table,
-                [
-                    Timed(t.candidate.network, "finalist", m)
-                    for t in finalists
-                    for m in measured[t.candidate.id]
-                ],
-            )
+            timed: list[Timed] = []
+            make = _maker(job, goal, weights, folder, timed, advance)
+            shortlist = fill_shortlist(result, recipe.deploy.top, make, job.reporter.note)
+            for each in shortlist.tried:
+                if not each.packed:
+                    shutil.rmtree(folder / each.id, ignore_errors=True)
+            write_measurements(table, timed)
+            shortlist.write(out)
 
     def made() -> bool:
+        wanted = {each.id for each in read_tried(out) if each.packed} or set(ids)
         timed = {row.architecture.id for row in read_measurements(table) if row.role == "finalist"}
         packed = read_bundles(out / "bundles").keys()
-        networks = {trial.candidate.network.id for trial in finalists}
-        return packed >= set(ids) and (timed >= networks or not goal.targets)
+        networks = {t.candidate.network.id for t in result.trials if t.candidate.id in wanted}
+        return packed >= wanted and (timed >= networks or not goal.targets)
 
-    job.perform(goal.stage("finalists"), inputs, work, made)
+    def adopt() -> None:
+        for trial in first:
+            path = job.folder.path / "finalists" / f"{trial.candidate.id}.safetensors"
+            if path.exists():
+                inherited = _inherited(job, trial.candidate.network, weights)
+                wanted = _tuned_identity(job.ingredients, trial.candidate, inherited)
+                save_weights(path, load_weights(path), wanted.key)
+
+    return Stage(goal.stage("finalists"), identity, work, made, adopt)
+
+
+def _limits(goal: Goal) -> list[tuple[str, float]]:
+    """Limits decide which finalists are replaced."""
+    return [(o.label, o.limit) for o in goal.objectives if o.limit is not None]
+
+
+def _maker(
+    job: Job,
+    goal: Goal,
+    weights: Mapping[str, Tensor] | None,
+    folder: Path,
+    timed: list[Timed],
+    advance: Advance,
+) -> Callable[[Sequence[Scored]], Made]:
+    """What makes candidates into finalists, and adds how long they take to ``timed``."""
+
+    def make(trials: Sequence[Scored]) -> Made:
+        failed: dict[str, HwnasError] = {}
+        measured = make_bundles(job, goal, trials, weights, folder, advance, failed)
+        networks = {trial.candidate.id: trial.candidate.network for trial in trials}
+        timed.extend(
+            Timed(networks[name], "finalist", m) for name, found in measured.items() for m in found
+        )
+        bundles = {name: Bundle.load(folder / name) for name in measured}
+        return {**{n: of_bundle(b, goal.objectives) for n, b in bundles.items()}, **failed}
+
+    return make
 
 
 def make_bundles(
@@ -128,25 +194,70 @@ def make_bundles(
     weights: Mapping[str, Tensor] | None,
     folder: Path,
     advance: Advance,
+    failed: dict[str, HwnasError] | None = None,
 ) -> dict[str, list[Measurement]]:
     """Fine-tune, test, export, measure and pack some candidates, each into a folder of its id.
+
+    Args:
+        job: Whose candidates they are.
+        goal: What they are for.
+        trials: The candidates.
+        weights: Of the supernet, if there is one.
+        folder: Where to.
+        advance: Is told how far it is.
+        failed: Where to put the error of a candidate that cannot be made, by its id; it is raised
+            if None.
 
     Returns:
         For each id how long the network took on every target of the goal.
     """
-    tuned = _fine_tune(job, trials, weights, job.folder.path.absolute() / "finalists", advance)
+    failures = _Failures(failed)
+    tuned = _fine_tune(
+        job, trials, weights, job.folder.path.absolute() / "finalists", advance, failures
+    )
     with tempfile.TemporaryDirectory() as temporary:
         files = {}
         for done, trial in enumerate(trials):
             name = trial.candidate.id
+            if name not in tuned:
+                continue
             advance(0.5 + 0.3 * done / len(trials), f"exporting {name}")
-            files[name] = _export(job.ingredients, trial, tuned[name], Path(temporary))
+            with failures.of(name):
+                files[name] = _export(job.ingredients, trial, tuned[name], Path(temporary))
         advance(0.8, "timing")
-        measured = _measure(goal, {name: file.export.path for name, file in files.items()})
+        models = {name: file.export.path for name, file in files.items()}
+        measured = _measure_able(goal, models, failures)
         for trial in trials:
             name = trial.candidate.id
-            _pack(job, goal, trial, files[name], measured[name], folder)
-    return measured
+            if name not in measured:
+                continue
+            with failures.of(name):
+                _pack(job, goal, trial, files[name], measured[name], folder)
+    return {name: found for name, found in measured.items() if name not in failures}
+
+
+class _Failures:
+    """Errors of single candidates, by id; raised unless there is somewhere to put them."""
+
+    def __init__(self, found: dict[str, HwnasError] | None) -> None:
+        self._found = found
+
+    def __contains__(self, name: str) -> bool:
+        return self._found is not None and name in self._found
+
+    def take(self, name: str, error: HwnasError) -> None:
+        """Note the error of a candidate, or raise it."""
+        if self._found is None or not is_own_fault(error):
+            raise error
+        self._found[name] = error
+
+    @contextlib.contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Take what is raised for a candidate."""
+        try:
+            yield
+        except HwnasError as error:
+            self.take(name, error)
 
 
 def _fine_tune(
@@ -155,6 +266,7 @@ def _fine_tune(
     weights: Mapping[str, Tensor] | None,
     folder: Path,
     advance: Advance,
+    failures: _Failures,
 ) -> dict[str, Path]:
     """Files with the weights of the finalists, by their ids."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,10 +277,13 @@ def _fine_tune(
         tasks.append((trial.candidate, inherited, folder / f"{name}.safetensors"))
     tuned: dict[str, Path] = {}
     shared = job.ingredients, None if weights is None else _teacher(job.ingredients)
-    outcomes = map_tasks(_tune, shared, tasks, job.recipe.workers)
-    for trial, outcome in zip(finalists, outcomes, strict=True):
-        tuned[trial.candidate.id] = outcome
-        advance(0.5 * len(tuned) / len(finalists), f"fine-tuned {len(tuned)}/{len(finalists)}")
+    outcomes = map_tasks(_try_to_tune, shared, tasks, job.recipe.workers)
+    for done, (trial, outcome) in enumerate(zip(finalists, outcomes, strict=True), start=1):
+        if isinstance(outcome, HwnasError):
+            failures.take(trial.candidate.id, outcome)
+        else:
+            tuned[trial.candidate.id] = outcome
+        advance(0.5 * done / len(finalists), f"fine-tuned {done}/{len(finalists)}")
     return tuned
 
 
@@ -192,6 +307,21 @@ def _teacher(ingredients: Ingredients) -> Teacher | None:
     return teacher.prepared(config.teacher_sees, ingredients.task, ingredients.data.train)
 
 
+def _try_to_tune(
+    shared: tuple[Ingredients, Teacher | None],
+    candidate: Candidate,
+    inherited: Mapping[str, Tensor] | None,
+    path: Path,
+) -> Path | HwnasError:
+    """`_tune`, or the error of this candidate, so that the others go on."""
+    try:
+        return _tune(shared, candidate, inherited, path)
+    except HwnasError as error:
+        if is_own_fault(error):
+            return error
+        raise
+
+
 def _tune(
     shared: tuple[Ingredients, Teacher | None],
     candidate: Candidate,
@@ -200,11 +330,12 @@ def _tune(
 ) -> Path:
     """Fine-tune what there are weights of, train all else from scratch.
 
-    What is on disk already is not done again.
+    What is on disk already is not done again, where it was made from the same.
     """
-    if path.exists():
-        return path
     ingredients, teacher = shared
+    identity = _tuned_identity(ingredients, candidate, inherited)
+    if path.exists() and may_reuse(weights_identity(path), identity):
+        return path
     recipe, space, task = ingredients.recipe, ingredients.space, ingredients.task
     data, shape = ingredients.data, space.input_shape(candidate.network)
     torch.manual_seed(recipe.seed)
@@ -220,8 +351,27 @@ def _tune(
         step = NetworkStep(network, learned, shape, teacher, *distillation)
         fit(network, step, data.train, config, recipe.seed)
     recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
-    save_weights(path, network.state_dict())
+    save_weights(path, network.state_dict(), identity.key)
     return path
+
+
+def _tuned_identity(
+    ingredients: Ingredients, candidate: Candidate, inherited: Mapping[str, Tensor] | None
+) -> Identity:
+    """What the weights of a finalist depend on."""
+    recipe, config = ingredients.recipe, ingredients.recipe.fine_tuning
+    if inherited is None:
+        config = own_training(recipe.train, ingredients.recipe_space, candidate)
+    return Identity.of(
+        candidate=candidate.id,
+        space=ingredients.space.fingerprint,
+        task=content_hash(ingredients.task),
+        data=ingredients.data.fingerprint,
+        inherited="none" if inherited is None else weights_hash(inherited),
+        training={} if config is None else config.identity,
+        seed=str(recipe.seed),
+        code=code_of(recipe, "finalists"),
+    )
 
 
 @dataclass(frozen=True)
@@ -242,13 +392,37 @@ def _export(ingredients: Ingredients, trial: Scored, weights: Path, folder: Path
     export = export_network(ingredients, architecture, network, path)
     executed, task, data = Executed(path), ingredients.task, ingredients.data
     validation = score(executed, task, data.validation, shape, "validation")
-    return _File(weights, export, validation, score(executed, task, data.test, shape, "test"))
+    test = score(executed, task, data.test, shape, "test")
+    for evaluation in (validation, test):
+        for name, value in evaluation.values.items():
+            if not math.isfinite(value):
+                raise ArtifactError(
+                    f"network {trial.candidate.id} has {name} {value} on {evaluation.split} images"
+                )
+    return _File(weights, export, validation, test)
 
 
 def _network(ingredients: Ingredients, architecture: Architecture, weights: Path) -> nn.Module:
     network = ingredients.space.build(architecture)
     network.load_state_dict(load_weights(weights))
     return network.eval()
+
+
+def _measure_able(
+    goal: Goal, models: Mapping[str, Path], failures: _Failures
+) -> dict[str, list[Measurement]]:
+    """`_measure`; where a target refuses one of the finalists, those that it takes."""
+    try:
+        return _measure(goal, models)
+    except HwnasError as error:
+        if not is_own_fault(error):
+            raise
+    able = {}
+    for name, model in models.items():
+        with failures.of(name):
+            _measure(goal, {name: model})
+            able[name] = model
+    return _measure(goal, able) if able else {}
 
 
 def _measure(goal: Goal, models: Mapping[str, Path]) -> dict[str, list[Measurement]]:
@@ -271,8 +445,15 @@ def _pack(
     ingredients, recipe = job.ingredients, job.recipe
     network = trial.candidate.network
     shape = ingredients.space.input_shape(network)
-    images, _ = ingredients.data.validation.take(np.arange(examples(ingredients)))
+    some = ingredients.data.validation.first(examples(ingredients))
+    images, _ = some.take(np.arange(len(some)))
     units = {metric.name: metric.unit for metric in ingredients.task.metrics}
+    metrics = [
+        *_metrics(file.test, units),
+        *_metrics(file.validation, units),
+        *({"name": k, "value": v, "kind": "counted"} for k, v in trial.counted.items()),
+    ]
+    checks = limit_checks(goal.objectives, metrics, measured)
     bundle = write_bundle(
         folder / trial.candidate.id,
         onnx=file.export.path,
@@ -283,11 +464,7 @@ def _pack(
         space=recipe.space.names[0],
         roles=trial.candidate.others,
         task=ingredients.task.name,
-        metrics=[
-            *_metrics(file.test, units),
-            *_metrics(file.validation, units),
-            *({"name": k, "value": v, "kind": "counted"} for k, v in trial.counted.items()),
-        ],
+        metrics=metrics,
         measurements=measured,
         predictions=[
             {
@@ -310,6 +487,7 @@ def _pack(
             "study": goal.study_name,
             "data": {"source": recipe.data.source, "fingerprint": ingredients.data.fingerprint},
             "training_images": len(ingredients.data.train),
+            **({"limits": [check.to_json() for check in checks]} if checks else {}),
             "versions": job.folder.about["versions"],
             "machine": job.folder.about["machine"],
         },
@@ -318,10 +496,12 @@ def _pack(
 
 
 def _metrics(evaluation: Evaluation, units: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Each metric of a file with its 95% interval by the normal approximation."""
+    """Each metric of a file with its 95% interval."""
     rows = []
     for name, value in evaluation.values.items():
         error = evaluation.standard_errors[name]
+        proportion = is_proportion(units[name])
+        interval = metric_interval(value, error, evaluation.n, proportion=proportion)
         rows.append(
             {
                 "name": name,
@@ -332,7 +512,8 @@ def _metrics(evaluation: Evaluation, units: Mapping[str, str]) -> list[dict[str,
                 "split": evaluation.split,
                 "n": evaluation.n,
                 "standard_error": error,
-                "interval": [value - 1.96 * error, value + 1.96 * error],
+                "interval": interval.ends,
+                "interval_method": interval.method,
             }
         )
     return rows
@@ -340,7 +521,7 @@ def _metrics(evaluation: Evaluation, units: Mapping[str, str]) -> list[dict[str,
 
 def read_bundles(folder: Path) -> dict[str, Bundle]:
     """The bundles of a run or of one of its targets, by candidate id."""
-    if not folder.is_dir():
+    if not recovered_folder(folder).is_dir():
         return {}
     bundles = [Bundle.load(p.parent) for p in sorted(folder.glob("*/bundle.json"))]
     return {bundle.folder.name: bundle for bundle in bundles}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +13,21 @@ from hwnas.run_folder import RunFolder
 from hwnas.search import Metric, SearchResult
 from hwnas.search.front import knee
 from hwnas.search.objective import LATENCY, Objective, weighed
-from hwnas.stages.finalists import picks, read_bundles
+from hwnas.stages.finalists import PICKS, picks, read_bundles
 from hwnas.stages.job import Goal
+from hwnas.stages.limits import LimitCheck, best_kept, none_keeps
 from hwnas.stages.search import found
-from hwnas.stages.summary import FrontRow, Summary, front_row, summary_of
+from hwnas.stages.summary import (
+    FrontRow,
+    Summary,
+    breaking,
+    checks_of,
+    front_row,
+    summary_of,
+    units_of,
+)
 
-__all__ = ["opened_goal", "read_front", "results_of"]
+__all__ = ["opened_goal", "read_front", "results_of", "without"]
 
 
 def read_front(run: Path, target: str | None = None, wanted: Sequence[str] = ()) -> Summary:
@@ -35,21 +44,32 @@ def read_front(run: Path, target: str | None = None, wanted: Sequence[str] = ())
 
     Raises:
         ConfigError: One that is wanted is not there.
-        InfeasibleError: No network that was evaluated keeps the limits.
+        InfeasibleError: No network that was evaluated keeps the limits, or one is wanted by what it
+            is best at and no finalist keeps them.
         RunError: There is no run, no such target or no finished trial.
     """
     folder, goal = opened_goal(run, target)
     result = results_of(folder, goal)
-    bundles = read_bundles(folder.output(goal.target) / "bundles")
+    out = folder.output(goal.target)
+    bundles = read_bundles(out / "bundles")
     metric = _main_metric(goal.objectives, bundles)
     # A metric that is no objective has no direction here, so finalists cannot be told apart by it.
     measured = bundles and metric.name in {objective.metric for objective in goal.objectives}
-    names = picks(bundles, metric, goal.objectives) if measured else _marks(result)
+    names = (
+        picks(bundles, metric, goal.objectives)
+        if measured
+        else _marks(without(result, breaking(out, goal, bundles)))
+    )
     summary = summary_of(folder, goal, result, bundles, names, metric.name)
     if not wanted:
         return summary
-    every = {t.candidate.id: front_row(run, goal, t, {}, None, metric.name) for t in result.trials}
-    return replace(summary, front=_chosen(summary.front, every, wanted))
+    checks = checks_of(out, goal, bundles)
+    units = units_of(bundles)
+    every = {
+        t.candidate.id: front_row(run, goal, t, {}, None, metric.name, units) for t in result.trials
+    }
+    _check_picks(wanted, {name: checks[name] for name in bundles})
+    return replace(summary, front=_chosen(summary.front, every, wanted)).with_limits(checks)
 
 
 def opened_goal(run: Path, target: str | None) -> tuple[RunFolder, Goal]:
@@ -93,6 +113,18 @@ def results_of(folder: RunFolder, goal: Goal) -> SearchResult:
     return result
 
 
+def without(result: SearchResult, ids: Collection[str]) -> SearchResult:
+    """The same as if some candidates had not been evaluated."""
+    trials = tuple(trial for trial in result.trials if trial.candidate.id not in ids)
+    return replace(result, trials=trials)
+
+
+def _check_picks(wanted: Sequence[str], finalists: Mapping[str, Sequence[LimitCheck]]) -> None:
+    """Raise where a pick is wanted, and no finalist may be one."""
+    if finalists and set(wanted) & set(PICKS) and not best_kept(finalists):
+        raise none_keeps(finalists)
+
+
 def _main_metric(objectives: Sequence[Objective], bundles: Mapping[str, Bundle]) -> Metric:
     """The task's first metric, as finalists tell it, or else the first that is an objective."""
     scored = [o for o in objectives if not o.is_cost]
@@ -106,6 +138,8 @@ def _main_metric(objectives: Sequence[Objective], bundles: Mapping[str, Bundle])
 def _marks(result: SearchResult) -> dict[str, str]:
     """Ids of the knee and of the best in accuracy and latency, by what the search knows."""
     front = result.front
+    if not front:
+        return {}
     table = weighed(result.objectives, [trial.values for trial in front])
     names = {"knee": front[knee(table)].candidate.id}
     for column, objective in enumerate(result.objectives):

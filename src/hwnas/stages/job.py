@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,15 +12,19 @@ from typing import Any
 from hwnas.content import content_hash
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
+from hwnas.identity import Identity
 from hwnas.plugin import build, resolve
 from hwnas.progress import Advance, Reporter, make_reporter
 from hwnas.recipe import Recipe
+from hwnas.recipe_keys import RecipeStage, code_of, continues, settings_of
 from hwnas.run_folder import RunFolder
 from hwnas.search import EVALUATORS, TASKS
 from hwnas.search.data import ImageData, load_data
 from hwnas.search.evaluate import Evaluator, Fidelity
+from hwnas.search.evaluators import OwnCodeEvaluator
 from hwnas.search.lineage import GrowEvaluator, Lineage, check_growable
 from hwnas.search.objective import LATENCY, Objective, check_objectives
+from hwnas.search.own_identity import check_identity, check_key
 from hwnas.search.samplers import make_sampler
 from hwnas.search.task import Task, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
@@ -29,7 +33,7 @@ from hwnas.search.training.sampling import SAMPLING, check_sampling
 from hwnas.search_spaces import ChoiceSpace, RecipeSpace, SearchSpace
 from hwnas.search_spaces.catalogue import joint_space
 
-__all__ = ["Goal", "Ingredients", "Job"]
+__all__ = ["Goal", "Ingredients", "Job", "Stage"]
 
 
 @dataclass(frozen=True)
@@ -65,11 +69,15 @@ class Ingredients:
         resolve("evaluator", recipe.search.evaluator, EVALUATORS)
         resolve("train.sampling", recipe.train.sampling, SAMPLING)
         data = load_data(recipe.data, recipe_folder, recipe.seed, cache)
-        task = build(
-            "task", resolve("task", recipe.task.name, TASKS), recipe.task.options, data=data
-        )
+        task = _task(recipe, data)
         names, options = recipe.space.names, recipe.space.options
         space = joint_space(names, data.image_shape, task.outputs, options, recipe_folder)
+        check_identity(
+            f"space {names[0]!r}",
+            space.network,
+            "fingerprint",
+            hint="let its identity hold values that are the same in every process",
+        )
         _check_outputs(names[0], space.network, task)
         if recipe.search.evaluator == "grow":
             check_growable(space.network)
@@ -97,7 +105,17 @@ class Ingredients:
     @property
     def hash(self) -> str:
         """Changes with anything that a trained network depends on, beside how it is trained."""
-        return content_hash(self.space.fingerprint, repr(self.task), self.data.fingerprint)
+        return content_hash(self.space.fingerprint, self.task, self.data.fingerprint)
+
+
+def _task(recipe: Recipe, data: ImageData) -> Task:
+    def made() -> Task:
+        factory = resolve("task", recipe.task.name, TASKS)
+        return build("task", factory, recipe.task.options, data=data)
+
+    task = made()
+    check_identity(f"task {recipe.task.name!r}", task, again=made)
+    return task
 
 
 def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
@@ -217,6 +235,25 @@ class Goal:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A step of a run.
+
+    Attributes:
+        name: In the run's record.
+        identity: All that it depends on.
+        work: Does it; is told how to say how far it is.
+        made: Whether its results are there; users remove what is damaged.
+        adopt: Records today's identity in results of an older hwnas, which carry none.
+    """
+
+    name: str
+    identity: Identity
+    work: Callable[[Advance], None]
+    made: Callable[[], bool]
+    adopt: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
 class Job:
     """A run at work.
 
@@ -265,37 +302,72 @@ class Job:
         """The networks that the search trained, where its evaluator keeps them."""
         return Lineage(self._evaluator_folder) if self._evaluator_factory is GrowEvaluator else None
 
+    def identity(self, stage: RecipeStage, **inputs: Any) -> Identity:
+        """Return what a stage depends on.
+
+        Args:
+            stage: Whose settings and own code in the recipe count.
+            inputs: All else that it depends on; see `Identity.of`.
+        """
+        recipe = self.recipe
+        return Identity.of({**settings_of(recipe, stage), **code_of(recipe, stage)}, **inputs)
+
     @property
-    def training_hash(self) -> str:
-        """Changes with anything that the trained supernet depends on."""
-        return content_hash(self.ingredients.hash, self.recipe.train, self.recipe.seed)
+    def learned(self) -> dict[str, str]:
+        """What all that is learned depends on: the space, the task and the images."""
+        i = self.ingredients
+        return {
+            "space": i.searched.fingerprint,
+            "task": content_hash(i.task),
+            # The first part can be told without decoding an image; see `staleness`.
+            "data": f"{i.data.manifest.fingerprint} {i.data.fingerprint}",
+        }
+
+    @property
+    def training(self) -> Identity:
+        """What the trained supernet depends on."""
+        return self.identity("train", **self.learned)
+
+    @property
+    def continued_training(self) -> Identity:
+        """What a checkpoint must have in common with a training that goes on from it."""
+        recipe = self.recipe
+        return Identity.of(
+            {"seed": recipe.seed},
+            **self.learned,
+            **code_of(recipe, "train"),
+            train=recipe.train.continued_identity,
+        )
 
     def evaluator(self, weights: Mapping[str, Any] | None) -> Evaluator:
-        """The evaluator of the recipe, given whichever of these it takes."""
+        """The evaluator of the recipe, given whichever of these it takes.
+
+        Where code of the user's own decides on scores, it is part of the evaluator's key.
+        """
         i = self.ingredients
         known: dict[str, Any] = {"space": i.space, "task": i.task, "data": i.data}
         known |= {"train": self.recipe.train, "seed": self.recipe.seed, "weights": weights}
         known |= {"folder": self._evaluator_folder, **i.searched.roles}
         wanted = inspect.signature(self._evaluator_factory).parameters
-        return self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
+        evaluator = self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
+        check_key(self.recipe.search.evaluator, evaluator)
+        code = code_of(self.recipe, "search")
+        return OwnCodeEvaluator(evaluator, code) if code else evaluator
 
-    def perform(
-        self,
-        stage: str,
-        inputs: Sequence[Any],
-        work: Callable[[Advance], None],
-        made: Callable[[], bool],
-    ) -> None:
-        """Do a stage, unless it is done and what it made is still there.
+    def is_done(self, stage: Stage) -> bool:
+        """Whether a stage was finished with today's inputs and what it made is still there."""
+        return self.folder.is_done(stage.name, stage.identity) and stage.made()
 
-        Args:
-            stage: Its name in the run's record.
-            inputs: All that it depends on.
-            work: Does it; is told how to say how far it is.
-            made: Whether its results are there; users remove what is damaged.
-        """
-        key = content_hash(*inputs)
-        if self.folder.is_done(stage, key) and made():
+    def perform(self, stage: Stage) -> None:
+        """Do a stage, unless it is done."""
+        if self.is_done(stage):
             return
-        with self.reporter.stage(stage) as advance:
-            self.folder.perform(stage, key, lambda: work(advance))
+        record = self.folder.stages.get(stage.name)
+        stored = record.identity if record is not None else None
+        if stored is not None and (changes := stage.identity.changes_since(stored)):
+            goes_on = all(continues(change.name) for change in changes)
+            why = "; ".join(change.text for change in changes)
+            what = "goes on" if goes_on else "is done anew"
+            self.reporter.note(f"{stage.name} {what}: {why}", stage=stage.name)
+        with self.reporter.stage(stage.name) as advance:
+            self.folder.perform(stage.name, stage.identity, lambda: stage.work(advance))

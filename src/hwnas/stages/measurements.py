@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow
 import pyarrow.parquet
@@ -35,6 +35,23 @@ class Timed:
     role: Role
     measurement: Measurement
 
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object with the fields."""
+        return {
+            "architecture": self.architecture.to_json(),
+            "role": self.role,
+            "measurement": self.measurement.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Timed:
+        """Return the inverse of `to_json`."""
+        return cls(
+            Architecture.from_json(data["architecture"]),
+            data["role"],
+            Measurement.from_json(data["measurement"]),
+        )
+
 
 def read_measurements(path: Path) -> list[Timed]:
     """All rows of the table; none if there is no file.
@@ -61,13 +78,20 @@ def read_measurements(path: Path) -> list[Timed]:
         ) from error
 
 
-def write_measurements(path: Path, new: Sequence[Timed]) -> None:
-    """Add rows to the table; those of the same network, role and target replace older ones."""
+def write_measurements(path: Path, new: Sequence[Timed], anew: bool = False) -> None:
+    """Add rows to the table; those of the same network, role and target replace older ones.
+
+    Args:
+        path: The table; made if it is not there.
+        new: Rows to add.
+        anew: Whether they replace all rows that are there.
+    """
 
     def key(row: Timed) -> tuple[str, str, str]:
         return row.architecture.id, row.role, row.measurement.target
 
-    rows = list({key(row): row for row in (*read_measurements(path), *new)}.values())
+    known = () if anew else read_measurements(path)
+    rows = list({key(row): row for row in (*known, *new)}.values())
     table = pyarrow.Table.from_pylist([_columns(row) for row in rows])
     with replacing(path) as temporary:
         pyarrow.parquet.write_table(table, temporary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.plugin import closest
 from hwnas.search import Scored
 from hwnas.search.training import load_weights
-from hwnas.stages.finalists import latency_of, make_bundles, picks, read_bundles
+from hwnas.stages.finalists import PICKS, latency_of, make_bundles, picks, read_bundles
 from hwnas.stages.job import Goal, Job
+from hwnas.stages.limits import best_kept, none_keeps, of_bundle, told
 from hwnas.stages.search import found
 
 __all__ = ["make_bundle", "picked"]
@@ -19,6 +21,9 @@ __all__ = ["make_bundle", "picked"]
 
 def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None) -> Bundle | Scored:
     """The bundle of a finalist, or a trial that has none.
+
+    A finalist that breaks a limit of the run, as it was measured, is chosen by its id only, and the
+    user is told; so is one that misses a limit within noise.
 
     Args:
         job: Whose goal it is.
@@ -30,7 +35,8 @@ def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None)
 
     Raises:
         ConfigError: There is no such pick.
-        InfeasibleError: No finalist is fast enough; the message names the fastest.
+        InfeasibleError: No finalist is fast enough, or none keeps the limits of the run; the
+            message names the closest.
     """
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     if max_latency_ms is not None:
@@ -43,10 +49,14 @@ def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None)
                 f"no finalist takes at most {max_latency_ms:g} ms; the fastest was measured at "
                 f"{min(latencies.values()):.3g} ms"
             )
+    checks = {name: of_bundle(bundle, goal.objectives) for name, bundle in bundles.items()}
     named = picks(bundles, job.ingredients.task.metrics[0], goal.objectives)
     wanted = pick or ("knee" if max_latency_ms is None and "knee" in named else "most-accurate")
+    if wanted in PICKS and bundles and not best_kept(checks):
+        raise none_keeps(checks)
     chosen = named.get(wanted, wanted)
     if chosen in bundles:
+        _tell(job, chosen, told(checks[chosen]))
         return bundles[chosen]
     trials = [t for t in found(job.folder.path, goal).trials if t.candidate.id == chosen]
     if not trials or max_latency_ms is not None:
@@ -67,3 +77,10 @@ def make_bundle(job: Job, goal: Goal, trial: Scored, out: Path) -> None:
     for file in (out / name).iterdir():
         file.rename(out / file.name)
     (out / name).rmdir()
+    _tell(job, name, told(of_bundle(Bundle.load(out), goal.objectives)))
+
+
+def _tell(job: Job, name: str, missed: Sequence[str]) -> None:
+    """Warn of the limits that a network which was chosen does not keep."""
+    for line in missed:
+        job.reporter.note(f"warning: network {name} does not keep a limit: {line}")

@@ -37,15 +37,43 @@ from hwnas.search.training.sampling import networks_a_step
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.calibrate import fitted_predictor
 from hwnas.stages.finalists import picks, read_bundles, score_of
-from hwnas.stages.job import Goal, Job
+from hwnas.stages.job import Goal, Job, Stage
+from hwnas.stages.limits import of_bundle, overall, told
 from hwnas.stages.measurements import Timed, read_measurements
 from hwnas.stages.search import BASELINE, found
-from hwnas.stages.summary import Summary, example_image, summarise, write_front
+from hwnas.stages.shortlist import read_tried
+from hwnas.stages.summary import Summary, breaking, example_image, summarise, write_front
 
-__all__ = ["gather", "write_results"]
+__all__ = ["gather", "reporting", "write_results"]
 
-_INTERVAL = 1.645  # 90% of a normal distribution
 _UNITS = {LATENCY: "ms", "weight_bytes": "bytes", "peak_activation_bytes": "bytes"}
+
+
+def reporting(job: Job, goal: Goal, result: SearchResult, table: Path) -> Stage:
+    """The stage that writes front and report.
+
+    Args:
+        job: The run at work.
+        goal: Whose results they are.
+        result: All trials.
+        table: All that was timed.
+    """
+    finalists = job.folder.stages.get(goal.stage("finalists"))
+    identity = job.identity(
+        "report",
+        trials=result,
+        training=job.training.key,
+        finalists=finalists.inputs if finalists is not None else {},
+        measurements=read_measurements(table),
+    )
+    out = job.folder.output(goal.target)
+    made = [out / "front.csv", out / "report.html"]
+    return Stage(
+        goal.stage("report"),
+        identity,
+        lambda _: write_results(job, goal),
+        lambda: all(path.exists() for path in made),
+    )
 
 
 def write_results(job: Job, goal: Goal) -> None:
@@ -72,7 +100,8 @@ def gather(job: Job, goal: Goal, summary: Summary) -> ReportData:
     folder = job.folder
     result = found(folder.path, goal)
     baseline = _baseline(job, goal)
-    reference = reference_point(_losses(result, baseline))
+    broken = breaking(folder.output(goal.target), goal, _bundles(job, goal))
+    reference, curves = _hypervolumes(job, result, baseline, broken)
     return ReportData(
         name=folder.recipe.name,
         created=datetime.fromisoformat(folder.about["created"]).strftime("%d %B %Y, %H:%M UTC"),
@@ -91,11 +120,8 @@ def gather(job: Job, goal: Goal, summary: Summary) -> ReportData:
             StageTime(name, r.wall_s, r.cpu_s, r.gpu_s, r.state)
             for name, r in folder.stages.items()
         ),
-        hypervolume=_hypervolumes(job, result, baseline, reference),
-        reference_point={
-            o.label: o.loss(float(value))
-            for o, value in zip(goal.objectives, reference, strict=True)
-        },
+        hypervolume=curves,
+        reference_point=reference,
         break_even=_break_even(job),
         warnings=_warnings(job, goal, result),
         versions=folder.about["versions"],
@@ -110,11 +136,6 @@ def _baseline(job: Job, goal: Goal) -> SearchResult | None:
     if not job.recipe.search.random_baseline or goal.target is not None:
         return None
     return found(job.folder.path, goal, BASELINE)
-
-
-def _losses(result: SearchResult, baseline: SearchResult | None) -> np.ndarray:
-    rows = [trial.values for r in (result, baseline) if r for trial in r.trials]
-    return losses(result.objectives, rows)
 
 
 def _objective(job: Job, objective: Objective) -> ObjectiveInfo:
@@ -154,13 +175,18 @@ def _trials(result: SearchResult, sampler: str) -> tuple[TrialRow, ...]:
             trial.number in front,
             trial.feasible,
             sampler,
+            trial.images,
         )
         for trial in result.trials
     )
 
 
+def _bundles(job: Job, goal: Goal) -> dict[str, Bundle]:
+    return read_bundles(job.folder.output(goal.target) / "bundles")
+
+
 def _finalists(job: Job, goal: Goal, result: SearchResult) -> tuple[Finalist, ...]:
-    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
+    bundles = _bundles(job, goal)
     trials = [t for t in result.trials if t.candidate.id in bundles]
     named = picks(bundles, job.ingredients.task.metrics[0], goal.objectives)
     rows = [_finalist(job, goal, trial, bundles[trial.candidate.id], named) for trial in trials]
@@ -175,7 +201,10 @@ def _finalist(
     measured = {m.target: m for m in bundle.measurements}
     first = goal.targets[0] if goal.targets else None
     scores = {split: score_of(bundle, metric, split) for split in ("validation", "test")}
-    validation, test = (Score(s["value"], s["standard_error"], s["n"]) for s in scores.values())
+    validation, test = (
+        Score(s["value"], s["standard_error"], s["n"], s["unit"]) for s in scores.values()
+    )
+    checks = of_bundle(bundle, goal.objectives)
     return Finalist(
         id=trial.candidate.id,
         architecture=trial.candidate.as_dict(),
@@ -201,6 +230,8 @@ def _finalist(
             for o in goal.objectives
             if o.metric == LATENCY
         },
+        missed_limits=tuple(told(checks)),
+        limit_state=overall(checks) if checks else None,
     )
 
 
@@ -233,11 +264,8 @@ def _calibration(job: Job, goal: Goal) -> tuple[CalibrationRow, ...]:
 def _interval(
     architecture: Architecture, estimate: Estimate, measured_ms: float, role: Role
 ) -> CalibrationRow:
-    margin = _INTERVAL * estimate.std
-    lower = max(estimate.mean - margin, 0.0)
-    return CalibrationRow(
-        architecture.id, estimate.mean, lower, estimate.mean + margin, measured_ms, role
-    )
+    lower, upper = estimate.interval90
+    return CalibrationRow(architecture.id, estimate.mean, lower, upper, measured_ms, role)
 
 
 def _training(job: Job) -> tuple[TrainingRow, ...]:
@@ -248,19 +276,32 @@ def _training(job: Job) -> tuple[TrainingRow, ...]:
 
 
 def _hypervolumes(
-    job: Job, result: SearchResult, baseline: SearchResult | None, reference: np.ndarray
-) -> tuple[Hypervolume, ...]:
-    curves = [(job.recipe.search.sampler, result)]
+    job: Job, result: SearchResult, baseline: SearchResult | None, broken: set[str]
+) -> tuple[dict[str, float], tuple[Hypervolume, ...]]:
+    """The reference point by label, and a curve for each sampler.
+
+    Only networks that keep the limits count: not those that the search held to break one, and not
+    those that broke one once they were measured.
+    """
+    searches = [(job.recipe.search.sampler, result)]
     if baseline is not None:
-        curves.append((BASELINE, baseline))
-    return tuple(
+        searches.append((BASELINE, baseline))
+    tables = [losses(r.objectives, [t.values for t in r.trials]) for _, r in searches]
+    masks = [[t.feasible and t.candidate.id not in broken for t in r.trials] for _, r in searches]
+    counted = np.vstack([table[mask] for table, mask in zip(tables, masks, strict=True)])
+    if len(counted) == 0:
+        return {}, ()
+    reference = reference_point(counted)
+    curves = tuple(
         Hypervolume(
             sampler,
-            tuple(range(1, len(r.trials) + 1)),
-            tuple(hypervolume_history(_losses(r, None), reference)),
+            tuple(range(1, len(table) + 1)),
+            tuple(hypervolume_history(table, reference, mask)),
         )
-        for sampler, r in curves
+        for (sampler, _), table, mask in zip(searches, tables, masks, strict=True)
     )
+    values = zip(result.objectives, reference, strict=True)
+    return {o.label: o.loss(float(value)) for o, value in values}, curves
 
 
 def _break_even(job: Job) -> str:
@@ -293,19 +334,34 @@ def _warnings(job: Job, goal: Goal, result: SearchResult) -> tuple[str, ...]:
     table = job.folder.output(goal.target) / "measurements.parquet"
     timed = read_measurements(table)
     contended = sum(row.measurement.contended for row in timed)
-    told = []
+    warnings = []
     if contended:
-        told.append(
+        warnings.append(
             f"{contended} of {len(timed)} timings were disturbed by other work on the machine; "
             "their medians are less sure than the intervals say."
         )
     if result.failed:
         reasons = [failed.failure.reason for failed in result.failed]
-        told.append(
+        warnings.append(
             f"{len(reasons)} candidates could not be evaluated, most often because of: "
             f"{max(reasons, key=reasons.count)}"
         )
-    return (*told, *_drift(timed))
+    return (*warnings, *_limits(job, goal), *_drift(timed))
+
+
+def _limits(job: Job, goal: Goal) -> list[str]:
+    """Which finalists do not keep a limit, and which candidates were replaced for it."""
+    warnings = []
+    for name, bundle in _bundles(job, goal).items():
+        warnings += [
+            f"Finalist {name}: {line}." for line in told(of_bundle(bundle, goal.objectives))
+        ]
+    dropped = [each for each in read_tried(job.folder.output(goal.target)) if not each.packed]
+    for each in dropped:
+        why = each.reason if each.state == "failed" else "; ".join(told(each.limits))
+        if why:
+            warnings.append(f"Another candidate took the place of {each.id}: {why}.")
+    return warnings
 
 
 def _drift(timed: Sequence[Timed]) -> list[str]:

@@ -45,9 +45,7 @@ def retraining(
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         teacher = Teacher(copy.deepcopy(network).eval(), shape)
         conversion.begin(network)
-        step = NetworkStep(
-            network, task, shape, teacher, config.distillation, config.distillation_loss
-        )
+        step = NetworkStep.of(network, task, shape, config, teacher)
         fit(network, step, data.train, config, ingredients.recipe.seed)
         recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
         conversion.end(network)

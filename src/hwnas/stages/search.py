@@ -9,12 +9,11 @@ import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from torch import Tensor
-
 from hwnas.errors import InfeasibleError
-from hwnas.predictors import CostSource
+from hwnas.predictors import CostSource, DevicePredictor
 from hwnas.progress import Advance
 from hwnas.recipe import SearchConfig
+from hwnas.recipe_keys import RecipeStage
 from hwnas.search import (
     Executor,
     InProcess,
@@ -31,35 +30,69 @@ from hwnas.search.samplers import make_sampler
 from hwnas.search.shared_study import Sharing
 from hwnas.search.storage import close_storage, open_storage
 from hwnas.search.study import SearchStudy
-from hwnas.stages.job import Goal, Job
+from hwnas.search.study_file import StudyFile
+from hwnas.search.trial_identity import IDENTITY, TrialIdentity
+from hwnas.stages.calibrate import check_limits
+from hwnas.stages.job import Goal, Job, Stage
 
-__all__ = ["BASELINE", "check_shared_study", "found", "search"]
+__all__ = ["BASELINE", "check_shared_study", "found", "searching"]
 
 BASELINE = "random"
 
 
-def search(
-    job: Job, goal: Goal, weights: Mapping[str, Tensor] | None, costs: Mapping[str, CostSource]
-) -> None:
-    """Search, unless that is done; and at random too, where the recipe wants the comparison."""
+def searching(
+    job: Job, goal: Goal, evaluator: Evaluator, costs: Mapping[str, DevicePredictor]
+) -> Iterator[Stage]:
+    """The search of a goal; and one at random too, where the recipe wants the comparison."""
     config = job.recipe.search
-    arrays = None if weights is None else {k: v.numpy() for k, v in weights.items()}
-    evaluator = job.evaluator(arrays)
-    inputs = [evaluator.key, goal, config, costs, job.recipe.seed]
 
-    def work(advance: Advance) -> None:
-        with _executor(evaluator, config) as executor:
-            _search(job, goal, executor, costs, goal.study_name, config.sampler, advance)
+    def stage(name: RecipeStage, study_name: str, sampler: str) -> Stage:
+        def work(advance: Advance) -> None:
+            check_limits(job, goal, costs)
+            ignored = (InfeasibleError,) if study_name == BASELINE else ()
+            with _executor(evaluator, config) as executor, contextlib.suppress(*ignored):
+                _search(job, goal, executor, costs, study_name, sampler, advance)
 
-    job.perform(goal.stage("search"), inputs, work, lambda: _is_there(job, goal))
-    if not config.random_baseline or goal.target is not None:
-        return
+        def adopt() -> None:
+            # Others recalibrated on other images then: on extending, they are evaluated again.
+            if job.recipe.search.evaluator not in ("supernet", "grow"):
+                _adopt_trials(job.folder.path / "study.db", study_name, goal, trials)
 
-    def baseline(advance: Advance) -> None:
-        with _executor(evaluator, config) as executor, contextlib.suppress(InfeasibleError):
-            _search(job, goal, executor, costs, BASELINE, "random", advance)
+        trials = _trial_identity(job, goal, evaluator, costs)
+        inputs = {**job.learned, **trials.shared}
+        identity = job.identity(name, **inputs)
+        return Stage(
+            goal.stage(name),
+            identity,
+            work,
+            lambda: _is_there(job, goal, study_name),
+            adopt,
+        )
 
-    job.perform("random-baseline", inputs, baseline, lambda: _is_there(job, goal, BASELINE))
+    yield stage("search", goal.study_name, config.sampler)
+    if config.random_baseline and goal.target is None:
+        yield stage("random-baseline", BASELINE, "random")
+
+
+def _trial_identity(
+    job: Job, goal: Goal, evaluator: Evaluator, costs: Mapping[str, DevicePredictor]
+) -> TrialIdentity:
+    return TrialIdentity.of(
+        job.ingredients.searched,
+        goal.objectives,
+        evaluator,
+        job.fidelity,
+        job.recipe.search.fidelity,
+        costs,
+    )
+
+
+def _adopt_trials(path: Path, study_name: str, goal: Goal, identity: TrialIdentity) -> None:
+    """Record an identity in trials of an older hwnas, which have none."""
+    file = StudyFile(path, study_name, goal.objectives)
+    with contextlib.closing(file):
+        unknown = [t._trial_id for t in file.trials() if IDENTITY not in t.user_attrs]
+        file.set_attribute(IDENTITY, dict.fromkeys(unknown, identity.to_json()))
 
 
 def check_shared_study(config: SearchConfig) -> None:
@@ -73,7 +106,7 @@ def check_shared_study(config: SearchConfig) -> None:
         close_storage(open_storage(config.storage))
 
 
-def _is_there(job: Job, goal: Goal, study_name: str | None = None) -> bool:
+def _is_there(job: Job, goal: Goal, study_name: str) -> bool:
     folder = job.folder.path
     return (folder / "study.db").exists() and bool(found(folder, goal, study_name).trials)
 

@@ -5,26 +5,32 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hwnas.atomic import write_text
 from hwnas.deploy.bundle import Bundle
+from hwnas.interval import is_proportion, metric_interval
 from hwnas.run_folder import RunFolder
 from hwnas.search import Scored, SearchResult
 from hwnas.search.objective import LATENCY, Objective, label_on
 from hwnas.stages.finalists import latency_of, picks, read_bundles, score_of
 from hwnas.stages.job import Goal, Job
+from hwnas.stages.limits import LimitCheck, LimitState, of_bundle, overall, recheck, shortfall, told
 from hwnas.stages.search import found
+from hwnas.stages.shortlist import read_tried
 
 __all__ = [
     "FrontRow",
     "Summary",
+    "breaking",
+    "checks_of",
     "example_image",
     "front_row",
     "summarise",
     "summary_of",
+    "units_of",
     "write_front",
 ]
 
@@ -51,6 +57,9 @@ class FrontRow:
         weight_bytes: Size of the weights.
         bundle: The finalist's bundle, relative to the run; None for others.
         architecture: Its choices, and those of the candidate's further roles.
+        intervals: Of the task's metrics, the ends of the 95 % interval by name.
+        limits: Of those that were made into finalists, each limit beside what was delivered, also
+            where another one took their place; empty for all others.
     """
 
     id: str
@@ -67,6 +76,22 @@ class FrontRow:
     weight_bytes: int
     bundle: str | None
     architecture: Mapping[str, Any]
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    limits: tuple[LimitCheck, ...] = ()
+
+    @property
+    def limit_state(self) -> LimitState | None:
+        """Whether it keeps the limits as measured; None where there are none or nobody looked."""
+        return overall(self.limits) if self.limits else None
+
+    @property
+    def missed_limits(self) -> list[str]:
+        """A line for each limit that it does not keep."""
+        return told(self.limits)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with the fields of this row."""
+        return {**asdict(self), "limit_state": self.limit_state}
 
 
 @dataclass(frozen=True)
@@ -101,17 +126,25 @@ class Summary:
         """What to try next."""
         if not self.finalists:
             return (f"hwnas resume {self.run}",)
-        bundle = self.run / str(self.finalists[0].bundle)
+        best = min(self.finalists, key=lambda row: shortfall(row.limits))
+        bundle = self.run / str(best.bundle)
         example = example_image(self.run)
         added = self.output != self.run  # by `specialise`, whose folders have the targets' names
         of_target = f" --target {self.output.name}" if added else ""
+        # Where all break a limit there are no picks, and only an id is exported.
+        pick = "knee" if best.limit_state != "broken" else best.id
         further = f"hwnas specialise {self.run} --target cpu-onnxruntime-fp32-b8-t1"
         return (
-            f"hwnas export {self.run}{of_target} --pick knee --out my-model",
+            f"hwnas export {self.run}{of_target} --pick {pick} --out my-model",
             f"hwnas verify {bundle}",
             f"hwnas run {bundle} {example if example.exists() else 'image.png'}",
             *([] if added else [further]),
         )
+
+    def with_limits(self, checks: Mapping[str, tuple[LimitCheck, ...]]) -> Summary:
+        """The same with what was found out of some networks' limits, by id."""
+        rows = tuple(replace(row, limits=checks.get(row.id, ())) for row in self.front)
+        return replace(self, front=rows)
 
     def to_json(self) -> dict[str, Any]:
         """What a script would want to read."""
@@ -121,7 +154,7 @@ class Summary:
             "metric": self.metric,
             "objectives": [{**asdict(o), "label": o.label} for o in self.objectives],
             "trials": self.trials,
-            "front": [asdict(row) for row in self.front],
+            "front": [row.to_json() for row in self.front],
             "report": None if self.report is None else str(self.report),
             "next_commands": list(self.next_commands),
         }
@@ -165,6 +198,8 @@ def summary_of(
         t for t in result.trials if t.candidate.id in bundles and t.candidate.id not in listed
     ]
     report = out / "report.html"
+    checks = checks_of(out, goal, bundles)
+    units = units_of(bundles)
     return Summary(
         run=folder.path,
         output=out,
@@ -172,11 +207,37 @@ def summary_of(
         objectives=goal.objectives,
         trials=len(result.trials),
         front=tuple(
-            front_row(folder.path, goal, trial, names, bundles.get(trial.candidate.id), metric)
-            for trial in front
+            front_row(folder.path, goal, t, names, bundles.get(t.candidate.id), metric, units)
+            for t in front
         ),
         report=report if report.exists() else None,
-    )
+    ).with_limits(checks)
+
+
+def checks_of(
+    out: Path, goal: Goal, bundles: Mapping[str, Bundle]
+) -> dict[str, tuple[LimitCheck, ...]]:
+    """Limits beside what was delivered, of all candidates that were made into finalists.
+
+    Args:
+        out: Where the results of the goal are.
+        goal: Has the limits.
+        bundles: Of the finalists, by id.
+    """
+    tried = {each.id: recheck(each.limits, goal.objectives) for each in read_tried(out)}
+    return tried | {name: of_bundle(bundle, goal.objectives) for name, bundle in bundles.items()}
+
+
+def breaking(out: Path, goal: Goal, bundles: Mapping[str, Bundle]) -> set[str]:
+    """Ids of the candidates that were found not to keep the limits; arguments as `checks_of`."""
+    checks = checks_of(out, goal, bundles)
+    return {name for name, found in checks.items() if overall(found) != "kept"}
+
+
+def units_of(bundles: Mapping[str, Bundle]) -> dict[str, str]:
+    """Units of the task's metrics by name, as far as finalists tell."""
+    rows = [row for b in bundles.values() for row in b.description["metrics"]]
+    return {row["name"]: row["unit"] for row in rows if "unit" in row}
 
 
 def front_row(
@@ -186,6 +247,7 @@ def front_row(
     names: Mapping[str, str],
     bundle: Bundle | None,
     metric: str,
+    units: Mapping[str, str],
 ) -> FrontRow:
     """What is known of one network; the arguments are those of `summary_of`."""
     latencies = [trial.values[o.label] for o in goal.objectives if o.metric == LATENCY]
@@ -205,7 +267,18 @@ def front_row(
         weight_bytes=trial.counted["weight_bytes"],
         bundle=None if bundle is None else str(bundle.folder.relative_to(run)),
         architecture=trial.candidate.as_dict(),
+        intervals=_intervals(trial, units),
     )
+
+
+def _intervals(trial: Scored, units: Mapping[str, str]) -> dict[str, tuple[float, float]]:
+    """Ends of the intervals of a trial's scores."""
+    found = {}
+    for name, error in trial.standard_errors.items():
+        proportion = is_proportion(units.get(name), name)
+        interval = metric_interval(trial.values[name], error, trial.images, proportion=proportion)
+        found[name] = (interval.low, interval.high)
+    return found
 
 
 def write_front(summary: Summary, path: Path) -> None:
@@ -235,4 +308,6 @@ def _cells(row: FrontRow, summary: Summary) -> dict[str, Any]:
         cells |= {
             f"measured_{label_on(LATENCY, t)}": row.measured_ms.get(t) for t in row.predicted_ms
         }
+    if any(objective.limit is not None for objective in summary.objectives):
+        cells["limits"] = row.limit_state
     return cells | {count: getattr(row, count) for count in _COUNTS} | {"bundle": row.bundle}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.device import Device, Target
@@ -96,6 +98,8 @@ def sweep_network(
         opened(Path(source), options.data, options.pick) as network,
         tempfile.TemporaryDirectory() as folder,
     ):
+        if network.bundle is not None and out is not None:
+            network.bundle.verify()  # what is damaged would get new sums
         if network.images is None:
             reporter.note("no images to judge by: what computes something else is timed only")
         with reporter.stage("sweep") as advance:
@@ -174,7 +178,13 @@ def _loss(model: Path, examiner: SplitExaminer) -> Callable[[Path], float]:
     def expected() -> NDArray[Any]:
         return outputs_of(model, examiner.inputs())
 
-    return lambda path: examiner.judge(outputs_of(path, examiner.inputs()), expected()).loss
+    def loss(path: Path) -> float:
+        outputs = outputs_of(path, examiner.inputs())
+        if not np.isfinite(outputs).all():
+            return math.inf
+        return examiner.judge(outputs, expected()).loss
+
+    return loss
 
 
 def _tested(model: Path, found: Sweep, examiner: SplitExaminer) -> Quality | None:

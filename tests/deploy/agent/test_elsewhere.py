@@ -16,7 +16,10 @@ from hwnas.deploy import Target, devices, measure, measure_together
 from hwnas.deploy.agent.added import AddedDevice, added_names, is_added, read_added, write_added
 from hwnas.deploy.agent.adding import add_device
 from hwnas.deploy.agent.client import ask
+from hwnas.deploy.agent.job_queue import JobQueue
+from hwnas.deploy.agent.sandbox import Sandbox
 from hwnas.deploy.agent.serve import AgentOptions, opened_door
+from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import JobState
 from hwnas.deploy.catalogue import machine
 from hwnas.deploy.memory import peak_memory
@@ -53,6 +56,39 @@ def test_nothing_stays_on_the_agent_but_the_model(agent: Running, device: AddedD
     assert ask(device).jobs == 0
     assert not list((agent.folder / "jobs").iterdir())
     assert not list((agent.folder / "work").iterdir())
+
+
+def test_a_model_that_the_agents_disk_has_damaged_is_sent_again(
+    agent: Running, device: AddedDevice, model: Path
+) -> None:
+    """A truncated file made every later job with this model fail."""
+    measure({"network": model}, Target.parse(THERE), QUICK)
+    [stored] = (agent.folder / "models").glob(f"{digest_of(model.read_bytes())}.onnx")
+    stored.write_bytes(stored.read_bytes()[:-100])
+    assert measure({"network": model}, Target.parse(THERE), QUICK)["network"].latency_ms > 0
+    assert stored.read_bytes() == model.read_bytes()
+
+
+def test_a_model_that_is_damaged_while_its_job_waits_is_sent_again(
+    agent: Running, device: AddedDevice, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = agent.server.api.models
+    copy, damaged = store.copy, []
+
+    def copy_of_a_damaged_file(name: str, to: Path) -> None:
+        if not damaged:
+            damaged.append(name)
+            store.path(name).write_bytes(b"")
+        copy(name, to)
+
+    sandbox = replace(agent.server.api.sandbox, copy=copy_of_a_damaged_file)
+    monkeypatch.setattr(JobQueue, "_attempt", attempts_by(sandbox))
+    assert measure({"network": model}, Target.parse(THERE), QUICK)["network"].latency_ms > 0
+    assert damaged
+
+
+def attempts_by(sandbox: Sandbox) -> Any:
+    return lambda queue, entry, job, run, progress: sandbox(job, progress, entry.stop)
 
 
 def test_weights_beside_the_file_are_sent_along(

@@ -11,6 +11,7 @@ import pytest
 
 from hwnas.deploy import TimingSettings
 from hwnas.deploy.agent.job_queue import JobQueue
+from hwnas.deploy.agent.model_store import MissingModel
 from hwnas.deploy.agent.protocol import Limits
 from hwnas.deploy.agent.timing_job import Asked, JobState, TimingJob
 from hwnas.errors import ConfigError, DeviceError
@@ -173,3 +174,55 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
     queue = JobQueue(tmp_path, Limits())
     assert len(queue) == 0
     assert [path.suffix for path in tmp_path.iterdir()] == [".damaged"]
+
+
+def test_a_job_whose_model_is_missing_is_forgotten_so_that_the_host_sends_it_again(
+    tmp_path: Path,
+) -> None:
+    queue, id_ = JobQueue(tmp_path, Limits()), new_id()
+    queue.submit(id_, job("a"))
+
+    def has_no_model(*arguments: object) -> JobState | None:
+        raise MissingModel("damaged")
+
+    thread = threading.Thread(target=queue.work, args=(has_no_model,))
+    thread.start()
+    assert queue.state(id_, 10.0) is None
+    queue.close()
+    thread.join()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_that_nobody_foresaw_does_not_end_the_worker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue, ids = JobQueue(tmp_path, Limits()), [new_id(), new_id()]
+    for id_, name in zip(ids, "ab", strict=True):
+        queue.submit(id_, job(name))
+
+    def fails_once(
+        todo: TimingJob, progress: Callable[[float], None], stop: threading.Event
+    ) -> JobState | None:
+        if "a" in todo.subjects:
+            raise ZeroDivisionError("unforeseen")
+        return JobState("done")
+
+    thread = threading.Thread(target=queue.work, args=(fails_once,))
+    thread.start()
+    assert finished(queue, ids) == ["failed", "done"]
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    queue.close()
+    thread.join()
+
+
+def test_results_that_the_disk_has_damaged_are_as_if_they_had_never_been(tmp_path: Path) -> None:
+    queue, id_ = JobQueue(tmp_path, Limits()), new_id()
+    queue.submit(id_, job("a"))
+    thread = work(queue, Worker())
+    assert finished(queue, [id_]) == ["done"]
+    (tmp_path / f"{id_}.json").write_text('{"schema": 1, "job"')
+    assert queue.state(id_) is None
+    assert queue.submit(id_, job("a")).state == "waiting", "it can be sent again"
+    assert finished(queue, [id_]) == ["done"]
+    queue.close()
+    thread.join()

@@ -1,5 +1,6 @@
 import hashlib
 import io
+import os
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.deploy.agent.model_store import ModelStore, looks_like_onnx
+from hwnas.deploy.agent.model_store import MissingModel, ModelStore, looks_like_onnx
 from hwnas.deploy.agent.protocol import Limits
 from hwnas.errors import ArtifactError, ConfigError, HwnasError, StorageError
 
@@ -96,3 +97,43 @@ def test_the_outline_of_a_model(model: Path, tmp_path: Path) -> None:
     assert not looks_like_onnx(path)
     path.write_bytes(b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f")  # longer than the file
     assert not looks_like_onnx(path)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "emptied", "changed"])
+def test_a_file_that_was_damaged_is_not_there(model: Path, tmp_path: Path, damage: str) -> None:
+    store = ModelStore(tmp_path, Limits())
+    name = send(store, model.read_bytes())
+    assert name in store, "so it has been looked at before"
+    content = model.read_bytes()
+    changed = content[:-1] + bytes([content[-1] ^ 1])
+    damaged = {"truncated": content[:-9], "emptied": b"", "changed": changed}[damage]
+    store.path(name).write_bytes(damaged)
+    assert name not in store
+    assert not files(tmp_path), "it is asked for again, and has room"
+    assert send(store, content) in store
+
+
+def test_a_copy_for_a_job_is_verified(model: Path, tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "store", Limits())
+    name = send(store, model.read_bytes())
+    store.copy(name, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == model.read_bytes()
+    store.path(name).write_bytes(model.read_bytes()[:-9])
+    for reason in ("damaged", "not there any more"):
+        with pytest.raises(MissingModel, match=reason):
+            store.copy(name, tmp_path / "copy")
+
+
+def test_a_model_is_on_the_disk_before_it_has_its_name(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = os.fsync
+
+    def noted(handle: int) -> None:
+        sync(handle)
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).suffix)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    send(ModelStore(tmp_path, Limits()), model.read_bytes())
+    assert synced == [".part", ""], "the file under its temporary name, then the folder"

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,28 @@ def raw(server: BundleServer, request: bytes, end: bool = False) -> bytes:
         (b"POST /predict HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST /predict HTTP/1.1\r\nContent-Length: many\r\n\r\n", 400),
         (b"POST /predict HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"POST /predict HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n", 400),
+        (b"POST /predict HTTP/1.1\r\nContent-Length: +1\r\n\r\n", 400),
+        (b"POST /predict HTTP/1.1\r\nContent-Length: 1, 1\r\n\r\n", 400),
+        (b"POST /predict HTTP/1.1\r\nContent-Length:\r\n\r\n", 400),
+        (b"POST /predict HTTP/1.1\r\nContent-Length : 1\r\n\r\n1", 400),
+        (b"GET /health HTTP/1.1\r\nno colon here\r\nContent-Length: 0\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\n: nameless\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nA: b\r\n folded\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\n A: b\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nA: b\0c\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nA: b\rc\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (
+            b"POST /predict HTTP/1.1\r\nExpect: 100-continue\r\nbroken\r\n"
+            b"Content-Length: 3\r\n\r\n",
+            400,
+        ),
+        (
+            b"POST /predict HTTP/1.1\r\nContent-Length: 1\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+        ),
         (b"POST /predict HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 411),
         (b"POST /predict HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 413),
         (b"POST /predict HTTP/1.1\r\nContent-Length: 9\r\n\r\nshort", 408),
@@ -402,3 +425,244 @@ def test_the_command_answers_what_is_under_way_and_ends(
                 assert answer.result(30).startswith(b"HTTP/1.1 200 OK")
         assert process.wait(30) == status
         assert "Traceback" not in process.stderr.read()
+
+
+def test_head_is_get_without_the_body(client: Any, packed: Bundle) -> None:
+    for path in ("/health", "/metrics", "/v2", f"/v2/models/{packed.description['id']}"):
+        whole, head = client.get(path), client.ask("HEAD", path)
+        assert (head.status, head.body) == (200, b"")
+        assert head.headers["Content-Type"] == whole.headers["Content-Type"]
+        if path != "/metrics":  # whose counters have moved on
+            assert head.headers["Content-Length"] == str(len(whole.body))
+    assert client.ask("HEAD", "/predict").status == 405
+    assert client.ask("HEAD", "/nothing").status == 404
+    assert client.post("/health", b"").headers["Allow"] == "GET, HEAD"
+    assert client.get("/health").status == 200, "the connection is as good as before"
+
+
+@pytest.fixture
+def held(
+    server: tuple[BundleServer, Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[threading.Event]:
+    """The network, which waits until it is let go on; the first batch has already entered it."""
+    gate, entered = threading.Event(), threading.Event()
+    run = server[0].service._session.run
+
+    def waits(batch: Any) -> Any:
+        entered.set()
+        assert gate.wait(20)
+        return run(batch)
+
+    monkeypatch.setattr(server[0].service._batcher, "_run", waits)
+    with ThreadPoolExecutor(1) as pool:
+        first = type(server[1])(server[0])
+        answer = pool.submit(first.post, "/predict", bytes(64))
+        assert entered.wait(20)
+        yield gate
+        gate.set()
+        assert answer.result(20).status == 200
+        first.connection.close()
+
+
+def dropped(samples: Any, reason: str) -> float:
+    found: float = samples.get(("hwnas_dropped_requests_total", frozenset({("reason", reason)})), 0)
+    return found
+
+
+def batcher_has(batcher: Any, images: int) -> bool:
+    found: bool = batcher.waiting == images
+    return found
+
+
+def until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_request_whose_client_has_hung_up_is_not_computed(
+    server: tuple[BundleServer, Any], held: threading.Event, exposition: Any
+) -> None:
+    batcher = server[0].service._batcher
+    for number in (1, 2, 3):
+        with socket.create_connection(server[0].server_address[:2]) as connection:
+            head = b"POST /predict HTTP/1.1\r\nContent-Type: application/octet-stream\r\n"
+            connection.sendall(head + b"Content-Length: 64\r\n\r\n" + bytes(64))
+            until(partial(batcher_has, batcher, number))
+    held.set()
+    until(lambda: batcher.waiting == 0)
+    samples = {}
+
+    def counted() -> bool:
+        nonlocal samples
+        samples = exposition(server[1].get("/metrics").body.decode())
+        return dropped(samples, "gone") == 3
+
+    until(counted)
+    assert samples["hwnas_images_total", frozenset()] == 1, "the one that was being run"
+    assert samples["hwnas_memory_bytes", frozenset()] == 0
+
+
+def test_a_request_whose_time_is_over_is_not_computed(
+    serving: Serving, packed: Bundle, digits: Images, monkeypatch: pytest.MonkeyPatch,
+    exposition: Any,
+) -> None:  # fmt: skip
+    gate = threading.Event()
+    with serving(packed, Limits(answer_s=0.3)) as (server, client):
+        run = server.service._session.run
+        monkeypatch.setattr(
+            server.service._batcher, "_run", lambda batch: run(batch) if gate.wait(20) else None
+        )
+        with ThreadPoolExecutor(4) as pool:
+            others = [type(client)(server) for _ in range(4)]
+            asked = []
+            for other in others:
+                asked.append(pool.submit(other.post, "/predict", digits[:8].tobytes()))
+                time.sleep(0.05)
+            for each in asked:
+                each.result(20).refused(504, "no answer in 0.3 s")
+            for other in others:
+                other.connection.close()
+        gate.set()
+        until(lambda: server.service._batcher.waiting == 0)
+        samples: Any = {}
+
+        def over() -> bool:
+            nonlocal samples
+            samples = exposition(client.get("/metrics").body.decode())
+            return samples["hwnas_memory_bytes", frozenset()] == 0
+
+        until(over)
+        assert samples["hwnas_images_total", frozenset()] == 8
+        assert dropped(samples, "late") == 3
+
+
+def png_of(size: tuple[int, int], mode: str = "L") -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, size).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_an_image_is_refused_by_its_header_before_it_is_decoded(
+    serving: Serving, packed: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(packed, Limits(memory_bytes=20_000_000)) as (server, client):
+        read = type(server.service.bundle.preprocessing).read_image
+        decoded: list[int] = []
+        monkeypatch.setattr(
+            type(server.service.bundle.preprocessing), "read_image",
+            lambda self, source: decoded.append(1) or read(self, source),
+        )  # fmt: skip
+        large = client.post("/predict", png_of((2000, 2000)), "image/png")
+        large.refused(413, "2000 x 2000 pixels takes", "MB of memory", "--memory-mb")
+        narrow = client.post("/predict", png_of((1, 1_000_000)), "image/png")
+        narrow.refused(413, "1 x 1000000 pixels takes")
+        client.post("/predict", bytes(6_000_000)).refused(413, "a body of 6000000 bytes")
+        assert not decoded
+        assert client.post("/predict", png_of((1000, 1000)), "image/png").status == 200
+        assert server.service.memory.used_bytes == 0
+
+
+def test_memory_that_others_have_is_waited_for_and_then_503(
+    serving: Serving, packed: Bundle, exposition: Any
+) -> None:
+    limits = Limits(memory_bytes=20_000_000, memory_wait_s=0.2)
+    with serving(packed, limits) as (server, client):
+        body = png_of((1000, 1000))
+        with server.service.memory.reserve("work", 12_000_000, "a test"):
+            busy = client.post("/predict", body, "image/png")
+            busy.refused(503, "1000 x 1000", "other requests have 12 of 15 MB")
+            assert busy.headers["Retry-After"] == "2"
+            samples = exposition(client.get("/metrics").body.decode())
+            assert samples["hwnas_memory_bytes", frozenset()] == 12_000_000
+            assert samples["hwnas_memory_limit_bytes", frozenset()] == 20_000_000
+        assert client.post("/predict", body, "image/png").status == 200
+
+
+def test_a_limit_that_does_not_suffice_for_anything_is_refused_at_once(packed: Bundle) -> None:
+    with pytest.raises(ConfigError, match="give more"):
+        Service(packed, BatchSettings(), Limits(memory_bytes=1000))
+
+
+def test_16_bits_keep_their_range(client: Any, packed: Bundle, tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 64).reshape(8, 8)
+    Image.fromarray(ramp.astype(np.uint16)).save(tmp_path / "deep.png")
+    Image.fromarray(np.round(ramp / 257).astype(np.uint8)).save(tmp_path / "flat.png")
+    deep, flat = (
+        client.post("/predict?output=numbers", (tmp_path / name).read_bytes(), "image/png").json[
+            "outputs"
+        ]
+        for name in ("deep.png", "flat.png")
+    )
+    assert np.allclose(deep, flat, atol=1e-4)
+
+
+@pytest.mark.parametrize("datatype", ["\\ud800", "x" * 5000], ids=["half a character", "very long"])
+def test_what_is_quoted_in_a_message_cannot_break_it(
+    client: Any, packed: Bundle, digits: Images, datatype: str
+) -> None:
+    body = json.dumps(inference(digits[:1])).replace("UINT8", datatype).encode()
+    answer = client.post(f"/v2/models/{packed.description['id']}/infer", body)
+    answer.refused(400, "the input is 'images' of")
+    assert len(answer.body) < 2000
+
+
+def test_a_length_of_thousands_of_digits_is_400(client: Any, packed: Bundle) -> None:
+    path = f"/v2/models/{packed.description['id']}/infer"
+    length = {HEADER_LENGTH.replace("-", "_"): "1" * 5000}
+    client.ask("POST", path, b"{}", **length).refused(400, HEADER_LENGTH)
+
+
+def test_texts_instead_of_numbers_do_not_become_an_array(client: Any, packed: Bundle) -> None:
+    """NumPy gave each of them the size of the longest: 4 GB for a body of a megabyte."""
+    data = ["x" * 1_000_000, *[""] * 999]
+    tensor = {"name": "images", "datatype": "UINT8", "shape": [1, 8, 8, 1], "data": data}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    began = time.monotonic()
+    client.post(f"/v2/models/{packed.description['id']}/infer", body).refused(400, "whole numbers")
+    assert time.monotonic() - began < 1
+
+
+def test_numbers_that_are_not_finite_are_said_to_be(
+    server: tuple[BundleServer, Any], digits: Images, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(
+        server[0].service._batcher, "_run", lambda batch: np.full((len(batch), 10), np.nan)
+    )
+    for path in ("/predict", "/predict?output=numbers"):
+        server[1].post(path, digits[0].tobytes()).refused(500, "not finite")
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["twice", "empty", "no size"])
+def test_headers_of_images_that_lie(client: Any, damage: str) -> None:
+    whole = png_of((8, 8))
+    size = whole[8:33]
+    bodies = {
+        "twice": whole[:33] + size + whole[33:],
+        "empty": whole[:16] + bytes(8) + whole[24:],
+        "no size": whole[:8] + whole[33:],
+    }
+    client.post("/predict", bodies[damage], "image/png").refused(400, "the body is no image")
+
+
+def test_a_client_that_takes_its_answer_by_drops_is_cut_off(
+    serving: Serving, packed: Bundle
+) -> None:
+    """Each read let the server wait anew, so its answer and its place were kept for ever."""
+    with serving(packed, Limits(client_s=0.5, waiting_images=5000)) as (server, _):
+        server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+        with socket.create_connection(server.server_address[:2], timeout=20) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+            head = b"POST /predict?output=numbers HTTP/1.1\r\nContent-Length: 320000\r\n"
+            kind = b"Content-Type: application/octet-stream\r\n\r\n"
+            connection.sendall(head + kind + bytes(320_000))
+            connection.recv(512)
+            end = time.monotonic() + 4
+            with contextlib.suppress(ConnectionResetError):
+                while len(server.clients) and time.monotonic() < end:
+                    connection.recv(8192)
+                    time.sleep(0.1)
+            assert len(server.clients) == 0

@@ -25,9 +25,9 @@ from hwnas.search.training import (
     TrainConfig,
     TrainingRow,
     fit,
-    trainer,
 )
 from hwnas.search.training.checkpoint import load_weights
+from hwnas.search.training.schedule import Schedule
 from hwnas.search_spaces import MobileNetSpace, recipe_space
 
 SHAPE = (1, 8, 8)
@@ -179,7 +179,7 @@ class TestBudget:
         fit(nn.Linear(1, 1), parts[2], few_digits.train, config, 0)
         for rank in (0, 1):
             for index in range(6):
-                images, _, _ = trainer._batch(few_digits.train, config, 0, index, rank, 2)
+                images, _, _ = Schedule(config, few_digits.train, 0).batch(index, rank, 2)
                 parts[rank](images, images, Moment(random.Random()))
         for zero, one, whole in zip(*(part.batches for part in parts), strict=True):
             assert sorted(zero + one) == sorted(whole)

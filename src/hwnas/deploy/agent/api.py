@@ -67,7 +67,7 @@ class Api:
         """
         private_folder(folder)
         models = ModelStore(folder / "models", limits)
-        sandbox = Sandbox(folder / "work", code, limits, models.path)
+        sandbox = Sandbox(folder / "work", code, limits, models.copy)
         return cls(models, JobQueue(folder / "jobs", limits), sandbox, limits)
 
     @contextlib.contextmanager

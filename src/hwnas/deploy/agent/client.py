@@ -18,6 +18,7 @@ from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import Asked, JobState, TimingJob
 from hwnas.deploy.agent.transport import Transport, open_transport
 from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.onnx_graph import external_files, read_whole_model
 from hwnas.errors import ArtifactError, DeviceError, HwnasError
 
 if TYPE_CHECKING:
@@ -262,19 +263,16 @@ def _content(path: Path) -> bytes:
     Raises:
         ArtifactError: There is no such file, or it is damaged.
     """
-    import onnx
-    from onnx.external_data_helper import uses_external_data
-
     if not path.is_file():
         raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
     try:
-        content = path.read_bytes()
-        model = onnx.ModelProto.FromString(content)
-        if any(uses_external_data(tensor) for tensor in model.graph.initializer):
-            whole = onnx.load(path)
-            onnx.external_data_helper.convert_model_from_external_data(whole)
-            content = whole.SerializeToString()
-    except Exception as error:  # protobuf's and onnx's errors share no base but this
+        if external_files(path):
+            content: bytes = read_whole_model(path).SerializeToString()
+        else:
+            content = path.read_bytes()
+    except ArtifactError:
+        raise
+    except Exception as error:  # protobuf's errors share no base but this
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ArtifactError(f"{path} is not an ONNX file: {reason}") from error
     return content

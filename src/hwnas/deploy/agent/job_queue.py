@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hwnas.atomic import storage_errors, write_json
+from hwnas.deploy.agent.model_store import MissingModel
 from hwnas.deploy.agent.protocol import Limits, refusal
 from hwnas.deploy.agent.signing import digest_of
 from hwnas.deploy.agent.timing_job import JobState, TimingJob
@@ -85,7 +88,8 @@ class JobQueue:
             if id_ in self._entries:
                 if self._entries[id_].digest != digest:
                     raise ConfigError(f"job {id_} is another one; choose a new id")
-                return self._state(id_)
+                if (state := self._known_state(id_)) is not None:
+                    return state
             if len(self._unfinished()) >= self._limits.waiting:
                 raise DeviceError(f"{self._limits.waiting} jobs wait already; send it later")
             number = 1 + max((entry.number for entry in self._entries.values()), default=0)
@@ -96,10 +100,14 @@ class JobQueue:
             return self._state(id_)
 
     def state(self, id_: str, wait_s: float = 0.0) -> JobState | None:
-        """How far a job is; waits so many seconds for its end. None if there is no such job."""
+        """How far a job is; waits so many seconds for its end.
+
+        Returns:
+            None if there is no such job, or its results are damaged; the host then sends it again.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._is_over(id_), wait_s)
-            return self._state(id_) if id_ in self._entries else None
+            return self._known_state(id_)
 
     def drop(self, id_: str) -> bool:
         """Stop a job if it is not over, and forget its results; whether there was one."""
@@ -163,10 +171,17 @@ class JobQueue:
         try:
             self._write(self._path(id_), entry, job)
             found = self._attempt(entry, job, run, progress)
+        except MissingModel:
+            self.drop(id_)  # the host finds that it is unknown, and sends it with its models
+            return
         except HwnasError as error:
             found = _failed(error)
         except OSError as error:  # such as no memory for a further process
             found = _failed(DeviceError(f"the job could not be begun: {error}"))
+        except Exception as error:  # the other jobs have to be done, whatever it was
+            traceback.print_exc(file=sys.stderr)
+            reason = f"{type(error).__name__}: {error}"
+            found = _failed(DeviceError(f"the agent failed at the job: {reason}"))
         with self._changed:
             if found is None and not entry.dropped:  # the agent is going to end
                 entry.attempts -= 1
@@ -208,6 +223,17 @@ class JobQueue:
     def _is_over(self, id_: str) -> bool:
         return id_ not in self._entries or self._entries[id_].job is None
 
+    def _known_state(self, id_: str) -> JobState | None:
+        """How far a job is; one whose results are damaged is set aside and forgotten."""
+        if id_ not in self._entries:
+            return None
+        try:
+            return self._state(id_)
+        except ArtifactError:
+            del self._entries[id_]
+            _set_aside(self._path(id_))
+            return None
+
     def _state(self, id_: str) -> JobState:
         entry = self._entries[id_]
         if entry.state is None:
@@ -235,8 +261,7 @@ class JobQueue:
             try:
                 found[path.stem] = self._read(path)[0]
             except ArtifactError:
-                with contextlib.suppress(OSError):
-                    path.rename(path.with_suffix(".damaged"))
+                _set_aside(path)
         for leftover in self._folder.glob(".*.tmp"):
             leftover.unlink(missing_ok=True)
         return found
@@ -261,6 +286,11 @@ class JobQueue:
         if not _ID.fullmatch(id_):
             raise ConfigError(f"the job is {id_[:80]!r}; expected 32 hexadecimal digits")
         return self._folder / f"{id_}.json"
+
+
+def _set_aside(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.rename(path.with_suffix(".damaged"))
 
 
 def _failed(error: HwnasError) -> JobState:

@@ -1,4 +1,8 @@
-"""The ONNX files that an agent was sent, by their SHA-256; so many, and so large."""
+"""The ONNX files that an agent was sent, by their SHA-256; so many, and so large.
+
+A file is used only after it was found to be what its name says. One that was damaged later on, by a
+disk or a loss of power, is removed, so that the host is asked for it again.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,22 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import BinaryIO
 
-from hwnas.atomic import storage_errors
+from hwnas.atomic import move_synced, storage_errors
 from hwnas.deploy.agent.protocol import Limits
 from hwnas.deploy.agent.signing import is_digest
 from hwnas.errors import ArtifactError, ConfigError, StorageError
 
-__all__ = ["ModelStore", "looks_like_onnx"]
+__all__ = ["MissingModel", "ModelStore", "looks_like_onnx"]
 
 _ENDING, _UNFINISHED = ".onnx", ".part"
-_CHUNK = 2**16
+_CHUNK, _COPIED_AT_ONCE = 2**16, 2**20
 _NUMBERS, _TEXTS = frozenset({1, 5}), frozenset({2, 3, 4, 6, 7, 8, 14, 20, 25, 26})
 _GRAPH = 7
 _MOST_FIELDS = 20_000
+
+
+class MissingModel(ArtifactError):
+    """A model that a job needs is not in the store, or not any more as it was sent."""
 
 
 class ModelStore:
@@ -35,13 +43,58 @@ class ModelStore:
     def __init__(self, folder: Path, limits: Limits) -> None:
         self._folder, self._limits = folder, limits
         self._lock, self._reserved_bytes = threading.Lock(), 0
+        self._verified: dict[str, _Identity] = {}
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for path in folder.glob(f"*{_UNFINISHED}"):
                 path.unlink(missing_ok=True)
 
     def __contains__(self, model: str) -> bool:
-        return self.path(model).is_file()
+        """Whether a file is there and is what its name says; one that is damaged is removed.
+
+        The content is read once, and again where size or times of the file have changed.
+        """
+        path = self.path(model)
+        try:
+            with path.open("rb") as file:
+                identity = _identity(file)
+                if self._verified.get(model) == identity:
+                    return True
+                whole = hashlib.file_digest(file, "sha256").hexdigest() == model
+        except FileNotFoundError:
+            return False
+        except OSError:  # of a disk that fails
+            whole = False
+        if whole:
+            self._verified[model] = identity
+        else:
+            self._discard(model)
+        return whole
+
+    def copy(self, model: str, to: Path) -> None:
+        """Copy a file for a job, and verify every byte of the copy.
+
+        Raises:
+            MissingModel: It is not there, or damaged and now removed.
+            StorageError: The copy cannot be written.
+        """
+        digest, path = hashlib.sha256(), self.path(model)
+        try:
+            source = path.open("rb")
+        except OSError as error:
+            raise MissingModel(f"model {model} is not there any more; send it again") from error
+        with source, storage_errors(to), to.open("wb") as copy:
+            while chunk := _read(source):
+                digest.update(chunk)
+                copy.write(chunk)
+        if digest.hexdigest() != model:
+            self._discard(model)
+            raise MissingModel(f"model {model} was damaged on the agent's disk; send it again")
+
+    def _discard(self, model: str) -> None:
+        with self._lock:
+            self._verified.pop(model, None)
+            self.path(model).unlink(missing_ok=True)
 
     def path(self, model: str) -> Path:
         """Where a file is or would be.
@@ -79,7 +132,7 @@ class ModelStore:
         try:
             with storage_errors(path):
                 _write(temporary, model, length, read)
-                os.replace(temporary, path)
+                move_synced(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
             with self._lock:
@@ -87,7 +140,7 @@ class ModelStore:
 
     def _reserve(self, length: int, needed: Collection[str]) -> None:
         """Make room for one file of so many bytes."""
-        with self._lock:
+        with self._lock, storage_errors(self._folder):
             found = [(path.stat(), path) for path in self._folder.glob(f"*{_ENDING}")]
             used = sum(stat.st_size for stat, _ in found) + self._reserved_bytes
             spare = [each for each in found if each[1].stem not in needed]
@@ -103,6 +156,23 @@ class ModelStore:
                 path.unlink(missing_ok=True)
                 used, count = used - stat.st_size, count - 1
             self._reserved_bytes += length
+
+
+_Identity = tuple[int, int, int, int]
+"""Inode, size and times of a file; another content hardly ever has the same."""
+
+
+def _identity(file: BinaryIO) -> _Identity:
+    found = os.fstat(file.fileno())
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _read(file: BinaryIO) -> bytes:
+    """Read a piece of a stored file; the rest is missing where the disk fails."""
+    try:
+        return file.read(_COPIED_AT_ONCE)
+    except OSError:
+        return b""
 
 
 def _write(path: Path, model: str, length: int, read: Callable[[int], bytes]) -> None:

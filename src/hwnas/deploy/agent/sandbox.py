@@ -44,13 +44,13 @@ class Sandbox:
         folder: For what such a process writes; emptied when this is made.
         code: What it imports hwnas from.
         limits: Of its time and memory.
-        model: The file of a model.
+        copy: Copies a model to a file, and verifies it.
     """
 
     folder: Path
     code: Path
     limits: Limits
-    model: Callable[[str], Path]
+    copy: Callable[[str, Path], None]
 
     def __post_init__(self) -> None:
         with storage_errors(self.folder):
@@ -64,6 +64,7 @@ class Sandbox:
 
         Raises:
             DeviceError: The process hung, died, or broke a limit.
+            MissingModel: A model is not there, or was damaged.
             StorageError: There is no room for its files.
         """
         with self._work_folder(job) as folder, (folder / _STDERR).open("wb") as errors:
@@ -100,10 +101,7 @@ class Sandbox:
         with storage_errors(self.folder), tempfile.TemporaryDirectory(dir=self.folder) as name:
             folder = Path(name)
             for model in job.models:
-                source = self.model(model)
-                if not source.is_file():
-                    raise ArtifactError(f"model {model} is not there any more; send it again")
-                shutil.copyfile(source, folder / source.name)
+                self.copy(model, folder / f"{model}.onnx")
             cores = os.cpu_count() or 1
             limits = {
                 "RLIMIT_DATA": self.limits.memory_bytes,

@@ -95,6 +95,7 @@ def in_format(artifact: Path, wanted: str, batch: int, folder: Path) -> Path:
     Raises:
         ArtifactError: The file is damaged, in yet another format, or cannot be converted.
     """
+    check_graph(artifact)
     found = number_format(artifact)
     if found == wanted:
         return artifact

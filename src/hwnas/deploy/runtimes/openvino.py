@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.first_line import first_line
+from hwnas.deploy.number_format import number_format
 from hwnas.deploy.onnx_graph import check_graph
 from hwnas.deploy.operators import refused
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
@@ -43,8 +44,9 @@ class OpenVINO:
         Raises:
             ArtifactError: The file is damaged or cannot be quantised.
         """
-        # In bf16 the runtime computes, not the file.
-        wanted = "fp32" if target.format == "bf16" else target.format
+        # In bf16 the runtime computes, whether the file does or not.
+        plain = target.format == "bf16" and number_format(artifact) != "bf16"
+        wanted = "fp32" if plain else target.format
         return in_format(artifact, wanted, target.device.batch, folder)
 
     def load(self, executable: Path, target: Target) -> OpenVINOSession:

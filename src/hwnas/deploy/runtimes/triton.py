@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hwnas.deploy.device import FORMATS, Target
 from hwnas.deploy.number_format import number_format
+from hwnas.deploy.onnx_graph import copy_model
 from hwnas.deploy.runtimes.checks import check_usable, missing_package
 from hwnas.deploy.runtimes.onnx import in_format
 from hwnas.deploy.runtimes.session import ArraySession, loading
@@ -66,7 +67,7 @@ class Triton:
         model = folder / artifact.name
         shipped, plan = plan_file(artifact, target), plan_file(model, target)
         if model != artifact:
-            shutil.copyfile(artifact, model)
+            copy_model(artifact, model)
         if not shipped.exists():
             write_plan(artifact, target, plan)
         elif shipped != plan:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +18,27 @@ from numpy.typing import NDArray
 from hwnas.deploy.serve.limits import Refusal
 from hwnas.errors import ArtifactError
 
-__all__ = ["Batcher"]
+__all__ = ["Batcher", "Drop"]
 
 Run = Callable[[NDArray[np.float32]], NDArray[Any]]
 """Outputs (N, ...) of inputs (N, ...)."""
+
+Drop = Literal["late", "gone"]
+"""Why a request is not computed: its time is over, or its client has hung up."""
 
 
 @dataclass(frozen=True)
 class _Waiting:
     inputs: NDArray[np.float32]
+    deadline: float
+    is_connected: Callable[[], bool]
     answer: Future[NDArray[Any]] = field(default_factory=Future)
     since: float = field(default_factory=time.monotonic)
+
+    def reason_to_drop(self) -> Drop | None:
+        if self.answer.cancelled() or time.monotonic() > self.deadline:
+            return "late"
+        return None if self.is_connected() else "gone"
 
 
 class Batcher:
@@ -34,7 +46,8 @@ class Batcher:
 
     A batch is run as soon as it is full, or when its oldest request has waited long enough. While
     one runs the next one gathers, so that under load the network never waits. A request is never
-    split over batches with others; one that is larger than a batch is run piece by piece.
+    split over batches with others; one that is larger than a batch is run piece by piece. Requests
+    that nobody waits for any more are not run.
 
     Args:
         run: The network.
@@ -42,6 +55,7 @@ class Batcher:
         max_wait_s: A request waits at most so long for others to join it.
         max_waiting: Images in the queue.
         observe: Called with the size of each batch, and the seconds that it took.
+        dropped: Called with the reason for each request that is not run.
     """
 
     def __init__(
@@ -51,8 +65,9 @@ class Batcher:
         max_wait_s: float,
         max_waiting: int,
         observe: Callable[[int, float], object] = lambda images, seconds: None,
+        dropped: Callable[[Drop], object] = lambda reason: None,
     ) -> None:
-        self._run, self._observe = run, observe
+        self._run, self._observe, self._dropped = run, observe, dropped
         self._max_batch, self._max_wait_s, self._max_waiting = max_batch, max_wait_s, max_waiting
         self._queue: deque[_Waiting] = deque()
         self._images = 0
@@ -66,22 +81,42 @@ class Batcher:
         """Images in the queue."""
         return self._images
 
-    def submit(self, inputs: NDArray[np.float32]) -> Future[NDArray[Any]]:
+    def check(self, images: int) -> None:
+        """Refuse more images than a request may ever have.
+
+        Raises:
+            Refusal: 413.
+        """
+        if images > self._max_waiting:
+            raise Refusal(413, f"{images} images at once; at most {self._max_waiting} fit")
+
+    def submit(
+        self,
+        inputs: NDArray[np.float32],
+        deadline: float = math.inf,
+        is_connected: Callable[[], bool] = lambda: True,
+    ) -> Future[NDArray[Any]]:
         """Put images (n, ...) into the queue; their outputs (n, ...) arrive later.
+
+        Args:
+            inputs: As the network takes them.
+            deadline: On the monotonic clock; later they are not run any more.
+            is_connected: Whether anybody still waits for the outputs.
 
         Raises:
             Refusal: 503 where the queue is full or closed, 413 for more images than it ever takes.
         """
-        if len(inputs) > self._max_waiting:
-            raise Refusal(413, f"{len(inputs)} images at once; at most {self._max_waiting} fit")
+        self.check(len(inputs))
         with self._changed:
             if self._closed:
                 raise Refusal(503, "the server is ending; ask another one", Retry_After="5")
             if self._images + len(inputs) > self._max_waiting:
+                self._drop_unwanted()
+            if self._images + len(inputs) > self._max_waiting:
                 raise Refusal(
                     503, f"{self._images} images wait already; try again", Retry_After="1"
                 )
-            self._queue.append(waiting := _Waiting(inputs))
+            self._queue.append(waiting := _Waiting(inputs, deadline, is_connected))
             self._images += len(inputs)
             if len(self._queue) == 1 or self._images >= self._max_batch:
                 self._changed.notify()
@@ -96,19 +131,26 @@ class Batcher:
 
     def _work(self) -> None:
         while batch := self._next_batch():
-            try:
-                outputs = self._outputs(np.concatenate([each.inputs for each in batch]))
-            except Exception as error:  # whatever it is, those who wait have to be told
-                for each in batch:
-                    each.answer.set_exception(error)
-                continue
-            ends = np.cumsum([len(each.inputs) for each in batch])
-            for each, part in zip(batch, np.split(outputs, ends[:-1]), strict=True):
-                each.answer.set_result(part)
+            self._answer(batch)
+            del batch  # while the next one is waited for, its memory is free
 
-    def _outputs(self, inputs: NDArray[np.float32]) -> NDArray[Any]:
+    def _answer(self, batch: list[_Waiting]) -> None:
+        try:
+            outputs = self._outputs(batch)
+        except Exception as error:  # whatever it is, those who wait have to be told
+            for each in batch:
+                each.answer.set_exception(error)
+            return
+        ends = np.cumsum([len(each.inputs) for each in batch])
+        for each, part in zip(batch, np.split(outputs, ends[:-1]), strict=True):
+            each.answer.set_result(part)
+
+    def _outputs(self, batch: list[_Waiting]) -> NDArray[Any]:
+        inputs = np.concatenate([each.inputs for each in batch])
         parts = []
         for start in range(0, len(inputs), self._max_batch):
+            if start and (reason := batch[0].reason_to_drop()):  # it is alone in this batch
+                raise self._drop(reason)
             part = inputs[start : start + self._max_batch]
             began = time.perf_counter()
             parts.append(self._run(part))
@@ -120,23 +162,54 @@ class Batcher:
     def _next_batch(self) -> list[_Waiting]:
         """The requests to be run next; none once the queue is closed and empty."""
         with self._changed:
-            while not self._queue:
-                if self._closed:
-                    return []
-                self._changed.wait()
-            end = self._queue[0].since + self._max_wait_s
-            while self._images < self._max_batch and not self._closed:
-                left = end - time.monotonic()
-                if left <= 0:
-                    break
-                self._changed.wait(left)
-            return self._taken()
+            while True:
+                while not self._queue:
+                    if self._closed:
+                        return []
+                    self._changed.wait()
+                end = self._queue[0].since + self._max_wait_s
+                while self._images < self._max_batch and not self._closed:
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._changed.wait(left)
+                if taken := self._taken():
+                    return taken
 
     def _taken(self) -> list[_Waiting]:
-        taken = [self._queue.popleft()]
-        images = len(taken[0].inputs)
-        while self._queue and images + len(self._queue[0].inputs) <= self._max_batch:
-            taken.append(self._queue.popleft())
-            images += len(taken[-1].inputs)
-        self._images -= images
+        """Take the oldest requests that are still wanted, as many as fit a batch."""
+        taken: list[_Waiting] = []
+        images = 0
+        while self._queue:
+            following = self._queue[0]
+            if taken and images + len(following.inputs) > self._max_batch:
+                break
+            self._queue.popleft()
+            self._images -= len(following.inputs)
+            reason = following.reason_to_drop()
+            if reason is None and following.answer.set_running_or_notify_cancel():
+                taken.append(following)
+                images += len(following.inputs)
+            else:
+                self._refuse(following, reason or "late")
         return taken
+
+    def _drop_unwanted(self) -> None:
+        """Make room in a full queue."""
+        for each in (queue := [*self._queue]):
+            if reason := each.reason_to_drop():
+                self._images -= len(each.inputs)
+                self._refuse(each, reason)
+        self._queue = deque(each for each in queue if not each.answer.done())
+
+    def _refuse(self, waiting: _Waiting, reason: Drop) -> None:
+        refusal = self._drop(reason)
+        if not waiting.answer.cancelled():
+            with contextlib.suppress(InvalidStateError):  # it has been cancelled just now
+                waiting.answer.set_exception(refusal)
+
+    def _drop(self, reason: Drop) -> Refusal:
+        self._dropped(reason)
+        if reason == "late":
+            return Refusal(504, "the network had no time for this request; try again")
+        return Refusal(499, "the client has hung up")

@@ -23,6 +23,7 @@ class Clients:
         self._most, self._patience_s = most, patience_s
         self._deadlines: dict[socket.socket, float] = {}
         self._idle: set[socket.socket] = set()
+        self._sent_to: set[socket.socket] = set()
         self._ending = False
         self._changed = threading.Condition()
 
@@ -41,15 +42,23 @@ class Clients:
     def idle(self, client: socket.socket) -> None:
         """It may send a request."""
         with self._changed:
+            self._sent_to.discard(client)
             self._idle.add(client)
             self._deadlines[client] = time.monotonic() + self._patience_s
             if self._ending:
-                _stop_reading(client)
+                _stop(client)
 
     def receiving(self, client: socket.socket) -> None:
         """It has begun to send a request."""
         with self._changed:
             self._idle.discard(client)
+            self._sent_to.discard(client)
+            self._deadlines[client] = time.monotonic() + self._patience_s
+
+    def sending(self, client: socket.socket) -> None:
+        """It gets an answer, and has to take it."""
+        with self._changed:
+            self._sent_to.add(client)
             self._deadlines[client] = time.monotonic() + self._patience_s
 
     def waiting(self, client: socket.socket) -> None:
@@ -61,16 +70,17 @@ class Clients:
         """It is gone."""
         with self._changed:
             self._deadlines.pop(client, None)
+            self._sent_to.discard(client)
             self._idle.discard(client)
             self._changed.notify_all()
 
     def cut_overdue(self) -> None:
-        """Let reading from those that are too slow end."""
+        """Let reading from those that are too slow end, or sending to them."""
         now = time.monotonic()
         with self._changed:
             for client, deadline in self._deadlines.items():
                 if deadline < now:
-                    _stop_reading(client)
+                    _stop(client, socket.SHUT_RDWR if client in self._sent_to else socket.SHUT_RD)
 
     def end(self, patience_s: float) -> bool:
         """Admit nobody, send away who is idle, and wait for the others.
@@ -81,11 +91,11 @@ class Clients:
         with self._changed:
             self._ending = True
             for client in self._idle:
-                _stop_reading(client)
+                _stop(client)
             return self._changed.wait_for(lambda: not self._deadlines, patience_s)
 
 
-def _stop_reading(client: socket.socket) -> None:
-    """Its thread reads an end of file, and can still answer."""
+def _stop(client: socket.socket, way: int = socket.SHUT_RD) -> None:
+    """Its thread reads an end of file, and can still answer unless that is stopped as well."""
     with contextlib.suppress(OSError):  # it has hung up already
-        client.shutdown(socket.SHUT_RD)
+        client.shutdown(way)

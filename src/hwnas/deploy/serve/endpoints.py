@@ -11,6 +11,7 @@ from email.message import Message
 from typing import Any
 from urllib.parse import parse_qs
 
+from hwnas.deploy.serve.costs import Answering
 from hwnas.deploy.serve.limits import Refusal
 from hwnas.deploy.serve.metrics import CONTENT_TYPE, Metric, render
 from hwnas.deploy.serve.open_inference import (
@@ -19,7 +20,7 @@ from hwnas.deploy.serve.open_inference import (
     read_inference,
     render_inference,
 )
-from hwnas.deploy.serve.service import Service
+from hwnas.deploy.serve.service import Claim, Service
 from hwnas.errors import DataError
 
 __all__ = ["Answer", "Endpoints", "Request", "error_answer"]
@@ -28,7 +29,8 @@ _JSON = "application/json"
 _PIXELS = "application/octet-stream"
 _FORM = "application/x-www-form-urlencoded"  # what curl calls any file
 _ABOUT = {"name": "hwnas", "extensions": ["binary_tensor_data"]}
-_OUTPUTS = ("meaning", "numbers", "mask")
+_LONGEST_ERROR = 1000
+_OUTPUTS: tuple[Answering, ...] = ("meaning", "numbers", "mask")
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,14 @@ class Request:
         target: The address with its query.
         headers: By name, in any case.
         body: As it came.
+        claim: What it may take, and for how long it is wanted.
     """
 
     method: str
     target: str
     headers: Message = field(default_factory=Message)
     body: bytes = b""
+    claim: Claim = field(default_factory=Claim)
 
     @property
     def path(self) -> str:
@@ -60,7 +64,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client gets."""
+    """What a client gets.
+
+    Attributes:
+        body: As it is sent.
+        headers: By name.
+        status: HTTP's number for it.
+    """
 
     body: bytes
     headers: Mapping[str, str]
@@ -69,7 +79,11 @@ class Answer:
 
 def error_answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
     """An error as one line of JSON, as the Open Inference Protocol wants it."""
-    return _json({"error": " ".join(message.split())}, status, headers)
+    text = " ".join(message.split())
+    if len(text) > _LONGEST_ERROR:  # it may quote what was sent
+        text = f"{text[:_LONGEST_ERROR]}..."
+    # Halves of characters, which JSON can name, cannot be sent.
+    return _json({"error": text.encode(errors="replace").decode()}, status, headers)
 
 
 class Endpoints:
@@ -121,8 +135,13 @@ class Endpoints:
         if request.path not in self._pages:
             raise Refusal(404, f"nothing is at {request.path}; there are {', '.join(self._pages)}")
         method, page = self._pages[request.path]
-        if request.method != method:
-            raise Refusal(405, f"{request.path} takes {method}, not {request.method}", Allow=method)
+        allowed = [method, "HEAD"] if method == "GET" else [method]
+        if request.method not in allowed:
+            raise Refusal(
+                405,
+                f"{request.path} takes {method}, not {request.method}",
+                Allow=", ".join(allowed),
+            )
         return page
 
     def _health(self, request: Request) -> Answer:
@@ -137,31 +156,33 @@ class Endpoints:
     def _predict(self, request: Request) -> Answer:
         wanted = _wanted(request)
         kind = request.headers.get("Content-Type", "image/*").partition(";")[0].strip().lower()
-        if kind == _PIXELS:
-            images = self._service.read_pixels(request.body)
-        elif kind.startswith("image/") or kind == _FORM:
-            images = self._service.read_file(request.body)
-        else:
-            raise Refusal(415, f"the body is {kind}; expected image/png, image/jpeg or {_PIXELS}")
+        if not (kind in (_PIXELS, _FORM) or kind.startswith("image/")):
+            raise Refusal(415, f"the body is {kind!r}; expected image/png, image/jpeg or {_PIXELS}")
+        service, claim = self._service, request.claim
+        claim.answering = wanted
+        read = service.read_pixels if kind == _PIXELS else service.read_file
+        images = read(request.body, claim)
         if wanted == "mask":
-            return Answer(self._service.mask(images), {"Content-Type": "image/png"})
+            return Answer(service.mask(images, claim), {"Content-Type": "image/png"})
         if wanted == "numbers":
-            return _json({"outputs": self._service.outputs(images).tolist()})
-        return _json({"predictions": self._service.describe(images)})
+            return _json({"outputs": service.outputs(images, claim).tolist()})
+        return _json({"predictions": service.describe(images, claim)})
 
     def _infer(self, request: Request) -> Answer:
-        inference = read_inference(request.body, request.headers.get(HEADER_LENGTH), self._service)
-        outputs = self._service.outputs(inference.images)
+        length = request.headers.get(HEADER_LENGTH)
+        inference = read_inference(request.body, length, self._service, request.claim)
+        outputs = self._service.outputs(inference.images, request.claim)
         return Answer(*render_inference(inference, outputs, self._service))
 
 
-def _wanted(request: Request) -> str:
+def _wanted(request: Request) -> Answering:
     query = request.query
     wanted = query.pop("output", [_OUTPUTS[0]])[-1]
-    if query or wanted not in _OUTPUTS:
-        odd = next(iter(query), f"output={wanted}")
-        raise Refusal(400, f"the query has {odd!r}; expected output={', '.join(_OUTPUTS)}")
-    return wanted
+    for known in _OUTPUTS:
+        if wanted == known and not query:
+            return known
+    odd = next(iter(query), f"output={wanted}")
+    raise Refusal(400, f"the query has {odd!r}; expected output={', '.join(_OUTPUTS)}")
 
 
 def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:

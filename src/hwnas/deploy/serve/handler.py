@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import re
+import select
+import socket
 import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from io import BufferedIOBase
 from typing import TYPE_CHECKING
 
 from hwnas.deploy.serve.endpoints import Answer, Request, error_answer
 from hwnas.deploy.serve.limits import Refusal
+from hwnas.deploy.serve.memory import Reservation
+from hwnas.deploy.serve.service import Claim
 
 if TYPE_CHECKING:
     from hwnas.deploy.serve.server import BundleServer
 
 __all__ = ["Handler"]
+
+
+_HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r?\n")
+_BLANK = (b"\r\n", b"\n", b"")
+_ONCE = (
+    "Content-Length", "Content-Type", "Host", "Transfer-Encoding", "Inference-Header-Content-Length"
+)  # fmt: skip
+
+
+class _Lines:
+    """The lines of a request's head, which remembers the first that is no header."""
+
+    def __init__(self, file: BufferedIOBase) -> None:
+        self._file = file
+        self.broken: bytes | None = None
+
+    def readline(self, limit: int = -1) -> bytes:
+        line = self._file.readline(limit)
+        if self.broken is None and line not in _BLANK and not _HEADER.fullmatch(line):
+            self.broken = line
+        return line
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -38,19 +65,51 @@ class Handler(BaseHTTPRequestHandler):
         super().handle_one_request()
         self._skip_body()
 
+    def parse_request(self) -> bool:
+        """Read the head of a request; a header that is damaged, or given twice, is refused.
+
+        The base class would take what follows a damaged line for no headers at all, and wait for a
+        body of another length than the client sends.
+        """
+        whole = self.rfile
+        lines = self._lines = _Lines(whole)
+        self.rfile = lines  # type: ignore[assignment]
+        try:
+            parsed = super().parse_request()
+        finally:
+            self.rfile = whole
+        if parsed and (problem := self._problem()):
+            self.send_error(400, problem)
+            return False
+        return parsed
+
+    def _problem(self) -> str:
+        """What is wrong with the headers; nothing if they are as they should be."""
+        if (broken := self._lines.broken) is not None:
+            return f"a header is damaged: {broken[:80].decode('latin-1').strip()!r}"
+        for name in _ONCE:
+            if len(self.headers.get_all(name, [])) > 1:
+                return f"{name} is given more than once"
+        if "Content-Length" in self.headers and "Transfer-Encoding" in self.headers:
+            return "Content-Length and Transfer-Encoding are given both"
+        return ""
+
     def do_GET(self) -> None:
         """Answer a request without a body, or with one that does not matter."""
         self._respond()
 
-    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET
 
     def handle_expect_100(self) -> bool:
         """Refuse a body that is too large before it is sent."""
+        if self._problem():
+            return True  # which `parse_request` refuses
         try:
             self._body_length()
         except Refusal as error:
             self.close_connection, self._unread = True, 0
             self._send(error_answer(error.status, str(error), error.headers))
+            self.server.count("other", error.status)
             return False
         super().handle_expect_100()
         self.wfile.flush()
@@ -67,35 +126,67 @@ class Handler(BaseHTTPRequestHandler):
 
     def _respond(self) -> None:
         began = time.perf_counter()
-        endpoints = self.server.endpoints
+        service = self.server.service
         try:
-            request = Request(self.command, self.path, self.headers, self._body())
-        except Refusal as error:
+            with service.claim(self._is_connected) as claim, self._reserved() as reserved:
+                answer = self._answer(claim)
+                reserved.shrink(0)  # the body is gone, and of the work the answer is left
+                claim.shrink(len(answer.body))
+                self._send(answer)
+        except Refusal as error:  # there is no memory for the body, or it did not come
             self.close_connection = True
-            request = Request(self.command, self.path)
             answer = error_answer(error.status, str(error), error.headers)
-        else:
-            answer = endpoints.answer(request)
-        self._send(answer)
-        self.server.count(endpoints.known(request.path), answer.status)
+            self._send(answer)
+        self.server.count(self.server.endpoints.known(self.path.partition("?")[0]), answer.status)
         if self.command == "POST":
-            self.server.service.seconds.observe(time.perf_counter() - began)
+            service.seconds.observe(time.perf_counter() - began)
+
+    def _reserved(self) -> Reservation:
+        """Memory for the body."""
+        length = self._body_length()
+        self.server.clients.waiting(self.connection)
+        try:
+            return self.server.service.memory.reserve(
+                "bodies", length, f"a body of {length} bytes", self._is_connected
+            )
+        except Refusal:
+            self._unread = length
+            raise
+
+    def _answer(self, claim: Claim) -> Answer:
+        """Read the body, and answer the request; afterwards the answer is all that is kept."""
+        body = self._body()
+        return self.server.endpoints.answer(
+            Request(self.command, self.path, self.headers, body, claim)
+        )
 
     def _body(self) -> bytes:
-        self.server.clients.receiving(self.connection)
         length = self._body_length()
+        self.server.clients.receiving(self.connection)
         body = self.rfile.read(length)
         if len(body) < length:
             raise Refusal(408, f"the body ended after {len(body)} of {length} bytes")
         self.server.clients.waiting(self.connection)
         return body
 
+    def _is_connected(self) -> bool:
+        """Whether the client still waits for its answer; one that sends no more has hung up."""
+        poll = select.poll()
+        try:
+            poll.register(self.connection, select.POLLIN)
+            if not (events := poll.poll(0)):
+                return True
+            if events[0][1] & ~select.POLLIN:
+                return False
+            return bool(self.connection.recv(1, socket.MSG_PEEK))
+        except (OSError, ValueError):
+            return False
+
     def _body_length(self) -> int:
         if "Transfer-Encoding" in self.headers:
             raise Refusal(411, "Transfer-Encoding is not known here; send a Content-Length")
-        lengths = set(self.headers.get_all("Content-Length", ["0"]))
-        text = lengths.pop()
-        if lengths or not (text.isascii() and text.isdigit()) or len(text) > 18:
+        text = self.headers.get("Content-Length", "0")
+        if not (text.isascii() and text.isdigit()) or len(text) > 18:
             raise Refusal(400, "Content-Length is no number of bytes")
         most = self.server.limits.body_bytes
         if int(text) > most:
@@ -104,6 +195,7 @@ class Handler(BaseHTTPRequestHandler):
         return int(text)
 
     def _send(self, answer: Answer) -> None:
+        self.server.clients.sending(self.connection)
         if self.server.ending:
             self.close_connection = True
         self.send_response_only(answer.status)
@@ -118,5 +210,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _skip_body(self) -> None:
         """Read what was refused: a client that still sends would not see the answer."""
+        if self._unread > 0:
+            self.server.clients.receiving(self.connection)
+            self.wfile.flush()
         while self._unread > 0 and (part := self.rfile.read1(2**16)):
             self._unread -= len(part)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
 
-__all__ = ["Limits", "Refusal"]
+__all__ = ["MOST_PIXELS", "Limits", "Refusal"]
+
+MOST_PIXELS = 89_000_000
+"""Beyond this Pillow takes an image for a bomb."""
 
 
 class Refusal(Exception):
@@ -29,16 +32,22 @@ class Limits:
     """So that no client can take all memory, threads or time.
 
     Attributes:
+        memory_bytes: Of all requests together, from their bodies to their answers; what the
+            network itself takes comes on top. A quarter is for bodies.
+        memory_wait_s: A request waits so long for others to give memory back.
         body_bytes: Of a request.
         pixels: Of an image file, once it is decoded.
         mask_bytes: Of the class scores that a mask is made from.
         waiting_images: In the queue; who comes then is asked to come again.
         connections: Open at the same time.
         client_s: A client may take so long to send a request, or to take an answer.
-        answer_s: A request may wait so long for the network.
+        answer_s: A request may take so long from its body to its answer; later it is not computed
+            any more.
         drain_s: Requests that are under way get so long when the server ends.
     """
 
+    memory_bytes: int = 10**9
+    memory_wait_s: float = 10.0
     body_bytes: int = 16 * 2**20
     pixels: int = 25_000_000
     mask_bytes: int = 512 * 2**20
@@ -52,3 +61,5 @@ class Limits:
         for name, value in vars(self).items():
             if not 0 < value < math.inf:
                 raise ConfigError(f"{name} is {value}; expected more than 0, and an end")
+        if self.pixels > MOST_PIXELS:
+            raise ConfigError(f"pixels is {self.pixels}; expected at most {MOST_PIXELS}")

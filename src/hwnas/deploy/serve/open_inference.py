@@ -7,6 +7,8 @@ header ``Inference-Header-Content-Length``. The answer has one output in the sam
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.deploy.export import INPUT, OUTPUT
+from hwnas.deploy.first_line import first_line
+from hwnas.deploy.serve.costs import json_bytes
 from hwnas.deploy.serve.limits import Refusal
-from hwnas.deploy.serve.service import Service
+from hwnas.deploy.serve.service import Claim, Service
 
 __all__ = ["HEADER_LENGTH", "Inference", "metadata", "read_inference", "render_inference"]
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
+_LONGEST_ID = 1000
+_DIMENSIONS = 3  # beyond the first: rows, columns and channels
 
 
 @dataclass(frozen=True)
@@ -51,24 +57,25 @@ def metadata(service: Service) -> dict[str, Any]:
     }
 
 
-def read_inference(body: bytes, header_length: str | None, service: Service) -> Inference:
+def read_inference(
+    body: bytes, header_length: str | None, service: Service, claim: Claim
+) -> Inference:
     """Read the body of a request.
 
     Args:
         body: JSON, perhaps with bytes after it.
         header_length: Of the JSON, where there are bytes after it.
         service: Whose images these are.
+        claim: Of the request; memory for it is reserved.
 
     Raises:
-        Refusal: 400, with what is wrong.
+        Refusal: 400, with what is wrong; 413 or 503 where there is no memory for it.
     """
-    length = len(body)
-    if header_length is not None:
-        if not (header_length.isascii() and header_length.isdigit()) or int(header_length) > length:
-            raise Refusal(400, f"{HEADER_LENGTH} is {header_length!r}; the body has {length} bytes")
-        length = int(header_length)
+    length = _json_length(body, header_length)
+    head = body[:length]
+    service.reserve(json_bytes(head), f"JSON of {length} bytes", claim)
     try:
-        request = json.loads(body[:length])
+        request = json.loads(head)
         (tensor,) = request["inputs"]
         name, datatype, shape = tensor["name"], tensor["datatype"], list(tensor["shape"])
         parameters = tensor.get("parameters", {})
@@ -76,17 +83,35 @@ def read_inference(body: bytes, header_length: str | None, service: Service) -> 
         identity = request.get("id")
         binary = _wants_binary(request)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Refusal(400, f"the request is no inference with one input ({error!r})") from None
+        reason = first_line(error, named=True)
+        raise Refusal(400, f"the request is no inference with one input ({reason})") from None
     if (name, datatype) != (INPUT, "UINT8") or shape[1:] != list(service.image_shape):
         expected = f"{INPUT!r} of UINT8 {['N', *service.image_shape]}"
         raise Refusal(400, f"the input is {name!r} of {datatype} {shape}; expected {expected}")
     pixels = body[length:] if binary_size is not None else _listed(data)
     if binary_size not in (None, len(pixels)):
         raise Refusal(400, f"binary_data_size is {binary_size!r}; {len(pixels)} bytes follow")
-    images = service.read_pixels(pixels)
+    if not isinstance(identity, str | None) or len(identity or "") > _LONGEST_ID:
+        raise Refusal(400, f"the id is no text of at most {_LONGEST_ID} characters")
+    del request, tensor, parameters, data  # all that the JSON has taken
+    claim.shrink(len(head) + len(pixels))
+    claim.answering = "binary" if binary else "numbers"
+    images = service.read_pixels(pixels, claim)
     if len(images) != shape[0]:
         raise Refusal(400, f"{len(images)} images were sent, and the shape says {shape[0]!r}")
-    return Inference(images, identity if isinstance(identity, str) else None, binary)
+    return Inference(images, identity, binary)
+
+
+def _json_length(body: bytes, header_length: str | None) -> int:
+    """Return how many bytes of a body are JSON."""
+    if header_length is None:
+        return len(body)
+    whole = header_length.isascii() and header_length.isdigit() and len(header_length) <= 18
+    if not whole or int(header_length) > len(body):
+        raise Refusal(
+            400, f"{HEADER_LENGTH} is {header_length[:40]!r}; the body has {len(body)} bytes"
+        )
+    return int(header_length)
 
 
 def render_inference(
@@ -118,12 +143,20 @@ def _wants_binary(request: Mapping[str, Any]) -> bool:
 
 
 def _listed(data: Any) -> bytes:
-    """Pixels that stand in the JSON, flat or nested."""
-    try:
-        found = np.asarray(data)
-    except ValueError:  # rows of different lengths
-        found = np.empty(0)
-    whole = found.size > 0 and found.dtype.kind == "i"
-    if not whole or found.min() < 0 or found.max() > 255:
+    """Pixels that stand in the JSON, flat or nested.
+
+    NumPy does not look at them before they are known to be numbers: of texts it would make an array
+    in which each takes as much as the longest.
+    """
+    if not isinstance(data, list):
         raise Refusal(400, "data is no list of whole numbers from 0 to 255")
-    return found.astype(np.uint8).tobytes()
+    for _ in range(_DIMENSIONS):
+        if {type(each) for each in data} != {list}:
+            break
+        if len({len(each) for each in data}) != 1:
+            raise Refusal(400, "data is no list of whole numbers: its rows differ in length")
+        data = list(itertools.chain.from_iterable(data))
+    if {type(each) for each in data} == {int}:
+        with contextlib.suppress(ValueError):
+            return bytes(data)
+    raise Refusal(400, "data is no list of whole numbers from 0 to 255")

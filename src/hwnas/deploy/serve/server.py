@@ -8,17 +8,20 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
 import torch
+from PIL import Image
 
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.serve.clients import Clients
 from hwnas.deploy.serve.endpoints import Endpoints, error_answer
 from hwnas.deploy.serve.handler import Handler
 from hwnas.deploy.serve.limits import Limits
+from hwnas.deploy.serve.memory import return_freed_memory
 from hwnas.deploy.serve.metrics import Counter, Gauge, Metric
 from hwnas.deploy.serve.service import BatchSettings, Service
 from hwnas.errors import ConfigError
@@ -165,6 +168,8 @@ def serve(
         ConfigError: It cannot listen there.
         DeviceError: This machine has fewer cores than threads are wanted.
     """
+    return_freed_memory()
+    warnings.simplefilter("error", Image.DecompressionBombWarning)  # the server has its own limits
     torch.set_num_threads(1)  # images are prepared by many threads already
     with _first_signal() as wait:
         service = Service(bundle, settings, limits, name)

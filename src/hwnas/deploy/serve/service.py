@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import io
 import math
-from concurrent.futures import Future
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.mask_image import mask_png
 from hwnas.deploy.model_repository import model_name
-from hwnas.deploy.serve.batching import Batcher
+from hwnas.deploy.serve.batching import Batcher, Drop
+from hwnas.deploy.serve.costs import Answering, RequestCosts
+from hwnas.deploy.serve.image_header import read_header
 from hwnas.deploy.serve.limits import Limits, Refusal
+from hwnas.deploy.serve.memory import MemoryBudget, Reservation
 from hwnas.deploy.serve.metrics import Counter, Gauge, Histogram, Metric
 from hwnas.errors import ConfigError
 
-__all__ = ["BatchSettings", "Service"]
+__all__ = ["BatchSettings", "Claim", "Service"]
 
-_FORMATS = ("PNG", "JPEG")
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 Inputs = NDArray[np.float32]
@@ -51,6 +54,33 @@ class BatchSettings:
             )
 
 
+@dataclass
+class Claim:
+    """What a request may take, and for how long it is wanted.
+
+    Attributes:
+        deadline: On the monotonic clock; later it is not computed any more.
+        is_connected: Whether its client is still there.
+        answering: In what form its outputs are sent.
+        reserved: Memory for its work, given back by whoever made the claim.
+    """
+
+    deadline: float = math.inf
+    is_connected: Callable[[], bool] = lambda: True
+    answering: Answering = "meaning"
+    reserved: list[Reservation] = field(default_factory=list, repr=False)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is still time, and somebody to answer."""
+        return time.monotonic() <= self.deadline and self.is_connected()
+
+    def shrink(self, size: int) -> None:
+        """Give reserved memory back but for so many bytes."""
+        for place, reservation in enumerate(reversed(self.reserved)):
+            reservation.shrink(0 if place else size)
+
+
 class Service:
     """A bundle that is loaded, and the queue before it.
 
@@ -62,6 +92,7 @@ class Service:
 
     Raises:
         ArtifactError: The bundle is damaged.
+        ConfigError: The limit of memory does not suffice for one image of the network's size.
         DeviceError: This machine has fewer cores than threads are wanted.
     """
 
@@ -71,6 +102,11 @@ class Service:
         bundle.verify()
         self.name = model_name(bundle, name)
         self.bundle, self.limits = bundle, limits
+        self._costs = RequestCosts.of(
+            bundle.preprocessing, bundle.description, len(bundle.outputs.labels)
+        )
+        self.memory = MemoryBudget(limits.memory_bytes, limits.memory_wait_s)
+        self._check_memory()
         self._session = bundle.session(settings.max_batch, settings.threads)
         self.requests = Counter(
             "hwnas_requests_total", "Requests that were answered.", ("path", "status")
@@ -82,6 +118,11 @@ class Service:
         self._run_seconds = Histogram(
             "hwnas_run_seconds", "The network alone, a batch at a time.", _SECONDS
         )
+        self._dropped = Counter(
+            "hwnas_dropped_requests_total",
+            "Requests that were not computed, as nobody waited for them any more.",
+            ("reason",),
+        )
         sizes = [2**i for i in range((settings.max_batch - 1).bit_length() + 1)]
         self._batch = Histogram("hwnas_batch_images", "Images that were run together.", sizes)
         self._batcher = Batcher(
@@ -90,6 +131,7 @@ class Service:
             settings.max_wait_ms / 1e3,
             limits.waiting_images,
             self._observe,
+            self._drop,
         )
 
     @property
@@ -100,8 +142,15 @@ class Service:
         )
         about = {"model": self.name, "bundle": str(self.bundle.description["id"])}
         info = Gauge("hwnas_info", "What is served.", lambda: 1, about)
+        memory = Gauge(
+            "hwnas_memory_bytes", "Reserved by requests.", lambda: self.memory.used_bytes
+        )
+        limit = Gauge(
+            "hwnas_memory_limit_bytes", "Of all requests.", lambda: self.memory.total_bytes
+        )
         return [
-            info, self.requests, self.seconds, self._images, self._batch, self._run_seconds, waiting
+            info, self.requests, self.seconds, self._images, self._batch, self._run_seconds,
+            waiting, self._dropped, memory, limit,
         ]  # fmt: skip
 
     @property
@@ -110,29 +159,39 @@ class Service:
         channels, height, width = self.bundle.preprocessing.input_shape
         return height, width, channels
 
-    def read_file(self, body: bytes) -> NDArray[np.uint8]:
+    @contextmanager
+    def claim(self, is_connected: Callable[[], bool]) -> Iterator[Claim]:
+        """Begin a request, whose time runs from now on; its memory is given back at the end."""
+        claim = Claim(time.monotonic() + self.limits.answer_s, is_connected)
+        try:
+            yield claim
+        finally:
+            claim.shrink(0)
+
+    def read_file(self, body: bytes, claim: Claim) -> NDArray[np.uint8]:
         """The pixels (1, H, W, C) of an image file, in its own size.
+
+        Memory for all that follows is reserved before anything is decoded.
 
         Raises:
             DataError: It is none, or damaged.
-            Refusal: It has too many pixels.
+            Refusal: It has too many pixels, or there is no memory for them.
         """
-        try:
-            with Image.open(io.BytesIO(body), formats=_FORMATS) as image:
-                width, height = image.size
-        except Exception:  # damaged files make Pillow raise nearly anything
-            raise Refusal(400, f"the body is no image; expected {' or '.join(_FORMATS)}") from None
-        if width * height > self.limits.pixels:
-            raise Refusal(
-                413, f"the image has {width} x {height} pixels; at most {self.limits.pixels} fit"
-            )
+        header = read_header(body)
+        size = f"{header.width} x {header.height} pixels"
+        if header.width * header.height > self.limits.pixels:
+            raise Refusal(413, f"the image has {size}; at most {self.limits.pixels} fit")
+        if claim.answering == "mask":
+            self._check_mask(header.height, header.width)
+        needed = self._costs.file(header, len(body), claim.answering)
+        self.reserve(needed, f"an image of {size}", claim)
         return self.bundle.preprocessing.read_image(io.BytesIO(body))[None]
 
-    def read_pixels(self, body: bytes) -> NDArray[np.uint8]:
+    def read_pixels(self, body: bytes, claim: Claim) -> NDArray[np.uint8]:
         """Raw images (N, H, W, C) of the network's own size, one after the other.
 
         Raises:
-            Refusal: The body is no whole number of images.
+            Refusal: The body is no whole number of images, or there are too many.
         """
         size = math.prod(self.image_shape)
         if not body or len(body) % size:
@@ -141,30 +200,53 @@ class Service:
                 f"the body has {len(body)} bytes; expected a multiple of {size}: uint8 images of "
                 f"height x width x channels = {' x '.join(map(str, self.image_shape))}",
             )
+        count = len(body) // size
+        self._batcher.check(count)
+        needed = self._costs.images(count, claim.answering)
+        self.reserve(needed, f"a request of {count} images", claim)
         return np.frombuffer(body, np.uint8).reshape(-1, *self.image_shape)
 
-    def outputs(self, images: NDArray[np.uint8]) -> NDArray[Any]:
+    def reserve(self, size: int, what: str, claim: Claim) -> None:
+        """Reserve memory for a request.
+
+        Raises:
+            Refusal: 413 where it is more than one request may take, 503 where others have it.
+        """
+        reservation = self.memory.reserve("work", size, what, lambda: claim.is_wanted)
+        claim.reserved.append(reservation)
+        if not claim.is_wanted:  # it has waited for memory for too long
+            self._drop("late" if claim.is_connected() else "gone")
+            raise Refusal(503, "there was no memory for this request in time", Retry_After="2")
+
+    def outputs(self, images: NDArray[np.uint8], claim: Claim) -> NDArray[Any]:
         """The network's outputs (N, ...) for uint8 images (N, H, W, C), through the queue.
 
         Raises:
-            Refusal: The queue is full, or the network takes too long.
+            Refusal: The queue is full, the network takes too long, or it gives numbers that are
+                not finite.
             ArtifactError: The network fails.
         """
         # Here, in the request's own thread, so that the network's thread does nothing but run it.
         inputs = self.bundle.preprocessing(images).contiguous().numpy()
-        answer: Future[NDArray[Any]] = self._batcher.submit(inputs)
+        answer = self._batcher.submit(inputs, claim.deadline, claim.is_connected)
         try:
-            return answer.result(self.limits.answer_s)
+            found = answer.result(max(0.0, claim.deadline - time.monotonic()))
         except TimeoutError:
+            if not answer.cancel():  # it is being run, and takes its memory until that is over
+                running = Claim(reserved=[each.split() for each in claim.reserved])
+                answer.add_done_callback(lambda _: running.shrink(0))
             raise Refusal(
                 504, f"the network gave no answer in {self.limits.answer_s:g} s"
             ) from None
+        if claim.answering != "binary" and not np.isfinite(found).all():  # JSON has no such numbers
+            raise Refusal(500, "the network gives numbers that are not finite for these images")
+        return found
 
-    def describe(self, images: NDArray[np.uint8]) -> list[dict[str, Any]]:
+    def describe(self, images: NDArray[np.uint8], claim: Claim) -> list[dict[str, Any]]:
         """What the network says about uint8 images (N, H, W, C); see `OutputMeaning.describe`."""
-        return self.bundle.outputs.describe(self.outputs(images))
+        return self.bundle.outputs.describe(self.outputs(images, claim))
 
-    def mask(self, images: NDArray[np.uint8]) -> bytes:
+    def mask(self, images: NDArray[np.uint8], claim: Claim) -> bytes:
         """The mask of one uint8 image (1, H, W, C) in its own size, as a PNG.
 
         Raises:
@@ -172,14 +254,28 @@ class Service:
             DataError: The network is none for segmentation.
         """
         count, height, width, _ = images.shape
-        scores = 4 * height * width * len(self.bundle.outputs.labels)
         if count != 1:
             raise Refusal(400, f"{count} images were sent; a mask is made of one")
-        if scores > self.limits.mask_bytes:
+        self._check_mask(height, width)
+        outputs = self.outputs(images, claim)
+        return mask_png(self.bundle.outputs.masks(outputs, (height, width))[0])
+
+    def _check_mask(self, height: int, width: int) -> None:
+        if 4 * height * width * len(self.bundle.outputs.labels) > self.limits.mask_bytes:
             raise Refusal(
                 413, f"the mask of {width} x {height} pixels takes too much memory; shrink it"
             )
-        return mask_png(self.bundle.outputs.masks(self.outputs(images), (height, width))[0])
+
+    def _check_memory(self) -> None:
+        needed = self._costs.images(1, "meaning")
+        if self.memory.limit("work") < needed:
+            raise ConfigError(
+                f"memory for requests is {self.limits.memory_bytes / 1e6:g} MB; one image of the "
+                f"network's own size needs {math.ceil(needed * 4 / 3 / 1e6)} MB: give more"
+            )
+
+    def _drop(self, reason: Drop) -> None:
+        self._dropped.add(1, reason)
 
     def close(self) -> None:
         """Answer those who wait, and take no more."""

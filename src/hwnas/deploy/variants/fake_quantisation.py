@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils.hooks import RemovableHandle
 
+from hwnas.deploy.processor import sums_saturate
+from hwnas.deploy.saturation import LARGEST_REDUCED
 from hwnas.deploy.variants.conversion import layers_with_weights
 
 __all__ = ["FakeQuantisation", "FakeQuantisedInput", "FakeQuantisedWeight"]
@@ -24,15 +26,23 @@ _MOMENTUM = 0.05  # of the ranges of activations
 
 
 class FakeQuantisation:
-    """Rounds weights and inputs of all convolutions and linear layers of one network."""
+    """Rounds weights and inputs of all convolutions and linear layers of one network.
 
-    def __init__(self) -> None:
+    Args:
+        largest: Steps of a weight, at most: 127, or 64 in reduced range; if None what
+            `hwnas.deploy.quantize` takes on this machine.
+    """
+
+    def __init__(self, largest: int | None = None) -> None:
+        self._largest = largest or (LARGEST_REDUCED if sums_saturate() else 127)
         self._hooks: list[RemovableHandle] = []
 
     def begin(self, network: nn.Module) -> None:
         """From now on the network computes as if it had eight bits."""
         for layer in list(layers_with_weights(network)):
-            parametrize.register_parametrization(layer, "weight", FakeQuantisedWeight())
+            parametrize.register_parametrization(
+                layer, "weight", FakeQuantisedWeight(self._largest)
+            )
             layer.add_module(_INPUT, FakeQuantisedInput())
             self._hooks.append(layer.register_forward_pre_hook(_round_input))
 
@@ -46,14 +56,23 @@ class FakeQuantisation:
 
 
 class FakeQuantisedWeight(nn.Module):
-    """Weights (C, ...) rounded to -127..127 times a scale for each of the C output channels."""
+    """Weights (C, ...) rounded to steps of a scale for each of the C output channels.
+
+    Args:
+        largest: Steps, at most: 127, or 64 in reduced range.
+    """
+
+    def __init__(self, largest: int = 127) -> None:
+        super().__init__()
+        self._largest = largest
 
     def forward(self, weight: Tensor) -> Tensor:
         """The nearest weights that eight bits can hold; the gradient goes straight through."""
-        largest = weight.detach().flatten(1).abs().amax(1)
-        scale = (largest / 127).clamp_min(torch.finfo(weight.dtype).tiny)
+        most = weight.detach().flatten(1).abs().amax(1)
+        scale = (most / self._largest).clamp_min(torch.finfo(weight.dtype).tiny)
         zero = torch.zeros_like(scale, dtype=torch.int32)
-        return torch.fake_quantize_per_channel_affine(weight, scale, zero, 0, -127, 127)
+        steps = self._largest
+        return torch.fake_quantize_per_channel_affine(weight, scale, zero, 0, -steps, steps)
 
 
 class FakeQuantisedInput(nn.Module):

@@ -1,6 +1,12 @@
 """Training: of supernets on Ray Train, and of single networks."""
 
-from hwnas.search.training.checkpoint import load_weights, save_weights
+from hwnas.search.training.checkpoint import (
+    load_weights,
+    restamp_checkpoint,
+    save_weights,
+    weights_identity,
+)
+from hwnas.search.training.config import CONTINUABLE, NO_EFFECT
 from hwnas.search.training.steps import Moment, Teacher
 from hwnas.search.training.supernet import (
     SupernetTraining,
@@ -17,6 +23,8 @@ from hwnas.search.training.trainer import (
 )
 
 __all__ = [
+    "CONTINUABLE",
+    "NO_EFFECT",
     "Moment",
     "NetworkStep",
     "SupernetStep",
@@ -27,7 +35,9 @@ __all__ = [
     "fit",
     "load_weights",
     "read_rows",
+    "restamp_checkpoint",
     "save_weights",
     "teacher_of",
     "train_supernet",
+    "weights_identity",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,19 @@ from hwnas.atomic import replacing
 from hwnas.deploy.weights import write_weights
 from hwnas.errors import ArtifactError, RunError
 from hwnas.search.training.averaging import MovingAverage
+from hwnas.search.training.config import TrainConfig
 
 __all__ = [
     "Position",
+    "checkpoint_run",
     "differing_keys",
     "load_checkpoint",
     "load_weights",
+    "read_position",
+    "restamp_checkpoint",
     "save_checkpoint",
     "save_weights",
+    "weights_identity",
 ]
 
 SCHEMA = 1
@@ -38,12 +44,33 @@ class Position:
         seconds: Training time so far, over all sessions.
         run: What is trained, on what and how (a hash); a checkpoint serves only that.
         parts: In how many parts each batch goes through; 0 for as many as the recipe says.
+        offset: What is added to ``step`` for the number of steps that would have shown as many
+            images at the present batch size.
+        settings: `TrainConfig.continuable` of the session; empty where an older hwnas wrote it.
     """
 
     step: int
     seconds: float
     run: str
     parts: int = 0
+    offset: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any]) -> Position:
+        """Read it from what a checkpoint says of itself.
+
+        Raises:
+            KeyError, ValueError, TypeError: Something is missing, or is no number.
+        """
+        return cls(
+            int(about["step"]),
+            float(about["seconds"]),
+            str(about["run"]),
+            int(about.get("parts", 0)),
+            int(about.get("offset", 0)),
+            dict(about.get("settings", {})),
+        )
 
 
 def save_checkpoint(
@@ -102,11 +129,41 @@ def load_checkpoint(
         optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
         if average is not None:
             average.load(_under("average.", tensors))
-        return Position(
-            int(about["step"]), float(about["seconds"]), run, int(about.get("parts", 0))
-        )
-    except (RuntimeError, KeyError, ValueError) as error:
+        return Position.of(about)
+    except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise _damaged(path, str(error).splitlines()[0]) from error
+
+
+def read_position(path: Path) -> Position | None:
+    """Return where a checkpoint stands; None where only a look at its weights tells what it is.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    try:
+        return Position.of(_about(path))
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def restamp_checkpoint(path: Path, run: str, config: TrainConfig) -> None:
+    """Say anew what a checkpoint is of; for one whose run an older hwnas described otherwise.
+
+    Args:
+        path: Of a checkpoint of the training that ``run`` stands for, as the caller knows.
+        run: As the training is called now.
+        config: How it was trained.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+        StorageError: It cannot be written.
+    """
+    tensors, about = _load(path)
+    try:
+        position = replace(Position.of(about), run=run, settings=config.continuable)
+    except (KeyError, ValueError, TypeError) as error:
+        raise _damaged(path, f"it has no {error}") from error
+    _save(path, tensors, {"schema": SCHEMA, **vars(position)})
 
 
 def differing_keys(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
@@ -134,9 +191,24 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:2]) + further
 
 
-def save_weights(path: Path, weights: dict[str, Tensor]) -> None:
-    """Write a state dict."""
-    _save(path, weights, {"schema": SCHEMA})
+def save_weights(path: Path, weights: dict[str, Tensor], identity: str = "") -> None:
+    """Write a state dict.
+
+    Args:
+        path: The file.
+        weights: The state dict.
+        identity: Key of all that the weights depend on, for `weights_identity`; none if empty.
+    """
+    _save(path, weights, {"schema": SCHEMA, "identity": identity})
+
+
+def weights_identity(path: Path) -> str | None:
+    """Return the key that `save_weights` was given; None if it was given none.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    return _about(path).get("identity") or None
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
@@ -153,11 +225,32 @@ def _save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None
         write_weights(temporary, tensors, {"hwnas": json.dumps(about)})
 
 
+def checkpoint_run(path: Path) -> str | None:
+    """Return the training that a checkpoint is of; None if the file does not say.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    return _about(path).get("run")
+
+
+def _about(path: Path) -> dict[str, Any]:
+    with _own_errors(path), safe_open(path, framework="pt") as file:
+        about = json.loads((file.metadata() or {}).get("hwnas", "{}"))
+    assert isinstance(about, dict)
+    return about
+
+
 def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with _own_errors(path), safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return tensors, _about(path)
+
+
+@contextlib.contextmanager
+def _own_errors(path: Path) -> Iterator[None]:
     try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get("hwnas", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+        yield
     except FileNotFoundError as error:
         raise ArtifactError(f"{path} is missing") from error
     except (SafetensorError, OSError, ValueError) as error:

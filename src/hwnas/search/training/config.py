@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Literal
 
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest, resolve
+from hwnas.search.raw_images import TargetKind
 from hwnas.search.training.sampling import SAMPLING
 
-__all__ = ["TrainConfig"]
+__all__ = ["CONTINUABLE", "NO_EFFECT", "TrainConfig"]
+
+SCHEMA = 1
+"""Raised where a setting changes its meaning, so that no older weights pass for those of now."""
+NO_EFFECT = frozenset({"checkpoint_seconds", "ranking_check", "ranking_epochs", "workers"})
+"""Settings that decide nothing about trained weights; workers only the order of sums."""
+CONTINUABLE = frozenset({"accumulate", "batch_size", "budget_minutes", "epochs"})
+"""Settings that may change while a training goes on from its checkpoint."""
 
 _ABOVE_ZERO = (
     "epochs",
@@ -64,7 +72,9 @@ class TrainConfig:
             ends with the weights themselves.
         precision: Of forward passes: ``"bf16"`` (autocast), ``"fp32"``, or ``"auto"``, which is the
             first on a GPU that computes in it and the second elsewhere.
-        shift_pixels: Images are shifted by up to this much, and their masks with them.
+        shift_pixels: Images are shifted by up to this much, and their masks with them. None is 1
+            for classes and masks, and 0 for values, which a shift may change: where something is,
+            how large, how far away.
         flip: Whether images are mirrored left and right at random, and their masks with them.
         cutout: Side of a square that is erased from each image, as a share of the image's, in
             [0, 1].
@@ -92,7 +102,7 @@ class TrainConfig:
     warmup: float = 0.05
     ema: float = 0.0
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    shift_pixels: int = 1
+    shift_pixels: int | None = None
     flip: bool = False
     cutout: float = 0.0
     label_smoothing: float | None = None
@@ -112,8 +122,9 @@ class TrainConfig:
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"train.{name} is {value}; expected a number above 0")
         for name in ("weight_decay", "shift_pixels", "workers", "random_subnets"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"train.{name} is {getattr(self, name)}; expected at least 0")
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigError(f"train.{name} is {value}; expected at least 0")
         if not 0 <= self.distillation <= 1:
             raise ConfigError(f"train.distillation is {self.distillation}; expected 0 to 1")
         if not 0 <= self.cutout <= 1:
@@ -144,6 +155,36 @@ class TrainConfig:
                 f"{self.batch_size} images for each part of each worker's share; normalisation "
                 "needs two, so lower it"
             )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that decides the trained weights and is not the default, and a schema number."""
+        return {"schema": SCHEMA} | {
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if each.name not in NO_EFFECT
+            and (each.default is MISSING or getattr(self, each.name) != each.default)
+        }
+
+    @property
+    def continued_identity(self) -> dict[str, Any]:
+        """What a checkpoint has in common with every training that may go on from it."""
+        return {name: value for name, value in self.identity.items() if name not in CONTINUABLE}
+
+    @property
+    def continuable(self) -> dict[str, Any]:
+        """The settings that may change while a training goes on from its checkpoint."""
+        return {name: getattr(self, name) for name in sorted(CONTINUABLE)}
+
+    def shift(self, kind: TargetKind) -> int:
+        """By how many pixels images are shifted at most.
+
+        Args:
+            kind: What the targets are.
+        """
+        if self.shift_pixels is not None:
+            return self.shift_pixels
+        return 0 if kind == "values" else 1
 
     def adjusted(self, settings: Mapping[str, Any]) -> TrainConfig:
         """The same training with some other settings; ``epochs`` takes the place of a budget.

@@ -6,19 +6,20 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
 import torch
-import torch.distributed
 from torch import Tensor, nn
 
 from hwnas.search.split import Split
-from hwnas.search.task import Task
+from hwnas.search.task import Task, smoothed
+from hwnas.search.training.config import TrainConfig
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.sampling import Sampling, sampling_rule
+from hwnas.search.training.workers import Workers
 from hwnas.search_spaces import Architecture, Supernet
 
 __all__ = ["Moment", "NetworkStep", "Step", "SupernetStep", "Teacher"]
@@ -38,6 +39,7 @@ class Moment:
         parts: In how many parts the images go through, one after the other.
         autocast: Whether forward passes compute in bfloat16; its range needs no scaled loss.
         rows: Of the split, one for each image of the step, int64 (N,).
+        workers: Those that make the step together, each with its images.
     """
 
     rng: random.Random
@@ -47,6 +49,7 @@ class Moment:
     parts: int = 1
     autocast: bool = False
     rows: Tensor | None = None
+    workers: Workers = field(default_factory=Workers)
 
     def forward_passes(self, images: Tensor) -> AbstractContextManager[None]:
         """In which they are made."""
@@ -91,7 +94,7 @@ class Teacher:
             return self._outputs(task, part.images)
 
     def prepared(
-        self, sees: str, task: Task, split: Split, rank: int = 0, world: int = 1
+        self, sees: str, task: Task, split: Split, workers: Workers | None = None
     ) -> Teacher:
         """This one, or one that was asked about each image of a split and says that ever after.
 
@@ -99,11 +102,12 @@ class Teacher:
             sees: ``"augmented"`` for the first, ``"plain"`` for the second.
             task: Whose outputs these are.
             split: The training images.
-            rank: Which of the workers this is.
-            world: How many workers ask together, each about its part.
+            workers: Those that ask together, each about its part; this process alone if None.
         """
         if sees == "augmented":
             return self
+        workers = workers or Workers()
+        rank, world = workers.rank, workers.world
         device = next(self.network.parameters()).device
         found = []
         for rows in np.array_split(np.arange(len(split)), math.ceil(len(split) / _ASKED_AT_ONCE)):
@@ -116,7 +120,8 @@ class Teacher:
         said = torch.cat(found)
         if world > 1:
             said = said.to(device)
-            torch.distributed.all_reduce(said)
+            workers.agree()
+            workers.add_up(said)
         return replace(self, said=said.half().cpu())
 
     def _outputs(self, task: Task, images: Tensor) -> Tensor:
@@ -217,9 +222,8 @@ class SupernetStep:
         with torch.no_grad():
             outputs = (self._outputs(part, moment, network) for network in networks)
             losses = torch.stack([self.task.loss(each, part.targets) for each in outputs])
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(losses)
-            losses /= torch.distributed.get_world_size()
+        moment.workers.agree()
+        moment.workers.average(losses)
         found: list[float] = losses.tolist()
         return found
 
@@ -246,6 +250,24 @@ class NetworkStep:
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total.item(), total.item()
+
+    @classmethod
+    def of(
+        cls,
+        network: nn.Module,
+        task: Task,
+        input_shape: tuple[int, int, int],
+        config: TrainConfig,
+        teacher: Teacher | None = None,
+    ) -> NetworkStep:
+        """Return the step that settings ask for, with their label smoothing and distillation.
+
+        Raises:
+            ConfigError: Labels are to be smoothed, and the task has none.
+        """
+        task = smoothed(task, config.label_smoothing)
+        how = config.distillation, config.distillation_loss
+        return cls(network, task, input_shape, teacher, *how)
 
     @cached_property
     def _distance(self) -> Callable[[Tensor, Tensor], Tensor]:

@@ -13,13 +13,14 @@ from typing import Any, TextIO
 import torch
 
 from hwnas.atomic import storage_errors
-from hwnas.errors import ConfigError, DeviceError, HwnasError, WorkerError
+from hwnas.errors import ConfigError, HwnasError, WorkerError
 from hwnas.search.data import ImageData
 from hwnas.search.task import Task, smoothed
 from hwnas.search.training.checkpoint import save_weights
 from hwnas.search.training.steps import Teacher
 from hwnas.search.training.trainer import SupernetStep, TrainConfig, TrainingRow, fit
-from hwnas.search_spaces import SearchSpace
+from hwnas.search.training.workers import Workers
+from hwnas.search_spaces import SearchSpace, Supernet
 
 __all__ = ["SupernetTraining", "read_rows", "teacher_of", "train_supernet"]
 
@@ -72,7 +73,7 @@ def train_supernet(
     with storage_errors(training.folder):
         training.folder.mkdir(parents=True, exist_ok=True)
     if training.config.workers == 0:
-        _train(training, 0, 1, torch.device("cpu"), on_row)
+        _train(training, Workers(), torch.device("cpu"), on_row)
     else:
         with _following(training.folder / ROWS, on_row):
             # Workers run in a folder of their own.
@@ -96,11 +97,26 @@ def read_rows(folder: Path) -> list[TrainingRow]:
 
 def _train(
     training: SupernetTraining,
-    rank: int,
-    world: int,
+    workers: Workers,
     device: torch.device,
     on_row: Callable[[TrainingRow], None],
 ) -> None:
+    try:
+        supernet = _trained(training, workers, device, on_row)
+        if workers.rank == 0:
+            save_weights(training.folder / WEIGHTS, supernet.shared.state_dict())
+    except Exception as error:
+        workers.agree(error)  # raises it, once all know
+        raise
+    workers.agree()
+
+
+def _trained(
+    training: SupernetTraining,
+    workers: Workers,
+    device: torch.device,
+    on_row: Callable[[TrainingRow], None],
+) -> Supernet:
     torch.manual_seed(training.seed)
     config = training.config
     supernet = training.space.supernet().to(device)
@@ -109,7 +125,7 @@ def _train(
     teacher = teacher_of(training.space, config)
     if teacher is not None:
         teacher.network.to(device)
-        teacher = teacher.prepared(config.teacher_sees, task, training.data.train, rank, world)
+        teacher = teacher.prepared(config.teacher_sees, task, training.data.train, workers)
     step = SupernetStep(
         supernet,
         task,
@@ -130,13 +146,12 @@ def _train(
             training.seed,
             checkpoint=training.folder / CHECKPOINT,
             run=training.run,
-            rank=rank,
-            world=world,
-            on_row=curve.add if rank == 0 else lambda row: None,
+            rank=workers.rank,
+            world=workers.world,
+            on_row=curve.add if workers.rank == 0 else lambda row: None,
         )
         curve.finish()
-    if rank == 0:
-        save_weights(training.folder / WEIGHTS, supernet.shared.state_dict())
+    return supernet
 
 
 def teacher_of(space: SearchSpace, config: TrainConfig) -> Teacher | None:
@@ -217,10 +232,7 @@ def _train_on_ray(training: SupernetTraining) -> None:
 
 
 def _ray_worker(config: dict[str, Any]) -> HwnasError | None:
-    """Train; an error of ours is returned, because Ray would only start the same again.
-
-    But for memory that ran out: the other workers do not know, and wait until Ray stops them.
-    """
+    """Train; an error of ours is returned, because Ray would only start the same again."""
     import ray
     import ray.train
     import ray.train.torch
@@ -229,13 +241,9 @@ def _ray_worker(config: dict[str, Any]) -> HwnasError | None:
     torch.set_num_threads(config["threads"])
     training: SupernetTraining = ray.get(config["training"])
     device = ray.train.torch.get_device()
-    rank, world = context.get_world_rank(), context.get_world_size()
+    workers = Workers(context.get_world_rank(), context.get_world_size(), device)
     try:
-        _train(training, rank, world, device, lambda row: None)
-    except DeviceError as error:
-        if world > 1:
-            raise
-        return error
+        _train(training, workers, device, lambda row: None)
     except HwnasError as error:
         return error
     return None

@@ -14,19 +14,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import torch
-import torch.distributed
 from torch import Tensor, nn
 
 from hwnas.errors import ConfigError, DeviceError, DivergedError
 from hwnas.search.data import Split
-from hwnas.search.training.augment import augment
 from hwnas.search.training.averaging import MovingAverage
-from hwnas.search.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from hwnas.search.training.checkpoint import (
+    Position,
+    load_checkpoint,
+    read_position,
+    save_checkpoint,
+)
 from hwnas.search.training.config import TrainConfig
 from hwnas.search.training.memory import ran_out_of_memory
+from hwnas.search.training.schedule import Schedule
 from hwnas.search.training.steps import Moment, NetworkStep, Step, SupernetStep
+from hwnas.search.training.workers import Workers
 
 __all__ = ["NetworkStep", "SupernetStep", "TrainConfig", "TrainingRow", "fit"]
 
@@ -84,7 +88,12 @@ def fit(
     """Train until the budget is used up.
 
     If memory runs out in a step, that step and all that follow send each batch through in twice as
-    many parts, which a row's note says; if that is not enough, the training stops.
+    many parts, which a row's note says; if that is not enough, the training stops. So it is where
+    memory runs out on one of several workers, and where one fails otherwise, all stop.
+
+    A checkpoint may be of other `CONTINUABLE` settings: weights and moments of the optimiser stay,
+    and the training goes on where that much of the new budget is used up. A training that would be
+    over by then starts anew, which its first row's note says.
 
     Args:
         network: Whose parameters are trained; on its device. Ends with the moving average of its
@@ -109,31 +118,47 @@ def fit(
         ArtifactError: The checkpoint is damaged.
     """
     _check_batch(split, config, world)
+    workers = Workers(rank, world, next(network.parameters()).device)
+    try:
+        return _fit(network, step, Schedule(config, split, seed), workers, checkpoint, run, on_row)
+    except Exception as error:
+        workers.agree(error)  # raises it, once all know
+        raise
+
+
+def _fit(
+    network: nn.Module,
+    step: Step,
+    schedule: Schedule,
+    workers: Workers,
+    checkpoint: Path | None,
+    run: str,
+    on_row: Callable[[TrainingRow], None],
+) -> Position:
+    config = schedule.config
     optimizer = _optimizer(network, config)
     average = MovingAverage(network, config.ema) if config.ema else None
-    position = Position(0, 0.0, run)
+    position, told = Position(0, 0.0, run, settings=config.continuable), ""
     if checkpoint is not None and checkpoint.exists():
-        position = load_checkpoint(checkpoint, network, optimizer, run, average)
+        schedule, position, told = _resumed(checkpoint, network, optimizer, average, schedule, run)
     device = next(network.parameters()).device
     autocast = _autocast(config, device)
     network.train()
     clock = _Clock(position.seconds)
-    last_saved, index, rate = clock.seconds, position.step, 0.0
+    last_saved, begun, index, rate = clock.seconds, position.step, position.step, 0.0
     parts = position.parts or config.accumulate
-    steps_per_epoch = len(split) // config.batch_size
-    while (share := _share(config, index, clock.seconds, steps_per_epoch, world)) < 1:
-        rate = _learning_rate(config, share)
+    while (share := workers.agree(None, schedule.share(index, clock.seconds))) < 1:
+        rate = schedule.learning_rate(share)
         for group in optimizer.param_groups:
             group["lr"] = rate
         images, targets, rows = (
-            each.to(device) for each in _batch(split, config, seed, index, rank, world)
+            each.to(device) for each in schedule.batch(index, workers.rank, workers.world)
         )
-        moment = Moment(random.Random(), index, share, seed, parts, autocast, rows)
-        losses, parts, note = _within_memory(
-            step, images, targets, moment, rank, optimizer, config.accumulate
+        moment = Moment(
+            random.Random(), index, share, schedule.seed, parts, autocast, rows, workers
         )
-        if world > 1:
-            losses = _average_gradients(network, losses)
+        found = _within_memory(network, step, images, targets, moment, optimizer, config)
+        losses, parts = _average_gradients(network, found, workers), found.parts
         if not all(map(math.isfinite, losses)):
             raise DivergedError(index, rate)
         with _memory_of(index):
@@ -141,21 +166,49 @@ def fit(
         if average is not None:
             average.update(index)
         seconds = clock.seconds
-        on_row(TrainingRow(index, index / steps_per_epoch, seconds, *losses, rate, share, note))
+        note = "; ".join(each for each in (told, found.note) if each)
+        on_row(TrainingRow(index, schedule.epoch(index), seconds, *losses, rate, share, note))
+        told = ""
         index += 1
-        due = rank == 0 and seconds - last_saved > config.checkpoint_seconds
+        due = workers.rank == 0 and seconds - last_saved > config.checkpoint_seconds
         if checkpoint is not None and due and _is_finite(network):
-            position = Position(index, clock.seconds, run, parts)
+            position = replace(position, step=index, seconds=clock.seconds, parts=parts)
             save_checkpoint(checkpoint, network, optimizer, position, average)
             last_saved = seconds
-    end = Position(index, clock.seconds, run, parts)
+    end = replace(position, step=index, seconds=clock.seconds, parts=parts)
     if not _is_finite(network):
         raise DivergedError(index - 1, rate)
-    if checkpoint is not None and rank == 0 and end.step > position.step:
+    if checkpoint is not None and workers.rank == 0 and end.step > begun:
         save_checkpoint(checkpoint, network, optimizer, end, average)
     if average is not None:
         average.give()
     return end
+
+
+def _resumed(
+    checkpoint: Path,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: MovingAverage | None,
+    schedule: Schedule,
+    run: str,
+) -> tuple[Schedule, Position, str]:
+    """Go on from a checkpoint where these settings allow it.
+
+    Returns:
+        The schedule from there on, the position, and what the user should know.
+    """
+    found = read_position(checkpoint)
+    if found is not None and found.run == run and schedule.continued(found) is None:
+        told = (
+            f"trained anew: the checkpoint is of {found.step} steps with other settings, beyond "
+            "the end of the training that is asked for now"
+        )
+        return schedule, Position(0, 0.0, run, settings=schedule.config.continuable), told
+    loaded = load_checkpoint(checkpoint, network, optimizer, run, average)
+    continued = schedule.continued(loaded)
+    assert continued is not None
+    return *continued, ""
 
 
 def _check_batch(split: Split, config: TrainConfig, world: int) -> None:
@@ -178,46 +231,83 @@ def _autocast(config: TrainConfig, device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
+@dataclass(frozen=True)
+class _Made:
+    """What a step gave.
+
+    Attributes:
+        losses: Of this worker's images.
+        parts: In how many parts they went through.
+        note: What the user should know of it.
+        flat: The losses and all gradients in one tensor, for the workers to average; None alone.
+    """
+
+    losses: tuple[float, float]
+    parts: int
+    note: str = ""
+    flat: Tensor | None = None
+
+
 def _within_memory(
+    network: nn.Module,
     step: Step,
     images: Tensor,
     targets: Tensor,
     moment: Moment,
-    rank: int,
     optimizer: torch.optim.Optimizer,
-    accumulate: int,
-) -> tuple[tuple[float, float], int, str]:
+    config: TrainConfig,
+) -> _Made:
     """Make a step, in twice as many parts if memory runs out for the first time.
 
-    Returns:
-        Its losses, the number of parts from now on, and what there is to say.
+    All workers do the same: where memory ran out on one of them, all begin the step again.
 
     Raises:
         DeviceError: It ran out again, or there is nothing to halve.
     """
-    optimizer.zero_grad(set_to_none=True)
     try:
-        return step(images, targets, _begun(moment, rank)), moment.parts, ""
+        return _attempt(network, step, images, targets, moment, optimizer)
     except Exception as error:
         if not ran_out_of_memory(error):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     # Out of the handler, whose traceback held the tensors of the failed passes.
     at_once = math.ceil(len(images) / moment.parts)
-    if moment.parts > accumulate or len(images) < 4 * moment.parts:
+    fewest = config.batch_size // moment.workers.world  # the same for all, as images may not be
+    if moment.parts > config.accumulate or fewest < 4 * moment.parts:
         raise _no_memory(moment.step, f"with {at_once} images at a time", reason)
-    optimizer.zero_grad(set_to_none=True)
     if images.is_cuda:
+        optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
     fewer = math.ceil(at_once / 2)
     moment = replace(moment, parts=2 * moment.parts)
     with _memory_of(moment.step, f"with {at_once} images at a time, and then with {fewer}"):
-        losses = step(images, targets, _begun(moment, rank))
+        made = _attempt(network, step, images, targets, moment, optimizer)
     note = (
         f"out of memory at step {moment.step} with {at_once} images at a time; from here on "
         f"{fewer} at a time, so train.accumulate = {moment.parts} is what this machine takes"
     )
-    return losses, moment.parts, note
+    return replace(made, note=note)
+
+
+def _attempt(
+    network: nn.Module,
+    step: Step,
+    images: Tensor,
+    targets: Tensor,
+    moment: Moment,
+    optimizer: torch.optim.Optimizer,
+) -> _Made:
+    """Make a step; where it fails on one worker, it fails on all."""
+    workers = moment.workers
+    optimizer.zero_grad(set_to_none=True)
+    try:
+        losses = step(images, targets, _begun(moment, workers.rank))
+        flat = _flat(network, losses) if workers.world > 1 else None
+    except Exception as error:
+        workers.agree(error)
+        raise
+    workers.agree()
+    return _Made(losses, moment.parts, flat=flat)
 
 
 def _begun(moment: Moment, rank: int) -> Moment:
@@ -260,57 +350,25 @@ def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     )
 
 
-def _share(
-    config: TrainConfig, step: int, seconds: float, steps_per_epoch: int, world: int
-) -> float:
-    """Share of the budget that is used up; the same on all workers."""
-    if config.epochs is not None:
-        return step / max(1, round(config.epochs * steps_per_epoch))
-    assert config.budget_minutes is not None
-    share = seconds / (60 * config.budget_minutes)
-    if world > 1:
-        shared = torch.tensor(share)
-        torch.distributed.broadcast(shared, 0)
-        share = float(shared)
-    return share
+def _flat(network: nn.Module, losses: tuple[float, float]) -> Tensor:
+    """The losses and all gradients one after the other."""
+    gradients = [p.grad for p in network.parameters() if p.grad is not None]
+    values = torch.tensor(losses, dtype=gradients[0].dtype, device=gradients[0].device)
+    return torch.cat([values, *(gradient.reshape(-1) for gradient in gradients)])
 
 
-def _learning_rate(config: TrainConfig, share: float) -> float:
-    """Linear warm-up, then half a cosine to zero (Loshchilov and Hutter, ICLR 2017)."""
-    if share < config.warmup:
-        return config.learning_rate * (share / config.warmup * 0.9 + 0.1)
-    done = (share - config.warmup) / (1 - config.warmup)
-    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
-
-
-def _batch(
-    split: Split, config: TrainConfig, seed: int, step: int, rank: int, world: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """This worker's part of a batch, augmented; its targets, and its rows of the split."""
-    steps_per_epoch = len(split) // config.batch_size
-    epoch, within = divmod(step, steps_per_epoch)
-    order = np.random.default_rng([seed, epoch]).permutation(len(split))
-    rows = order[within * config.batch_size : (within + 1) * config.batch_size][rank::world]
-    images, targets = split.take(rows)
-    rng = np.random.default_rng([seed, step, rank, 1])
-    images, targets = augment(images, targets, rng, config.shift_pixels, config.flip, config.cutout)
-    return torch.from_numpy(images), torch.from_numpy(targets), torch.from_numpy(rows)
-
-
-def _average_gradients(network: nn.Module, losses: tuple[float, float]) -> tuple[float, float]:
+def _average_gradients(network: nn.Module, made: _Made, workers: Workers) -> tuple[float, float]:
     """Average over the workers: gradients of all that took part in this step, and the losses.
 
     All workers draw the same architectures, so all have gradients for the same parameters: blocks
     that were skipped are skipped everywhere, and nobody waits for them. Because all see the same
     losses, all stop where one diverges.
     """
+    if made.flat is None:
+        return made.losses
+    workers.average(made.flat)
     gradients = [p.grad for p in network.parameters() if p.grad is not None]
-    values = torch.tensor(losses, dtype=gradients[0].dtype, device=gradients[0].device)
-    flat = torch.cat([values, *(gradient.reshape(-1) for gradient in gradients)])
-    torch.distributed.all_reduce(flat)
-    flat /= torch.distributed.get_world_size()
-    sizes = [2, *(gradient.numel() for gradient in gradients)]
-    values, *parts = torch.split(flat, sizes)
+    values, *parts = torch.split(made.flat, [2, *(gradient.numel() for gradient in gradients)])
     for gradient, part in zip(gradients, parts, strict=True):
         gradient.copy_(part.view_as(gradient))
     first, last = values.tolist()

@@ -1,0 +1,140 @@
+"""Image files as uint8 pixels: upright, with the whole range of 16 bits, in the channels asked for.
+
+Every image that hwnas opens goes through this module, so that training, evaluation and deployment
+see the same pixels.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageOps
+
+from hwnas.deploy.first_line import first_line
+from hwnas.errors import DamagedImage, DataError
+
+__all__ = [
+    "PILLOW_MODES",
+    "highest_value",
+    "is_grey",
+    "read_pixels",
+    "upright_pixels",
+    "upright_size",
+]
+
+PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+"""What Pillow calls images of so many channels."""
+
+
+def highest_value(image: Image.Image) -> int:
+    """Return the number that stands for white in an image, as Pillow opened it.
+
+    Returns:
+        255 for 8 bits a channel; up to 65,535 for grey images of more.
+
+    Raises:
+        ValueError: Pixels of that mode have no defined range; the message says which mode it is.
+    """
+    if image.mode in ("I;16", "I;16B", "I;16L", "I;16N"):
+        bits = _tiff_tag(image, ExifTags.Base.BitsPerSample, 16)  # of 12 bits it keeps up to 4,095
+        return (1 << bits) - 1
+    if image.mode == "I" and image.format in ("PNG", "PPM"):  # have 16 bits at most
+        return 2**16 - 1
+    if image.mode in ("I", "F"):
+        raise ValueError(
+            f"pixels of mode {image.mode!r} are 32-bit numbers, of which nothing says what is "
+            "white; convert it to 8 or 16 bits a channel"
+        )
+    return 255
+
+
+def _tiff_tag(image: Image.Image, tag: int, default: int) -> int:
+    value = getattr(image, "tag_v2", {}).get(tag, default)
+    return int(value[0] if isinstance(value, tuple) else value)
+
+
+def upright_pixels(image: Image.Image, mode: str) -> NDArray[np.uint8]:
+    """Decode an image, turn it upright (EXIF) and convert it to 8 bits a channel.
+
+    Grey images of 9 to 16 bits are scaled: white stays white and black stays black. Pillow itself
+    would clip them at 255. Of colours with 16 bits Pillow keeps the upper 8.
+
+    Args:
+        image: As `PIL.Image.open` gave it; not converted.
+        mode: Of the result: ``"L"``, ``"RGB"`` or ``"RGBA"``.
+
+    Returns:
+        uint8 (H, W) for ``"L"``, otherwise (H, W, C).
+
+    Raises:
+        ValueError: Pixels of that mode have no defined range.
+    """
+    highest = highest_value(image)
+    invert = _tiff_tag(image, ExifTags.Base.PhotometricInterpretation, 1) == 0 and highest != 255
+    image.load()  # turns TIFF files, and forgets that they lay on their side
+    upright = ImageOps.exif_transpose(image)
+    if highest != 255:
+        numbers = np.asarray(upright).astype(np.uint32).clip(0, highest)
+        numbers = highest - numbers if invert else numbers
+        upright = Image.fromarray(((numbers * 255 + highest // 2) // highest).astype(np.uint8))
+    return np.array(upright.convert(mode))
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Return height and width of an open image as it is read, which is upright; decodes nothing."""
+    width = _tiff_tag(image, ExifTags.Base.ImageWidth, image.width)  # Pillow has turned its own
+    height = _tiff_tag(image, ExifTags.Base.ImageLength, image.height)
+    on_its_side = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+    return (width, height) if on_its_side else (height, width)
+
+
+def is_grey(image: Image.Image) -> bool:
+    """Return whether an open image has one channel of grey.
+
+    Raises:
+        ValueError: Pixels of that mode have no defined range.
+    """
+    return highest_value(image) != 255 or image.mode in ("1", "L")
+
+
+def read_pixels(source: Path | BinaryIO, channels: int) -> NDArray[np.uint8]:
+    """Read an image file in its own size.
+
+    Args:
+        source: Its path, or the open file.
+        channels: 1 for grey, 3 for red, green and blue, 4 with transparency.
+
+    Returns:
+        uint8 (H, W, channels), upright.
+
+    Raises:
+        DamagedImage: It is not an image, or it is damaged.
+        DataError: There is no such file, it may not be read, or its pixels have no defined range.
+    """
+    name = str(source) if isinstance(source, Path) else "what was given"
+    try:
+        # Not by its path: Pillow maps plain TIFF files that lie on their side with a wrong width.
+        with (
+            source.open("rb") if isinstance(source, Path) else nullcontext(source) as file,
+            Image.open(file) as image,
+        ):
+            try:
+                highest_value(image)
+            except ValueError as error:
+                raise DataError(f"{name}: {error}") from None
+            pixels = upright_pixels(image, PILLOW_MODES[channels])
+    except FileNotFoundError:
+        raise DataError(f"there is no image {source}; give the path of an existing file") from None
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # damaged files make Pillow raise nearly anything
+        if isinstance(error, OSError) and error.strerror is not None:
+            raise DataError(f"{name} cannot be read as an image ({error.strerror})") from error
+        reason = first_line(error).partition(" <")[0]  # Pillow names the object in memory
+        message = f"{name} cannot be read as an image ({reason}); expected a PNG, JPEG or the like"
+        raise DamagedImage(message, reason) from error
+    return pixels.reshape(*pixels.shape[:2], channels)

@@ -1,0 +1,93 @@
+"""Files in int8 whose sums are wrong on processors without VNNI, and how to tell.
+
+`hwnas.deploy.processor.sums_saturate` says why. With weights of seven bits (reduced range) nothing
+can saturate: 2 x 255 x 64 is 32,640. Nor can it where activations are signed (S8S8), or weights
+unsigned (U8U8), which ONNX Runtime multiplies by other instructions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hwnas.deploy.device import Target
+from hwnas.deploy.onnx_graph import messages, read_whole_model
+from hwnas.deploy.processor import sums_saturate
+
+__all__ = ["LARGEST_REDUCED", "may_saturate", "saturation_warning"]
+
+LARGEST_REDUCED = 64
+"""The largest weight in reduced range."""
+_TAKES_UNSIGNED = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
+_READS_OR_MAKES = ("QuantizeLinear", "DequantizeLinear")
+
+
+def may_saturate(model: Path) -> bool:
+    """Return whether an ONNX file multiplies unsigned by signed bytes too large for 16-bit sums.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    import numpy as np
+    from onnx import TensorProto, numpy_helper
+
+    read = read_whole_model(model)
+    large, unsigned = False, set()
+    for name, tensor in _constants(read):
+        if tensor.data_type == TensorProto.UINT8:
+            unsigned.add(name)
+        elif tensor.data_type == TensorProto.INT8 and len(tensor.dims) > 1 and not large:
+            weights = numpy_helper.to_array(tensor).astype(np.int16)
+            large = bool(weights.size and np.abs(weights).max() > LARGEST_REDUCED)
+    return large and any(_is_unsigned(node, unsigned) for node in messages(read, "NodeProto"))
+
+
+def _constants(model: Any) -> list[tuple[str, Any]]:
+    """Return tensors of a file by the names that nodes have for them."""
+    found = [
+        (tensor.name, tensor)
+        for graph in messages(model, "GraphProto")
+        for tensor in graph.initializer
+    ]
+    for node in messages(model, "NodeProto"):
+        if node.op_type == "Constant":
+            found += [(node.output[0], each.t) for each in node.attribute if each.name == "value"]
+    return found
+
+
+def _is_unsigned(node: Any, unsigned: set[str]) -> bool:
+    """Return whether a node rounds activations to unsigned bytes, or computes with such."""
+    if node.op_type in _TAKES_UNSIGNED:
+        return True
+    if node.op_type == "QuantizeLinear" and len(node.input) < 3:  # the zero's type is the default
+        return not any(each.name == "output_dtype" for each in node.attribute)
+    quantised = node.op_type in _READS_OR_MAKES or node.op_type.startswith(("Q", "Conv", "MatMul"))
+    return quantised and any(name in unsigned for name in node.input)
+
+
+def saturation_warning(
+    model: Path,
+    target: Target,
+    flags: frozenset[str] | None = None,
+    machine: str | None = None,
+) -> str:
+    """Return what is to be feared of a file in int8 on a processor; empty if nothing.
+
+    Args:
+        model: An ONNX file.
+        target: Where it runs.
+        flags: Of the processor, as in `sums_saturate`.
+        machine: What it is, as there.
+
+    Raises:
+        ArtifactError: The file is missing or damaged.
+    """
+    if target.format != "int8" or target.device.hardware != "cpu":
+        return ""
+    if not sums_saturate(flags, machine) or not may_saturate(model):
+        return ""
+    return (
+        f"{model.name} has int8 weights of 8 bits, and this processor has no VNNI instructions: "
+        "sums may overflow and answers be wrong; quantise it anew on such a processor by `hwnas "
+        "sweep`, which takes weights of 7 bits there, or run a variant in fp32"
+    )

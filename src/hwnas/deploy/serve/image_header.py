@@ -1,0 +1,90 @@
+"""Size and kind of an image file, read from its header alone; nothing is decoded or unpacked.
+
+Pillow is asked about JPEGs only: of a PNG it unpacks comments already when it opens the file.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass
+
+from PIL import Image
+
+from hwnas.deploy.serve.limits import Refusal
+
+__all__ = ["ImageHeader", "read_header"]
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_JPEG = b"\xff\xd8\xff"
+_MOST_PARTS = 50_000
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_UNPACKED = (b"zTXt", b"iTXt", b"iCCP")
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What an image file says of itself.
+
+    Attributes:
+        width: Pixels in a row.
+        height: Rows.
+        channels: Numbers a pixel; 1 for a palette.
+        is_deep: Whether it is grey of more than 8 bits.
+        is_jpeg: Whether it is a JPEG, otherwise a PNG.
+        packed_texts: Packed comments and profiles, which Pillow unpacks up to a megabyte each.
+    """
+
+    width: int
+    height: int
+    channels: int
+    is_deep: bool = False
+    is_jpeg: bool = False
+    packed_texts: int = 0
+
+
+def read_header(body: bytes) -> ImageHeader:
+    """Read the header of a PNG or JPEG.
+
+    Raises:
+        Refusal: 400 where it is neither, or the header is damaged.
+    """
+    try:
+        if body.startswith(_PNG):
+            return _png(body)
+        if body.startswith(_JPEG):
+            return _jpeg(body)
+    except Refusal:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise Refusal(413, str(error)) from None
+    except Exception:  # damaged files make Pillow raise nearly anything
+        raise Refusal(400, "the body is no image: its header is damaged") from None
+    raise Refusal(400, "the body is no image; expected PNG or JPEG")
+
+
+def _png(body: bytes) -> ImageHeader:
+    length, kind, width, height, depth, colour = struct.unpack_from(">I4sIIBB", body, 8)
+    if (length, kind) != (13, b"IHDR") or 0 in (width, height):
+        raise Refusal(400, "the body is no image: a PNG that does not begin with its size")
+    place, packed = 8 + 12 + length, 0
+    for _ in range(_MOST_PARTS):
+        if place + 8 > len(body):
+            break
+        length, kind = struct.unpack_from(">I4s", body, place)
+        if kind == b"IHDR":
+            raise Refusal(400, "the body is no image: a PNG that gives its size twice")
+        if kind == b"IEND":
+            break
+        packed += kind in _UNPACKED
+        place += 12 + length
+    else:
+        raise Refusal(400, f"the body is a PNG of more than {_MOST_PARTS} chunks")
+    return ImageHeader(
+        width, height, _PNG_CHANNELS[colour], colour == 0 and depth > 8, packed_texts=packed
+    )
+
+
+def _jpeg(body: bytes) -> ImageHeader:
+    with Image.open(io.BytesIO(body), formats=["JPEG"]) as image:
+        return ImageHeader(*image.size, len(image.getbands()), is_jpeg=True)

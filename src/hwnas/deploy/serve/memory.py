@@ -1,0 +1,137 @@
+"""A budget of bytes that all requests share, so that many large ones cannot take all memory."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from hwnas.deploy.serve.limits import Refusal
+
+__all__ = ["MemoryBudget", "Reservation", "return_freed_memory"]
+
+_GLANCE_S = 0.1
+_MMAP_THRESHOLD, _MMAP_BYTES = -3, 2**20  # M_MMAP_THRESHOLD
+
+Pool = Literal["bodies", "work"]
+
+
+class MemoryBudget:
+    """Bytes that requests may take at the same time, reserved before they are taken.
+
+    A quarter is for bodies, the rest for what is computed from them. The pools are apart because a
+    request holds its body while it waits for room to work: out of one pool, bodies that wait could
+    keep each other from ever being worked on.
+
+    Args:
+        total_bytes: For all requests together.
+        wait_s: Seconds that a request waits for others to give memory back.
+    """
+
+    def __init__(self, total_bytes: int, wait_s: float) -> None:
+        self.total_bytes, self._wait_s = total_bytes, wait_s
+        self._limits: dict[Pool, int] = {
+            "bodies": total_bytes // 4,
+            "work": total_bytes - total_bytes // 4,
+        }
+        self._used: dict[Pool, int] = {"bodies": 0, "work": 0}
+        self._changed = threading.Condition()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that are reserved now."""
+        return sum(self._used.values())
+
+    def limit(self, pool: Pool) -> int:
+        """Return the bytes that a single request may take."""
+        return self._limits[pool]
+
+    def reserve(
+        self, pool: Pool, size: int, what: str, is_wanted: Callable[[], bool] = lambda: True
+    ) -> Reservation:
+        """Reserve memory, after waiting for it if need be.
+
+        Args:
+            pool: What it is for.
+            size: Bytes.
+            what: Takes them; the subject of a sentence.
+            is_wanted: Whether waiting still makes sense.
+
+        Raises:
+            Refusal: 413 for more than there ever is, 503 where it is not free in time.
+        """
+        limit = self._limits[pool]
+        if size > limit:
+            raise Refusal(
+                413,
+                f"{what} takes {_mb(size)} MB of memory, and one request may take {_mb(limit)} MB; "
+                "send something smaller, or start the server with more --memory-mb",
+            )
+        until = time.monotonic() + self._wait_s
+        with self._changed:
+            while self._used[pool] + size > limit:
+                left = until - time.monotonic()
+                if left <= 0 or not is_wanted():
+                    raise Refusal(
+                        503,
+                        f"{what} takes {_mb(size)} MB of memory, and other requests have "
+                        f"{_mb(self._used[pool])} of {_mb(limit)} MB; try again",
+                        Retry_After="2",
+                    )
+                self._changed.wait(min(left, _GLANCE_S))
+            self._used[pool] += size
+        return Reservation(self, pool, size)
+
+    def _give_back(self, pool: Pool, size: int) -> None:
+        with self._changed:
+            self._used[pool] -= size
+            self._changed.notify_all()
+
+
+class Reservation:
+    """Reserved bytes, given back at the end of the context."""
+
+    def __init__(self, budget: MemoryBudget, pool: Pool, size: int) -> None:
+        self._budget, self._pool, self._size = budget, pool, size
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Reservation:
+        """Keep the bytes until the end of the context."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Give all bytes back."""
+        self.shrink(0)
+
+    def shrink(self, size: int) -> None:
+        """Give back all but so many bytes."""
+        with self._lock:
+            freed = max(0, self._size - size)
+            self._size -= freed
+        if freed:
+            self._budget._give_back(self._pool, freed)
+
+    def split(self) -> Reservation:
+        """Hand all bytes over to another reservation, which somebody else ends."""
+        with self._lock:
+            size, self._size = self._size, 0
+        return Reservation(self._budget, self._pool, size)
+
+
+def return_freed_memory() -> None:
+    """Have the C library give large blocks back to the system as soon as they are freed.
+
+    By default it keeps blocks of up to 32 MB for later, in each of many threads. A no-op where the
+    C library is not glibc.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.0f}" if size >= 1e7 else f"{size / 1e6:.2g}"

@@ -1,0 +1,180 @@
+"""What each key of a recipe decides: which stages of a run depend on it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from hwnas.recipe import Recipe
+
+__all__ = [
+    "AFTER",
+    "DECIDES",
+    "Decides",
+    "RecipeStage",
+    "code_of",
+    "continues",
+    "decides",
+    "recipe_keys",
+    "redone_by",
+    "settings_of",
+]
+
+_OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+RecipeStage = Literal[
+    "calibrate", "train", "ranking", "search", "random-baseline", "finalists", "report"
+]
+
+AFTER: Mapping[RecipeStage, tuple[RecipeStage, ...]] = {
+    "calibrate": (),
+    "train": (),
+    "ranking": ("train",),
+    "search": ("calibrate", "train"),
+    "random-baseline": ("calibrate", "train"),
+    "finalists": ("search",),
+    "report": ("ranking", "search", "random-baseline", "finalists"),
+}
+"""The stages of a run in order, each with those whose results it is made from."""
+
+How = Literal["kept", "continued", "redone", "by content"]
+
+
+@dataclass(frozen=True)
+class Decides:
+    """What depends on a key of a recipe.
+
+    Attributes:
+        how: ``"kept"`` where no result depends on the key; ``"continued"`` where the stage goes on
+            from what it has; ``"redone"`` where it starts anew; ``"by content"`` where it starts
+            anew if what the key stands for differs, whatever it is called.
+        stages: Those that depend on the key themselves; later ones follow from them.
+        note: What of those stages stays.
+    """
+
+    how: How
+    stages: tuple[RecipeStage, ...] = ()
+    note: str = ""
+
+
+_LEARNED: tuple[RecipeStage, ...] = ("train", "search", "finalists")
+
+DECIDES: Mapping[str, Decides] = {
+    "name": Decides("kept"),
+    "seed": Decides("redone", ("calibrate", *_LEARNED)),
+    "data.*": Decides("by content", _LEARNED),
+    "task.*": Decides("by content", _LEARNED),
+    "space.*": Decides("by content", ("calibrate", *_LEARNED)),
+    "objective": Decides(
+        "continued", ("search",), "evaluations; a target without a calibration gets one"
+    ),
+    "train.epochs": Decides("continued", ("train",), "training goes on from its checkpoint"),
+    "train.budget_minutes": Decides(
+        "continued", ("train",), "training goes on from its checkpoint"
+    ),
+    "train.batch_size": Decides(
+        "redone", ("train",), "an unfinished training goes on from its checkpoint"
+    ),
+    "train.accumulate": Decides(
+        "redone", ("train",), "an unfinished training goes on from its checkpoint"
+    ),
+    "train.workers": Decides("kept"),
+    "train.checkpoint_seconds": Decides("kept"),
+    "train.ranking_check": Decides("redone", ("ranking",)),
+    "train.ranking_epochs": Decides("redone", ("ranking",)),
+    "train.*": Decides("redone", ("train",)),
+    "predictor.networks": Decides("redone", ("calibrate",)),
+    "search.trials": Decides("continued", ("search", "random-baseline"), "all evaluations"),
+    "search.evaluator": Decides("redone", ("search", "random-baseline")),
+    "search.validation_images": Decides("redone", ("search", "random-baseline")),
+    "search.fidelity.*": Decides(
+        "redone", ("search", "random-baseline"), "evaluations at a cost that is still asked for"
+    ),
+    "search.random_baseline": Decides("redone", ("random-baseline",)),
+    "search.sampler": Decides("kept", note="decides on the candidates that come next"),
+    "search.options": Decides("kept", note="decides on the candidates that come next"),
+    "search.*": Decides("kept"),
+    "deploy.top": Decides("continued", ("finalists",), "weights of finalists that are there"),
+    "deploy.*": Decides("redone", ("finalists",)),
+}
+"""By name or pattern; the first that fits a key holds for it."""
+
+
+def recipe_keys(table: type = Recipe, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of all keys of a recipe."""
+    hints = get_type_hints(table)
+    for field in fields(table):
+        kind = hints[field.name]
+        if isinstance(kind, type) and is_dataclass(kind):
+            yield from recipe_keys(kind, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name
+
+
+def decides(key: str) -> Decides:
+    """Return what depends on a key.
+
+    Raises:
+        KeyError: The key has no row in `DECIDES`.
+    """
+    for pattern, found in DECIDES.items():
+        if fnmatchcase(key, pattern):
+            return found
+    raise KeyError(key)
+
+
+def continues(name: str) -> bool:
+    """Return whether an input of a stage is a key with which the stage goes on from what it has."""
+    return name in set(recipe_keys()) and decides(name).how == "continued"
+
+
+def settings_of(recipe: Recipe, stage: RecipeStage) -> dict[str, Any]:
+    """Return the keys of a recipe that a stage depends on itself and that are not the default."""
+    return {
+        key: value
+        for key, value in recipe.values.items()
+        if (found := decides(key)).how != "by content" and stage in found.stages
+    }
+
+
+def code_of(recipe: Recipe, stage: RecipeStage) -> dict[str, str]:
+    """Return a hash of each file of the user's own code that a stage depends on itself.
+
+    These are the modules that the recipe names as ``"package.module:object"``; what they import is
+    not looked at. A function that gives data counts by the data that it gives.
+    """
+    found = {}
+    for key, value in recipe.values.items():
+        if key.startswith("data.") or stage not in decides(key).stages:
+            continue
+        for module in sorted(_modules(value)):
+            with contextlib.suppress(ImportError, ValueError, AttributeError):
+                spec = importlib.util.find_spec(module)
+                if spec is not None and spec.origin is not None:
+                    source = Path(spec.origin).read_bytes()
+                    found[f"code of {module}"] = hashlib.sha256(source).hexdigest()[:16]
+    return found
+
+
+def _modules(value: Any) -> set[str]:
+    """Names of modules in ``"package.module:object"``, wherever they stand in a value."""
+    if isinstance(value, str):
+        return {value.partition(":")[0]} if _OWN.fullmatch(value) else set()
+    items = value.values() if isinstance(value, Mapping) else value
+    return set().union(*map(_modules, items)) if isinstance(items, Iterable) else set()
+
+
+def redone_by(key: str) -> list[RecipeStage]:
+    """Return the stages that are redone or continued where a key changes, in order."""
+    found = set(decides(key).stages)
+    for stage, before in AFTER.items():
+        if found.intersection(before):
+            found.add(stage)
+    return [stage for stage in AFTER if stage in found]

@@ -1,0 +1,97 @@
+"""How far a training is, and what follows from that: its learning rate, its batches, its end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hwnas.search.data import Split
+from hwnas.search.training.augment import augment
+from hwnas.search.training.checkpoint import Position
+from hwnas.search.training.config import TrainConfig
+
+__all__ = ["Schedule"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The order of images and the learning rate, each a function of how far a training is.
+
+    Attributes:
+        config: How to train.
+        split: The training images.
+        seed: Of everything random.
+        offset: What is added to a step's number for the number of steps that would have shown as
+            many images at this batch size; not 0 where earlier steps had another one.
+    """
+
+    config: TrainConfig
+    split: Split
+    seed: int
+    offset: int = 0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in one pass over the images."""
+        return len(self.split) // self.config.batch_size
+
+    def epoch(self, step: int) -> float:
+        """Passes over the images before a step."""
+        return (step + self.offset) / self.steps_per_epoch
+
+    def share(self, step: int, seconds: float) -> float:
+        """Share of the budget that is used up before a step, after so many seconds."""
+        if self.config.epochs is not None:
+            steps = max(1, round(self.config.epochs * self.steps_per_epoch))
+            return (step + self.offset) / steps
+        assert self.config.budget_minutes is not None
+        return seconds / (60 * self.config.budget_minutes)
+
+    def learning_rate(self, share: float) -> float:
+        """Linear warm-up, then half a cosine to zero (Loshchilov and Hutter, ICLR 2017)."""
+        peak, warmup = self.config.learning_rate, self.config.warmup
+        if share < warmup:
+            return peak * (share / warmup * 0.9 + 0.1)
+        done = (share - warmup) / (1 - warmup)
+        return peak * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+    def batch(self, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+        """A worker's part of a step's images, augmented; their targets; their rows of the split."""
+        size = self.config.batch_size
+        epoch, within = divmod(step + self.offset, self.steps_per_epoch)
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.split))
+        rows = order[within * size : (within + 1) * size][rank::world]
+        images, targets = self.split.take(rows)
+        rng = np.random.default_rng([self.seed, step, rank, 1])
+        shift = self.config.shift(self.split.kind)
+        flip, cutout = self.config.flip, self.config.cutout
+        images, targets = augment(images, targets, rng, shift, flip, cutout)
+        return torch.from_numpy(images), torch.from_numpy(targets), torch.from_numpy(rows)
+
+    def continued(self, position: Position) -> tuple[Schedule, Position] | None:
+        """Go on from a checkpoint, perhaps with another budget or another size of batches.
+
+        A training of another budget stands where that much of the new one is used up: its learning
+        rate goes on from there, also where it had come down to zero at the end of the old one.
+
+        Returns:
+            The schedule from there on and the position in its terms; None where the training is
+            already beyond the end that these settings give it, so that it has to start anew.
+        """
+        before, now = position.settings, self.config.continuable
+        if not before or before == now:
+            return replace(self, offset=position.offset), replace(position, settings=now)
+        offset, parts = position.offset, position.parts
+        if before["batch_size"] != now["batch_size"]:
+            made = (position.step + offset) * self.steps_per_epoch
+            offset = made // (len(self.split) // before["batch_size"]) - position.step
+        if any(before[name] != now[name] for name in ("accumulate", "batch_size")):
+            parts = 0
+        schedule = replace(self, offset=offset)
+        if schedule.share(position.step, position.seconds) >= 1:
+            return None
+        return schedule, replace(position, parts=parts, offset=offset, settings=now)

@@ -1,0 +1,125 @@
+"""Which stages of a run are stale, and why, told without decoding an image or building a network.
+
+What is compared here is what can be read at once: the recipe, the list of files or the arrays that
+images come from, the user's own code, the processor, and the files that a stage leaves behind.
+`hwnas.experiment.resume` compares all inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hwnas.deploy.catalogue import processor_of
+from hwnas.deploy.device import Target
+from hwnas.errors import HwnasError
+from hwnas.identity import Identity
+from hwnas.plugin import imports_from
+from hwnas.recipe_keys import AFTER, RecipeStage, code_of, settings_of
+from hwnas.run_folder import RunFolder, StageRecord
+from hwnas.search.data import data_manifest
+from hwnas.search.data_manifest import DataManifest, manifest_difference
+from hwnas.stages.images import MANIFEST
+
+__all__ = ["stale_stages"]
+
+
+def stale_stages(folder: RunFolder) -> dict[str, tuple[str, ...]]:
+    """Return the stages whose results do not belong to today's inputs, each with the reasons.
+
+    A stage that an older hwnas recorded is left out: its inputs are not known by name. Neither is
+    one that is not done.
+    """
+    with imports_from(folder.recipe_folder):
+        images = _images(folder)
+        stale: dict[str, tuple[str, ...]] = {}
+        for name, record in folder.stages.items():
+            stage, target = _parts(name)
+            if record.state == "done" and record.identity is not None:
+                own = tuple(_reasons(folder, name, stage, record, images))
+                before = [each for each in stale if _parts(each) in _upstream(stage, target)]
+                reasons = own or tuple(f"{each} is stale" for each in before[:1])
+                if reasons:
+                    stale[name] = reasons
+    return stale
+
+
+def _parts(name: str) -> tuple[RecipeStage, str | None]:
+    stage, _, target = name.partition("@")
+    return stage, target or None  # type: ignore[return-value]
+
+
+def _upstream(stage: RecipeStage, target: str | None) -> set[tuple[RecipeStage, str | None]]:
+    """The stages that one is made from: of its own target, or of the run."""
+    return {(before, place) for before in AFTER[stage] for place in (target, None)}
+
+
+def _reasons(
+    folder: RunFolder, name: str, stage: RecipeStage, record: StageRecord, images: _Images
+) -> Iterator[str]:
+    stored = record.identity
+    assert stored is not None
+    for change in _now(folder, stage, stored).changes_since(stored):
+        yield change.text
+    if changed := images.changed(str(stored.inputs.get("data", ""))):
+        yield f"data: {changed}"
+    for result in _results(stage):
+        if not (folder.path / result).exists():
+            yield f"{result} is missing"
+
+
+def _now(folder: RunFolder, stage: RecipeStage, stored: Identity) -> Identity:
+    """The stored inputs, with those in place that can be told at once."""
+    settings = settings_of(folder.recipe, stage) | code_of(folder.recipe, stage)
+    told = {k: v for k, v in stored.inputs.items() if not ("." in k or k in ("seed", "objective"))}
+    inputs: Mapping[str, Any] = {
+        k: v for k, v in told.items() if not k.startswith("code of ")
+    } | settings
+    if stage == "calibrate":
+        hardware = processor_of(Target.parse(str(stored.inputs["target"])).device.hardware)
+        inputs = {**inputs, "hardware": hardware}
+    return Identity(inputs)
+
+
+def _results(stage: RecipeStage) -> tuple[str, ...]:
+    files: Mapping[str, tuple[str, ...]] = {
+        "train": ("supernet/weights.safetensors",),
+        "search": ("study.db",),
+    }
+    return files.get(stage, ())
+
+
+@dataclass(frozen=True)
+class _Images:
+    """What is known of a run's images without decoding them.
+
+    Attributes:
+        now: What there is now; None where only running the source tells.
+        before: What the run was last worked on with; None where that was not kept.
+        problem: Why they cannot be read; empty if they can.
+    """
+
+    now: DataManifest | None
+    before: DataManifest | None
+    problem: str = ""
+
+    def changed(self, stored: str) -> str:
+        """How they differ from those of a stage; empty if they do not, or nobody knows."""
+        if not stored or self.problem:
+            return self.problem if stored else ""
+        fingerprint, _, _ = stored.partition(" ")
+        if self.now is None or self.now.fingerprint == fingerprint:
+            return ""
+        if self.before is not None and self.before.fingerprint == fingerprint:
+            return manifest_difference(self.before, self.now)
+        return "images changed"
+
+
+def _images(folder: RunFolder) -> _Images:
+    path = folder.path / MANIFEST
+    before = DataManifest.read(path) if path.exists() else None
+    try:
+        return _Images(data_manifest(folder.recipe.data, folder.recipe_folder), before)
+    except HwnasError as error:
+        return _Images(None, before, str(error))

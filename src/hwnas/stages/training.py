@@ -1,0 +1,67 @@
+"""The stages that train the supernet, and check how it ranks networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from torch import Tensor
+
+from hwnas.predictors import DevicePredictor
+from hwnas.progress import Advance
+from hwnas.search import RankingCheck
+from hwnas.search.evaluate import weights_hash
+from hwnas.search.training import (
+    SupernetTraining,
+    TrainingRow,
+    restamp_checkpoint,
+    train_supernet,
+)
+from hwnas.search.training.checkpoint import checkpoint_run
+from hwnas.search.training.supernet import CHECKPOINT, ROWS, WEIGHTS
+from hwnas.stages.calibrate import check_limits
+from hwnas.stages.job import Goal, Job, Stage
+
+__all__ = ["ranking", "training"]
+
+
+def training(job: Job, goal: Goal, costs: Mapping[str, DevicePredictor]) -> Stage:
+    """The stage that trains the supernet, or goes on with its training."""
+    folder = job.folder.path / "supernet"
+    checkpoint = folder / CHECKPOINT
+
+    def work(advance: Advance) -> None:
+        def on_row(row: TrainingRow) -> None:
+            advance(row.share, f"epoch {row.epoch:.1f}, loss {row.loss:.3f}")
+            if row.note:
+                job.reporter.note(row.note)
+
+        check_limits(job, goal, costs)
+        if checkpoint.exists() and checkpoint_run(checkpoint) != job.continued_training.key:
+            checkpoint.unlink()
+            (folder / ROWS).unlink(missing_ok=True)
+        train_supernet(_training(job), on_row)
+
+    def adopt() -> None:
+        if checkpoint.exists():
+            restamp_checkpoint(checkpoint, job.continued_training.key, job.recipe.train)
+
+    return Stage("train", job.training, work, (folder / WEIGHTS).exists, adopt)
+
+
+def ranking(job: Job, weights: Mapping[str, Tensor]) -> Stage:
+    """The stage that compares the supernet's order of networks with that of training alone."""
+    folder = job.folder.path / "supernet"
+
+    def work(advance: Advance) -> None:
+        ranked = RankingCheck.of(_training(job))(weights)
+        job.reporter.note(ranked.summary, ranking=asdict(ranked))
+
+    identity = job.identity("ranking", training=job.training.key, weights=weights_hash(weights))
+    return Stage("ranking", identity, work, (folder / "ranking.json").exists)
+
+
+def _training(job: Job) -> SupernetTraining:
+    recipe, i = job.recipe, job.ingredients
+    folder, key = job.folder.path / "supernet", job.continued_training.key
+    return SupernetTraining(i.space, i.task, i.data, recipe.train, recipe.seed, key, folder)

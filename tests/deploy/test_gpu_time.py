@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from hwnas.deploy.gpu_time import GpuClock
+
+
+class NVMLError(Exception):
+    pass
+
+
+@dataclass
+class Card:
+    """A GPU: who computes on it and how busy it is, in percent."""
+
+    users: tuple[int, ...]
+    busy: int
+
+
+class Nvml:
+    """What pynvml gives of a machine with some GPUs."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, *cards: Card) -> None:
+        self.cards = cards
+        self.broken = False
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Card:
+        return self.cards[index]
+
+    def nvmlDeviceGetComputeRunningProcesses(self, card: Card) -> list[SimpleNamespace]:
+        if self.broken:
+            raise NVMLError
+        return [SimpleNamespace(pid=pid) for pid in card.users]
+
+    def nvmlDeviceGetUtilizationRates(self, card: Card) -> SimpleNamespace:
+        return SimpleNamespace(gpu=card.busy)
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, nvml: Nvml | None) -> GpuClock:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    return GpuClock()
+
+
+def test_busy_time_adds_up_over_the_gpus_that_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, both, others = Card((7,), 50), Card((7, 9), 100), Card((9,), 100)
+    found = clock(monkeypatch, Nvml(mine, both, others))
+    found.sample({7, 8}, 2.0)
+    assert found.seconds == 1.0 + 2.0
+    mine.busy = 0
+    both.users = (9,)
+    found.sample({7, 8}, 2.0)
+    assert found.seconds == 3.0
+
+
+def test_nothing_is_known_of_processes_that_were_on_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = clock(monkeypatch, Nvml(Card((9,), 100)))
+    found.sample({7}, 1.0)
+    assert found.seconds is None
+
+
+def test_nothing_is_known_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = clock(monkeypatch, None)
+    found.sample({7}, 1.0)
+    assert found.seconds is None
+
+
+def test_a_driver_that_fails_leaves_what_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml(Card((7,), 100))
+    found = clock(monkeypatch, nvml)
+    found.sample({7}, 1.0)
+    nvml.broken = True
+    found.sample({7}, 1.0)
+    assert found.seconds == 1.0

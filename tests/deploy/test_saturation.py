@@ -1,0 +1,216 @@
+"""Sums of int8 products on processors without VNNI: who is warned, and that seven bits are safe."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
+
+from hwnas.deploy import Bundle, Device, Export, Target
+from hwnas.deploy.agreement import relative_error
+from hwnas.deploy.measurement import Measurement
+from hwnas.deploy.processor import instruction_flags, sums_saturate
+from hwnas.deploy.quantize import quantize_int8, random_batches
+from hwnas.deploy.repacking import write_variants
+from hwnas.deploy.runtimes import open_session
+from hwnas.deploy.saturation import LARGEST_REDUCED, may_saturate, saturation_warning
+from hwnas.deploy.sweep import Contender, Sweep
+from hwnas.deploy.variants import Made
+from hwnas.deploy.variants.fake_quantisation import FakeQuantisation
+
+INT8 = Target(Device("cpu", "onnxruntime"), "int8")
+OLD = frozenset({"sse4_1", "avx2", "fma", "avx512f", "avx512bw"})
+NEW = OLD | {"avx512_vnni"}
+
+
+@pytest.mark.parametrize(
+    ("text", "machine", "expected"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f\n", "x86_64", True),
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_vnni\n", "x86_64", False),
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx_vnni\n", "AMD64", False),
+        ("processor\t: 0\nFeatures\t: asimd asimddp\n", "aarch64", False),
+        ("", "x86_64", True),  # nothing is known: better slower than wrong
+        ("", "arm64", False),
+    ],
+)
+def test_processors_are_told_by_their_flags(
+    text: str, machine: str, expected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    assert sums_saturate(instruction_flags(tmp_path / "cpuinfo"), machine) is expected
+    assert instruction_flags(tmp_path / "none") == frozenset()
+
+
+def multiplied_and_added(a: NDArray[np.uint8], w: NDArray[np.int8]) -> int:
+    """What VPMADDUBSW and VPADDD make of unsigned and signed bytes: pairs saturate at 16 bits."""
+    products = a.astype(np.int64) * w
+    return int(np.clip(products.reshape(-1, 2).sum(1), -(2**15), 2**15 - 1).sum())
+
+
+def pairs(largest: int) -> st.SearchStrategy[tuple[list[int], list[int]]]:
+    return st.integers(1, 32).flatmap(
+        lambda n: st.tuples(
+            st.lists(st.integers(0, 255), min_size=2 * n, max_size=2 * n),
+            st.lists(st.integers(-largest, largest), min_size=2 * n, max_size=2 * n),
+        )
+    )
+
+
+@given(pairs(LARGEST_REDUCED))
+def test_no_sum_with_weights_of_seven_bits_saturates(case: tuple[list[int], list[int]]) -> None:
+    a, w = np.array(case[0], np.uint8), np.array(case[1], np.int8)
+    assert multiplied_and_added(a, w) == int(a.astype(np.int64) @ w)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_seven_bits_are_as_many_as_are_safe(sign: int) -> None:
+    a = np.full(2, 255, np.uint8)
+    safe, unsafe = (np.full(2, sign * w, np.int8) for w in (LARGEST_REDUCED, LARGEST_REDUCED + 1))
+    assert multiplied_and_added(a, safe) == int(a.astype(np.int64) @ safe)
+    assert multiplied_and_added(a, unsafe) != int(a.astype(np.int64) @ unsafe)
+
+
+def weights_of(model: Path) -> list[NDArray[np.int8]]:
+    arrays = [numpy_helper.to_array(each) for each in onnx.load(model).graph.initializer]
+    return [each for each in arrays if each.dtype == np.int8 and each.ndim > 1]
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_weights_have_seven_bits_where_the_processor_needs_it(
+    needed: bool, exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwnas.deploy.quantize.sums_saturate", lambda: needed)
+    made = quantize_int8(exported.path, tmp_path / "int8.onnx", random_batches((1, 8, 8), 4))
+    largest = max(np.abs(each.astype(int)).max() for each in weights_of(made))
+    assert largest == (LARGEST_REDUCED if needed else 127)
+    assert may_saturate(made) is not needed
+    assert (saturation_warning(made, INT8, OLD, "x86_64") == "") is needed
+    images = random_batches((1, 8, 8), 4)[0]
+    expected = open_session(exported.path, Target(INT8.device)).run(images)
+    assert relative_error(open_session(made, INT8).run(images), expected) < 0.2
+
+
+def test_fine_tuning_feels_the_bits_that_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    place = "hwnas.deploy.variants.fake_quantisation.sums_saturate"
+    for needed, steps in ((True, 2 * LARGEST_REDUCED + 1), (False, 255)):
+        monkeypatch.setattr(place, lambda needed=needed: needed)
+        layer = torch.nn.Linear(4096, 1)
+        torch.nn.init.uniform_(layer.weight, -1, 1)
+        FakeQuantisation().begin(torch.nn.Sequential(layer))
+        assert steps - 3 <= len(layer.weight.unique()) <= steps
+
+
+class _Images(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self._batches = iter(random_batches((1, 8, 8), 4))
+
+    def get_next(self) -> dict[str, Any] | None:
+        batch = next(self._batches, None)
+        return None if batch is None else {"images": batch}
+
+
+def statically(activations: QuantType, weights: QuantType, how: QuantFormat) -> Any:
+    def make(source: Path, to: Path) -> None:
+        quantize_static(
+            source, to, _Images(), how, activation_type=activations, weight_type=weights
+        )
+
+    return make
+
+
+U8, S8 = QuantType.QUInt8, QuantType.QInt8
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (statically(U8, S8, QuantFormat.QDQ), True),
+        (statically(U8, S8, QuantFormat.QOperator), True),
+        (statically(S8, S8, QuantFormat.QDQ), False),
+        (statically(S8, S8, QuantFormat.QOperator), False),
+        (statically(U8, U8, QuantFormat.QDQ), False),
+        (lambda source, to: to.write_bytes(source.read_bytes()), False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_files_are_told_by_their_weights_and_activations(
+    make: Callable[[Path, Path], None], expected: bool, exported: Export, tmp_path: Path
+) -> None:
+    make(exported.path, tmp_path / "made.onnx")
+    assert may_saturate(tmp_path / "made.onnx") is expected
+    warning = saturation_warning(tmp_path / "made.onnx", INT8, OLD, "x86_64")
+    assert bool(warning) is expected
+    assert len(warning.splitlines()) == expected
+    for flags, machine in ((NEW, "x86_64"), (OLD, "aarch64")):
+        assert saturation_warning(tmp_path / "made.onnx", INT8, flags, machine) == ""
+    whole = Target(INT8.device)
+    assert saturation_warning(tmp_path / "made.onnx", whole, OLD, "x86_64") == ""
+
+
+@pytest.mark.parametrize("reduced", [True, False])
+@pytest.mark.filterwarnings("ignore")
+def test_so_are_those_whose_activations_are_rounded_as_they_come(
+    reduced: bool, tmp_path: Path
+) -> None:
+    weights = np.random.default_rng(0).standard_normal((8, 8), dtype=np.float32)
+    images, outputs = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 8]) for name in "xy"
+    )
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    stored = [numpy_helper.from_array(weights, "w")]
+    graph = helper.make_graph([node], "g", [images], [outputs], stored)
+    opset = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "a.onnx")
+    to = tmp_path / "b.onnx"
+    quantize_dynamic(tmp_path / "a.onnx", to, weight_type=S8, reduce_range=reduced)
+    assert may_saturate(to) is not reduced
+
+
+@pytest.fixture
+def swept(packed: Bundle, measurement: Measurement, tmp_path: Path) -> Bundle:
+    """A bundle whose first artifact was quantised for a processor with VNNI."""
+    batches = random_batches((1, 8, 8), 4)
+    int8 = quantize_int8(
+        packed.onnx_file, tmp_path / "a.onnx", batches, ["full"], reduce_range=False
+    )
+    timed = replace(measurement, target=INT8.name)
+    contender = Contender("int8", INT8.name, Made(int8), 1, difference=0.01, measurement=timed)
+    write_variants(packed, Sweep((contender,), max_loss=0.0), tmp_path / "bundle")
+    return Bundle.load(tmp_path / "bundle")
+
+
+def test_a_bundle_that_was_quantised_for_another_processor_warns(
+    swept: Bundle, monkeypatch: pytest.MonkeyPatch, hwnas: Callable[..., Any], tmp_path: Path
+) -> None:
+    from PIL import Image
+
+    Image.new("L", (8, 8)).save(tmp_path / "image.png")
+    place = "hwnas.deploy.saturation.sums_saturate"
+    monkeypatch.setattr(place, lambda flags, machine: False)
+    assert not any(check.warns for check in swept.verify())
+    assert hwnas("run", swept.folder, tmp_path / "image.png").err == ""
+    monkeypatch.setattr(place, lambda flags, machine: True)
+    (warning,) = [check.detail for check in swept.verify() if check.warns]
+    assert "model.int8.onnx" in warning
+    assert "no VNNI" in warning
+    assert "no VNNI" in hwnas("verify", swept.folder).out
+    answer = hwnas("run", swept.folder, tmp_path / "image.png")
+    assert answer.status == 0
+    assert answer.err == f"warning: {warning}\n"

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from hwnas.errors import ConfigError
+from hwnas.recipe import read_recipe
+from hwnas.search import own_identity
+from hwnas.search.data import ImageData
+from hwnas.search.own_identity import check_identity, check_key
+from hwnas.stages import Ingredients
+
+
+@pytest.fixture(autouse=True)
+def own_parts_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("Addressed", r"is described by its address in memory \(<.* at 0x.*give it a __repr__"),
+        ("Ordered", r"is another in each process \(Ordered\(\{'.*make it a frozen dataclass"),
+        ("Hashed", r"is another in each process \(Hashed\("),
+        ("Counted", r"is another each time that it is made \(Counted\("),
+        ("with_function", r"'unstable_parts:with_function'.*"),
+    ],
+)
+def test_a_task_that_is_another_in_each_process_is_refused_when_it_is_given(
+    tiny_recipe: Path, tmp_path: Path, task: str, message: str
+) -> None:
+    recipe, _ = read_recipe(tiny_recipe, [f"task.name=unstable_parts:{task}"])
+    with pytest.raises(ConfigError, match=message) as caught:
+        Ingredients.prepare(recipe, tmp_path, tmp_path)
+    assert f"task 'unstable_parts:{task}'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_task_that_tells_what_it_is_serves(tiny_recipe: Path, tmp_path: Path) -> None:
+    recipe, _ = read_recipe(tiny_recipe, ["task.name=unstable_parts:Fine"])
+    assert repr(Ingredients.prepare(recipe, tmp_path, tmp_path).task).startswith("Fine(Class")
+
+
+def test_what_is_made_of_plain_values_takes_no_process(
+    monkeypatch: pytest.MonkeyPatch, few_digits: ImageData
+) -> None:
+    from ink_centre import task
+
+    monkeypatch.setattr(own_identity, "_elsewhere", lambda *given: pytest.fail("a process"))
+    check_identity("task", task(few_digits))
+
+
+def test_a_space_whose_fingerprint_changes_is_refused() -> None:
+    from unstable_parts import HashedDials
+
+    from own_parts import Dials
+
+    check_identity("space", Dials(), "fingerprint")
+    with pytest.raises(ConfigError, match=r"space 'own:Dials' is another in each process \('dials"):
+        check_identity("space 'own:Dials'", HashedDials(), "fingerprint")
+
+
+@pytest.mark.parametrize("key", [None, "", "<own.Evaluator object at 0x7f0000000000>", 7])
+def test_an_evaluator_needs_a_key_that_says_something(key: object) -> None:
+    from own_parts import EvenDials
+
+    named = EvenDials(key="as it was given")
+    check_key("own:EvenDials", named)
+    assert named.key == "as it was given"
+    with pytest.raises(ConfigError, match="evaluator 'own:EvenDials' has the key "):
+        check_key("own:EvenDials", EvenDials(key=key))  # type: ignore[arg-type]
+
+
+def test_an_evaluator_whose_key_changes_is_refused() -> None:
+    counts = itertools.count()
+
+    class Changing:
+        @property
+        def key(self) -> str:
+            return f"key-{next(counts)}"
+
+    with pytest.raises(ConfigError, match="another key each time that it is asked"):
+        check_key("own:Changing", Changing())  # type: ignore[arg-type]

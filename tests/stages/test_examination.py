@@ -1,0 +1,39 @@
+"""Which images variants of a network are made with, and what they are judged by."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hwnas.deploy.io import Preprocessing
+from hwnas.errors import NonFiniteOutput
+from hwnas.search.split import Split
+from hwnas.search.task import Classification
+from hwnas.stages.examination import SplitExaminer, calibration_batches
+
+PREPROCESSING = Preprocessing(8, 8, 1, (0.5,), (0.5,))
+
+
+def test_ranges_are_taken_from_images_of_all_classes() -> None:
+    classes = np.arange(1000) // 100  # sorted, as a division of one's own may be
+    images = classes.astype(np.uint8)[:, None, None, None].repeat(2, 1).repeat(2, 2)
+    plain = Preprocessing(2, 2, 1, (0.0,), (1 / 255,))
+    batches = calibration_batches(Split(images, classes, np.arange(1000)), plain, 8)
+    assert {len(batch) for batch in batches} == {8}
+    assert set(np.unique(np.round(np.concatenate(batches)))) == set(range(10))
+
+
+@pytest.mark.parametrize("side", ["own", "expected"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_outputs_that_are_no_numbers_are_not_judged(side: str, value: float) -> None:
+    images = np.zeros((6, 8, 8, 1), np.uint8)
+    split = Split(images, np.array([0, 1, 0, 1, 0, 1]), np.arange(6))
+    task = Classification(("a", "b"), PREPROCESSING)
+    examiner = SplitExaminer(task, split, "test", PREPROCESSING, 2)
+    outputs = {
+        name: np.eye(2, dtype=np.float32)[[0, 1, 0, 1, 0, 1]] for name in ("own", "expected")
+    }
+    assert examiner.judge(outputs["own"], outputs["expected"]).value == 1
+    outputs[side][4, 0] = value
+    with pytest.raises(NonFiniteOutput, match="for 1 of 6 test images"):
+        examiner.judge(outputs["own"], outputs["expected"])

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from hwnas.recipe import read_recipe
+from hwnas.search.task import Classification
+from hwnas.search.training import NetworkStep
+from hwnas.stages import Ingredients, retraining
+
+
+@dataclass
+class Nothing:
+    """A conversion that leaves the network as it is."""
+
+    def begin(self, network: nn.Module) -> None: ...
+
+    def end(self, network: nn.Module) -> None: ...
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.4, None])
+def test_label_smoothing_is_that_of_the_recipe(
+    tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smoothing: float | None
+) -> None:
+    learned: list[float] = []
+
+    def watched(network: nn.Module, step: NetworkStep, *given: object) -> None:
+        assert isinstance(step.task, Classification)
+        learned.append(step.task.label_smoothing)
+
+    monkeypatch.setattr(retraining, "fit", watched)
+    ingredients = Ingredients.prepare(read_recipe(tiny_recipe)[0], tmp_path, tmp_path)
+    space = ingredients.space
+    config = replace(ingredients.recipe.train, label_smoothing=smoothing)
+    weights = space.build(space.smallest()).state_dict()
+    retrain = retraining.retraining(ingredients, space.smallest(), weights, config)
+    retrain(Nothing(), tmp_path / "model.onnx")  # type: ignore[arg-type]
+    assert learned == [0.1 if smoothing is None else smoothing]

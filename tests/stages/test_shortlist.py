@@ -1,0 +1,184 @@
+"""Which candidates become finalists, on made-up candidates and measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from hwnas.deploy.measurement import Measurement, Quantiles
+from hwnas.errors import (
+    ArtifactError,
+    DeviceError,
+    DivergedError,
+    HwnasError,
+    RunError,
+    StorageError,
+)
+from hwnas.search import Objective, Scored, SearchResult
+from hwnas.search_spaces import Architecture, Candidate
+from hwnas.stages.limits import LimitCheck, limit_checks
+from hwnas.stages.shortlist import (
+    REPLACEMENT_ROUNDS,
+    choose,
+    fill_shortlist,
+    is_own_fault,
+    read_tried,
+)
+
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
+LATENCY = f"latency_ms@{TARGET}"
+
+
+def searched(count: int, limit: float | None) -> SearchResult:
+    """Candidates on a front: the i-th was predicted to take i + 1 ms."""
+    objectives = (
+        Objective("accuracy", "maximize"),
+        Objective("latency_ms", "minimize", TARGET, limit),
+    )
+    trials = tuple(
+        Scored(
+            i,
+            Candidate.of(Architecture("made-up", (("size", i),))),
+            {"accuracy": 1 - 1 / (i + 2), LATENCY: float(i + 1)},
+            {},
+            {},
+            {},
+            True,
+        )
+        for i in range(count)
+    )
+    return SearchResult(objectives, trials)
+
+
+def predicted(trial: Scored) -> float:
+    return trial.values[LATENCY]
+
+
+class Maker:
+    """Makes finalists, and measures them as it is told."""
+
+    def __init__(
+        self,
+        result: SearchResult,
+        ms: Callable[[Scored], float],
+        failing: Mapping[int, HwnasError] | None = None,
+    ) -> None:
+        self.result, self.ms, self.failing = result, ms, failing or {}
+        self.rounds: list[list[int]] = []
+
+    def __call__(self, trials: Sequence[Scored]) -> dict[str, tuple[LimitCheck, ...] | HwnasError]:
+        self.rounds.append([trial.number for trial in trials])
+        return {
+            trial.candidate.id: self.failing.get(trial.number) or self.checks(trial)
+            for trial in trials
+        }
+
+    def checks(self, trial: Scored) -> tuple[LimitCheck, ...]:
+        ms = self.ms(trial)
+        spread = Quantiles(0.95 * ms, ms, 1.05 * ms)
+        timed = Measurement(
+            TARGET, "cpu", spread, spread, 50, False, 1.0, "a processor", {}, {}, "2026-01-01"
+        )
+        return limit_checks(self.result.objectives, [], [timed])
+
+
+def numbers(result: SearchResult, ids: Sequence[str]) -> set[int]:
+    return {trial.number for trial in result.trials if trial.candidate.id in ids}
+
+
+def test_where_all_keep_their_limits_the_first_choice_stays() -> None:
+    result = searched(12, limit=20.0)
+    make = Maker(result, predicted)
+    found = fill_shortlist(result, 3, make)
+    assert found.packed == [trial.candidate.id for trial in choose(result, 3)]
+    assert len(make.rounds) == 1
+    assert {each.state for each in found.tried} == {"kept"}
+
+
+def test_those_that_break_a_limit_are_replaced_by_such_as_are_likely_to_keep_it() -> None:
+    """All are twice as slow as was predicted, so of 12 candidates the first six keep 12 ms."""
+    result, notes = searched(12, limit=12.0), []
+    make = Maker(result, lambda trial: 2 * predicted(trial))
+    found = fill_shortlist(result, 4, make, notes.append)
+    assert len(found.packed) == 4
+    assert max(numbers(result, found.packed)) <= 5
+    assert len(make.rounds) == 2, "what was learned of the prediction is used at once"
+    dropped = [each for each in found.tried if not each.packed]
+    assert dropped
+    assert {(each.state, each.round) for each in dropped} == {("broken", 0)}
+    assert any("the limit is 12" in note for note in notes)
+    assert any("the next candidates take their place" in note for note in notes)
+
+
+def test_a_miss_within_noise_is_replaced_too() -> None:
+    result = searched(12, limit=6.0)
+    make = Maker(result, lambda t: 6.1 if t.number == 11 else min(predicted(t), 5.0))
+    found = fill_shortlist(result, 3, make)
+    [missed] = [each for each in found.tried if not each.packed]
+    assert (missed.state, numbers(result, [missed.id])) == ("within noise", {11})
+
+
+def test_tries_are_bounded_and_the_closest_are_kept_and_marked() -> None:
+    """Seen: a limit of 0.1 ms, and what was picked took 0.415 ms."""
+    result, notes = searched(40, limit=0.1), []
+    make = Maker(result, lambda trial: 0.415 + 0.01 * trial.number)
+    found = fill_shortlist(result, 3, make, notes.append)
+    assert len(make.rounds) == 1 + REPLACEMENT_ROUNDS
+    tried = [number for numbers in make.rounds for number in numbers]
+    assert len(tried) == len(set(tried)) == 3 * (1 + REPLACEMENT_ROUNDS)
+    assert numbers(result, found.packed) == set(sorted(tried)[:3]), "those that miss it the least"
+    assert {each.state for each in found.tried} == {"broken"}
+    assert "0 keep the limits" in notes[-1]
+    assert "marked" in notes[-1]
+
+
+@pytest.mark.parametrize("limit", [None, 100.0])
+def test_those_that_fail_are_replaced_with_or_without_limits(limit: float | None) -> None:
+    result, notes = searched(12, limit), []
+    first = [trial.number for trial in choose(result, 3)]
+    failing = {
+        first[0]: ArtifactError("it has accuracy nan on validation images"),
+        first[2]: DivergedError(7, 0.1),
+    }
+    found = fill_shortlist(result, 3, Maker(result, predicted, failing), notes.append)
+    assert len(found.packed) == 3
+    assert not numbers(result, found.packed) & failing.keys()
+    failed = {each.id: each.reason for each in found.tried if each.state == "failed"}
+    assert numbers(result, list(failed)) == failing.keys()
+    assert any("accuracy nan" in reason for reason in failed.values())
+    assert any("accuracy nan" in note for note in notes)
+
+
+def test_where_all_fail_so_does_the_stage() -> None:
+    result = searched(4, None)
+    failing = {i: ArtifactError(f"network {i} is broken") for i in range(4)}
+    with pytest.raises(ArtifactError, match="is broken"):
+        fill_shortlist(result, 2, Maker(result, predicted, failing))
+
+
+def test_few_candidates_are_no_reason_to_go_on() -> None:
+    result = searched(2, limit=1.5)
+    found = fill_shortlist(result, 5, make := Maker(result, predicted))
+    assert len(make.rounds) == 1
+    assert len(found.packed) == 2
+    assert sorted(each.state for each in found.tried) == ["broken", "kept"]
+
+
+def test_what_is_the_machines_fault_replaces_nobody() -> None:
+    for error in (DeviceError("no memory"), StorageError("disk full")):
+        assert not is_own_fault(error)
+    assert is_own_fault(DivergedError(1, 0.1))
+
+
+def test_the_record_comes_back_as_it_was(tmp_path: Path) -> None:
+    assert read_tried(tmp_path) == ()
+    result = searched(12, limit=6.0)
+    failing = {0: ArtifactError("it is broken")}
+    found = fill_shortlist(result, 3, Maker(result, predicted, failing))
+    found.write(tmp_path)
+    assert read_tried(tmp_path) == found.tried
+    (tmp_path / "finalists.json").write_text('{"schema": 1, "tried": [{}]}')
+    with pytest.raises(RunError, match=r"finalists\.json is damaged .*remove it"):
+        read_tried(tmp_path)
