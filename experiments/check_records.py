@@ -126,11 +126,11 @@ def wrong(file: Path, mark: bool = False) -> Iterator[str]:
             known = Configuration(same[0])
             with locked(file.parent):
                 configurations.put(hashed, known)
-        if not today:
+        if not today or (known.superseded and not known.settings):  # nothing to compare
             continue
         apart = min((list(differences(known.settings, now)) for now in today), key=len)
         changed = "; ".join(apart) or None
-        if bool(changed) == bool(known.superseded):
+        if known.superseded == changed or (changed and known.superseded and not mark):
             continue
         if mark:
             with locked(file.parent):

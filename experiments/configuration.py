@@ -23,6 +23,7 @@ from hwnas.recipe import Recipe
 __all__ = ["Configuration", "Configurations", "differences", "lost_commits", "recipe_values"]
 
 FILE = "configurations.json"
+_OF_IMAGES = ("classification", "segmentation")  # tasks whose images are shifted by default
 _RECIPE, _RECIPES = "recipe", "recipes"
 
 
@@ -118,12 +119,21 @@ def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Fill in what a recipe lacks; a key that there is no longer stays, and so differs."""
+    """Fill in what a recipe lacks; a key that there is no longer stays, and so differs.
+
+    Defaults that say None today and a number before, with the same meaning, become that number.
+    """
     try:
         filled = recipe_values(pydantic.TypeAdapter(Recipe).validate_json(json.dumps(values)))
     except (pydantic.ValidationError, ConfigError):
         return values
-    return _merged(values, filled)
+    merged: dict[str, Any] = _merged(values, filled)
+    deploy, train, task = (merged.get(table, {}) for table in ("deploy", "train", "task"))
+    if deploy.get("finetune_epochs") is None and deploy.get("finetune_minutes") is None:
+        deploy["finetune_epochs"] = 1.0
+    if train.get("shift_pixels") is None and task.get("name") in _OF_IMAGES:
+        train["shift_pixels"] = 1
+    return merged
 
 
 def _merged(values: Any, filled: Any) -> Any:

@@ -36,6 +36,14 @@ def test_a_default_that_changed_is_a_difference() -> None:
     assert line.startswith("recipe.train.sampling: 'uniform' -> ")
 
 
+def test_a_default_that_is_said_in_another_way_is_none() -> None:
+    old = settings("deploy.finetune_epochs=1.0", "train.shift_pixels=1")
+    now = settings()
+    now["recipe"]["deploy"]["finetune_epochs"] = None
+    now["recipe"]["train"]["shift_pixels"] = None
+    assert not list(differences(old, now))
+
+
 def test_a_key_that_is_gone_is_a_difference() -> None:
     old = settings()
     old["recipe"]["train"]["steam"] = 3
