@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from hwnas.predictors.blocks import Blocks, Scale, rows_of
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior, likeliest, means
@@ -33,12 +34,14 @@ class Source:
         logs: Logarithms of their costs, of shape (n,).
         family: Devices of one family are so alike that none is news to who knows another; a new
             device is of none of the known ones. The device alone if empty.
+        measurable: Of shape (n,): networks that would be measured on a new device; all if None.
     """
 
     name: str
     blocks: Blocks
     logs: Numbers
     family: str = ""
+    measurable: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.logs)
@@ -54,24 +57,35 @@ class Source:
         if len(self) <= count:
             return self
         rows = np.linspace(0, len(self) - 1, count).astype(np.int64)
-        return replace(self, blocks=rows_of(self.blocks, rows), logs=self.logs[rows])
+        measurable = None if self.measurable is None else self.measurable[rows]
+        blocks, logs = rows_of(self.blocks, rows), self.logs[rows]
+        return replace(self, blocks=blocks, logs=logs, measurable=measurable)
 
 
 @dataclass(frozen=True)
 class Widening:
-    """By what to stretch the standard deviations of a process.
+    """Scale of the standard deviations of a process: a conformal calibration on known devices.
+
+    Those that were stored by earlier versions have a factor and an exponent only.
 
     Attributes:
-        factor: Where the process is as surprised as it says that it would be.
-        exponent: How far its surprise counts, 0 to 1.
+        factor: Scale of a process whose surprise and doubt are 1.
+        exponent: Power of the process's surprise, 0 to 1.
+        doubt_exponent: Power of the process's doubt, -1 to 1.
+        doubts: Least and largest doubt on known devices; a process is treated as if its own were
+            between these.
     """
 
     factor: float = 1.0
     exponent: float = 0.0
+    doubt_exponent: float = 0.0
+    doubts: tuple[float, float] = (1.0, 1.0)
 
     def of(self, process: Mixture) -> float:
-        """For one process."""
-        return float(self.factor * process.surprise**self.exponent)
+        """Return the scale of one process."""
+        doubt = min(max(process.doubt, self.doubts[0]), self.doubts[1])
+        scale = self.factor * process.surprise**self.exponent * doubt**self.doubt_exponent
+        return float(scale)
 
 
 @dataclass(frozen=True)

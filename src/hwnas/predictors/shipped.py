@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -136,6 +137,12 @@ def _read(folder: Path) -> tuple[tuple[DeviceProfile, ...], Lessons]:
         DeviceProfile(**values, networks=names, steps=steps, costs=costs)
         for values, costs in zip(description["devices"], arrays["costs"], strict=True)
     )
-    widenings = {int(n): Widening(**each) for n, each in description["widenings"].items()}
+    widenings = {int(n): _widening(each) for n, each in description["widenings"].items()}
     prior = Prior(arrays["mean"], arrays["std"])
     return profiles, Lessons(arrays["thetas"], prior, widenings)
+
+
+def _widening(values: Mapping[str, Any]) -> Widening:
+    """Read a scale; those of earlier versions have no doubts."""
+    doubts = values.get("doubts", Widening.doubts)
+    return Widening(**{**values, "doubts": tuple(doubts)})

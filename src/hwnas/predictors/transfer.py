@@ -52,9 +52,13 @@ def transfer_of(sources: Sources, encoder: Encoder) -> Transfer:
                 columns.append(np.log(column))
                 names.append(f"latency of {name}")
     families = _families(names, np.array(columns))
-    known = tuple(map(Source, names, [pool] * len(names), columns, families))
+    connected = sources.space.connected(sources.codes)
+    known = tuple(
+        Source(name, pool, column, family, connected[sources.pool])
+        for name, column, family in zip(names, columns, families, strict=True)
+    )
     experience = Experience(known, pool)
-    return Transfer(experience, experience.see(blocks), sources.space.connected(sources.codes))
+    return Transfer(experience, experience.see(blocks), connected)
 
 
 def _families(names: Sequence[str], logs: Numbers) -> list[str]:
