@@ -197,7 +197,8 @@ def work(arguments: argparse.Namespace) -> None:
 def _taught(profiles: Sequence[DeviceProfile]) -> Experience:
     """What some targets teach, with how wide intervals have to be."""
     plain = experience_of(profiles)
-    widenings = {samples: learn_widening(plain, samples) for samples in (10, 20)}
+    learnt = {samples: learn_widening(plain, samples) for samples in (10, 20)}
+    widenings = {samples: widening for samples, widening in learnt.items() if widening}
     return replace(plain, known_lessons=replace(plain.lessons, widenings=widenings))
 
 

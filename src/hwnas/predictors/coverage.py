@@ -61,7 +61,7 @@ class _Trial:
     errors: Numbers
 
 
-def learn_widening(experience: Experience, samples: int) -> Widening:
+def learn_widening(experience: Experience, samples: int) -> Widening | None:
     """Play each known device as the new one, with the others as sources.
 
     Args:
@@ -69,11 +69,12 @@ def learn_widening(experience: Experience, samples: int) -> Widening:
         samples: Measurements that are taken of a new device.
 
     Returns:
-        The scale with which nine in ten of the intervals hold, over all devices and trials.
+        The scale with which nine in ten of the intervals hold, over all devices and trials; None
+        where no device has two others of other families to learn it from.
     """
     devices = [k for k in range(len(experience.sources)) if len(experience.others(k)) > 1]
     if not devices:
-        return Widening()
+        return None
     trials = [_trial(experience, k, samples, s) for k in devices for s in range(_TRIALS)]
     known = np.log([(trial.surprise, trial.doubt) for trial in trials])
     needed = np.log([np.quantile(trial.errors, 0.9) / NORMAL_90 for trial in trials])

@@ -16,12 +16,13 @@ import numpy.typing as npt
 from hwnas.predictors.blocks import Blocks, Scale, rows_of
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior, likeliest, means
 
-__all__ = ["Experience", "Lessons", "Networks", "Source", "Widening"]
+__all__ = ["Experience", "Lessons", "Networks", "Source", "Widening", "scale_of"]
 
 _MOST_ROWS = 1000  # of a known device, to learn it from
 _ROWS_FOR_WEIGHTS = 300  # of these, to find the weights of the kernel's parts with
 _ROWS_FOR_PRIOR = 150
 _PRIOR_STD = 1.0
+_MOST_SAMPLES = 2  # times the largest number that was tried, for which its scale still counts
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,11 @@ class Widening:
         return float(scale)
 
 
+def scale_of(widening: Widening | None, process: Mixture) -> float:
+    """Return the scale that known devices teach, or else that of the process's own errors."""
+    return process.own_scale if widening is None else widening.of(process)
+
+
 @dataclass(frozen=True)
 class Lessons:
     """What was found out about known devices; slow to find, quick to use.
@@ -102,11 +108,18 @@ class Lessons:
     prior: Prior
     widenings: Mapping[int, Widening] = field(default_factory=dict)
 
-    def widening(self, samples: int) -> Widening:
-        """That of the nearest number of measurements."""
-        if not self.widenings:
-            return Widening()
+    def widening(self, samples: int) -> Widening | None:
+        """Return that of the nearest number of measurements.
+
+        None where nothing was learnt for about so many: a process then has its own errors only.
+        """
+        if not self.widenings or samples > _MOST_SAMPLES * max(self.widenings):
+            return None
         return self.widenings[min(self.widenings, key=lambda n: abs(math.log(n / samples)))]
+
+    def scale(self, process: Mixture) -> float:
+        """Return by what the deviations of a new device's process are multiplied."""
+        return scale_of(self.widening(len(process.observed)), process)
 
 
 @dataclass(frozen=True)

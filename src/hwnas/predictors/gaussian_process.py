@@ -338,6 +338,17 @@ class Mixture:
         """Geometric mean of the deviations that are predicted when each observation is left out."""
         return float(np.exp(np.log(self.left_out[1]).mean()))
 
+    @cached_property
+    def own_scale(self) -> float:
+        """What deviations are multiplied by so that 90% intervals hold the observations left out.
+
+        Of n errors in predicted deviations the one of rank 0.9 (n + 1) counts, rounded up.
+        """
+        errors, stds = self.left_out
+        ratios = np.sort(np.abs(errors) / stds)
+        rank = min(int(np.ceil(0.9 * (len(ratios) + 1))), len(ratios))
+        return max(float(ratios[rank - 1] / norm.ppf(0.95)), _LEAST_SURPRISE)
+
     def predict(self, parts: Parts, noise: bool = True) -> tuple[Numbers, Numbers]:
         """Mean and standard deviation, each of shape (m,), in the unit of the observations.
 

@@ -101,7 +101,8 @@ def ship(
 
     experience = experience_of(profiles)
     lessons = experience.lessons
-    widenings = {str(n): vars(learn_widening(experience, n)) for n in _SAMPLES}
+    learnt = {n: learn_widening(experience, n) for n in _SAMPLES}
+    widenings = {str(n): vars(widening) for n, widening in learnt.items() if widening}
     described = [
         {k: v for k, v in p.description().items() if k not in ("schema", "networks")}
         for p in profiles
