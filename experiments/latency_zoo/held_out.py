@@ -175,12 +175,12 @@ def work(arguments: argparse.Namespace) -> None:
     answers = Results(arguments.out / "results.jsonl", {"seeds": arguments.seeds})
     families = list(dict.fromkeys(family(p.device) for p in profiles))
     for name in families:
-        if all(answers.find("spearman", f"{name} {m}", 0) for m in (*METHODS, OWN)):
-            continue
-        others = _rows([p for p in profiles if family(p.device) != name], pool)
-        known = Known(others, _taught(others), fingerprints)
         own = [p for p in profiles if family(p.device) == name]
-        for method in METHODS:
+        missing = [m for m in METHODS if answers.find("spearman", f"{name} {m}", 0) is None]
+        if missing:
+            others = _rows([p for p in profiles if family(p.device) != name], pool)
+            known = Known(others, _taught(others), fingerprints)
+        for method in missing:
             rows = [
                 (p.device, seed, _score(method, known, p, pool, queries, seed))
                 for p in own
@@ -188,8 +188,9 @@ def work(arguments: argparse.Namespace) -> None:
             ]
             answers.put(_summary(f"{name} {method}", rows))
             print(f"{name} {method}: {fmean(r['spearman'] for *_, r in rows):.4f}", flush=True)
-        folds = [(p.device, fold, _own(p, fold)) for p in own for fold in range(FOLDS)]
-        answers.put(_summary(f"{name} {OWN}", folds))
+        if answers.find("spearman", f"{name} {OWN}", 0) is None:
+            folds = [(p.device, fold, _own(p, fold)) for p in own for fold in range(FOLDS)]
+            answers.put(_summary(f"{name} {OWN}", folds))
     answers.put(mean_over_cases(answers.rows, {"mean": families}))
     print(crosstab(answers.rows))
 
