@@ -55,7 +55,7 @@ class Score:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.predictors.intervals", description=__doc__
+        prog="python -m experiments.predictor_intervals.run", description=__doc__
     )
     parser.add_argument("--tables", nargs="+", default=list(FAMILIES), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to N - 1")
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    answers = Results(arguments.out / "intervals.jsonl", {"seeds": arguments.seeds})
+    answers = Results(arguments.out / "results.jsonl", {"seeds": arguments.seeds})
     for table in arguments.tables:
         families = resolve("table", table, FAMILIES)
         for samples in SAMPLES:
