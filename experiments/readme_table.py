@@ -163,6 +163,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "latency_zoo": crosstab,
     "peak_memory": crosstab,
     "precropping": crosstab,
+    "predictor_intervals": crosstab,
     "predictors": crosstab,
     "ranking": across,
     "search_quality": crosstab,

@@ -235,7 +235,7 @@ def test_bench_predictor(hwnas: Command, tmp_path: Path) -> None:
     assert first["spearman"] > 0.9
     assert set(first) == {
         "device", "method", "samples", "seed", "spearman", "kendall", "mape", "median_ape",
-        "coverage90", "width90", "violation", "regret", "seconds",
+        "coverage90", "width90", "relative_width90", "violation", "regret", "seconds",
     }  # fmt: skip
     for wrong, named in (
         (["--train", "a,x", "--test", "d"], "no device 'x'"),

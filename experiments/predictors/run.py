@@ -26,9 +26,20 @@ UNITS = {
     "median_ape": "%",
     "coverage90": "ratio",
     "width90": "%",
+    "relative_width90": "%",
+    "width_over_error": "ratio",
     "seconds": "s",
 }
-ANSWERS = ("spearman", "median_ape", "mape", "coverage90", "width90", "seconds")
+ANSWERS = (
+    "spearman",
+    "median_ape",
+    "mape",
+    "coverage90",
+    "width90",
+    "relative_width90",
+    "width_over_error",
+    "seconds",
+)
 
 
 def main() -> None:
@@ -56,7 +67,7 @@ def work(arguments: argparse.Namespace) -> None:
                 print(f"{name} {method}: {fmean(row.spearman for row in rows):.4f}", flush=True)
     fixed = {
         f"{table}-mean": [name for name in SPLITS if name.startswith(f"{table}-")]
-        for table in ("fbnet", "energy")
+        for table in ("nb201", "fbnet", "energy")
     }
     drawn = [name for name in splits if name not in SPLITS]
     groups = {**fixed, "fbnet-random-mean": drawn}
@@ -81,16 +92,23 @@ def bench(split: Split, method: str, seeds: int) -> list[PredictorRow]:
     )
 
 
+def score_of(rows: list[PredictorRow], score: str) -> float:
+    """Return the mean of a score; the width over the error is the ratio of their means."""
+    if score == "width_over_error":
+        return score_of(rows, "relative_width90") / score_of(rows, "median_ape")
+    return fmean(getattr(row, score) for row in rows)
+
+
 def summary(name: str, method: str, rows: list[PredictorRow]) -> list[Row]:
     """Means over devices and seeds, one row a score, with the range of the seeds' means."""
     answers = []
     for score in ANSWERS:
         seeds = [
-            fmean(getattr(row, score) for row in rows if row.seed == seed)
+            score_of([row for row in rows if row.seed == seed], score)
             for seed in {row.seed for row in rows}
         ]
         devices = {
-            device: round(fmean(getattr(row, score) for row in rows if row.device == device), 4)
+            device: round(score_of([row for row in rows if row.device == device], score), 4)
             for device in dict.fromkeys(row.device for row in rows)
         }
         answers.append(

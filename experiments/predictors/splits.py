@@ -7,10 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["SPLITS", "Split", "random_splits"]
+__all__ = ["FAMILIES", "SPLITS", "Family", "Split", "random_splits"]
 
 _NASBENCH201 = "latency/nasbench201_latency_help.npz"
 _FBNET = "latency/fbnet_latency_help.npz"
+_OFA = "latency/ofa_mbv3_latency_help.npz"
 _PI5 = "latency/nasbench201_hwnas360.npz"
 
 
@@ -120,3 +121,57 @@ def random_splits(devices: tuple[str, ...], count: int = 10) -> dict[str, Split]
             _FBNET, tuple(known), tuple(new), 20, "full", pool=800
         )
     return splits
+
+
+@dataclass(frozen=True)
+class Family:
+    """Devices of one kind in a table, which are new together.
+
+    Attributes:
+        name: Of the kind.
+        table: Under ``HWNAS_DATA``.
+        devices: Of the family; all others of the table are known.
+        pool: The first so many rows.
+        metric: As `hwnas bench predictor` takes it.
+    """
+
+    name: str
+    table: str
+    devices: tuple[str, ...]
+    pool: int = 900
+    metric: Literal["latency", "energy"] = "latency"
+
+
+def _gpus(models: str, batches: str) -> tuple[str, ...]:
+    return tuple(f"{model}_{batch}" for model in _listed(models) for batch in _listed(batches))
+
+
+_NVIDIA = "1080ti 2080ti titan_rtx titanx titanxp"
+_XEON = _listed("gold_6226 gold_6240 silver_4114 silver_4210r")
+_PHONES = _listed("essential_ph_1 pixel3 samsung_a50 samsung_s7")
+
+FAMILIES: dict[str, tuple[Family, ...]] = {
+    "nb201": (
+        Family("nvidia", _NASBENCH201, _gpus(_NVIDIA, "1 32 256")),
+        Family("xeon", _NASBENCH201, _XEON),
+        Family("phones", _NASBENCH201, _PHONES),
+        Family("fpga", _NASBENCH201, ("fpga",)),
+    ),
+    "fbnet": (
+        Family("nvidia", _FBNET, _gpus(_NVIDIA, "1 32 64"), 800),
+        Family("xeon", _FBNET, _XEON, 800),
+        Family("phones", _FBNET, ("pixel2", *_PHONES), 800),
+        Family("raspi4", _FBNET, ("raspi4",), 800),
+        Family("fpga", _FBNET, ("fpga",), 800),
+        Family("eyeriss", _FBNET, ("eyeriss",), 800),
+    ),
+    "ofa": tuple(
+        Family(model, _OFA, _gpus(model, "1 32 64"), 800)
+        for model in ("2080ti", "titan_xp", "v100")
+    ),
+    "energy": tuple(
+        Family(split.removeprefix("energy-"), _PI5, SPLITS[split].test, metric="energy")
+        for split in SPLITS
+        if split.startswith("energy-")
+    ),
+}

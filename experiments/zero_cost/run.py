@@ -3,10 +3,6 @@
 For each seed, networks of NAS-Bench-201 are drawn, built with fresh weights and scored on random
 images; asked is how their order agrees with that of their published accuracy on CIFAR-100's test
 images. `published` compares with naswot and log synflow as FreeREA's authors computed them.
-
-On one thread of a shared machine, networks of the full skeleton took about 200 ms for naswot (16
-images), 70 ms for synflow and 25 ms for meco; the largest network of mobilenet-large at 224 pixels
-6 s, 1.5 s and 0.2 s. Milliseconds are not recorded, since that machine was not quiet.
 """
 
 from __future__ import annotations

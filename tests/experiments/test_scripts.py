@@ -227,6 +227,8 @@ def test_products_are_timed_once(tmp_path: Path) -> None:
 
 def test_unknown_splits_are_named(refusal: Callable[..., str], tmp_path: Path) -> None:
     assert "unknown split 'x'" in refusal("predictors", "--out", tmp_path, "--splits", "x")
+    told = refusal("predictor_intervals", "--out", tmp_path, "--tables", "x")
+    assert "unknown table 'x'" in told
 
 
 @pytest.mark.slow

@@ -94,13 +94,18 @@ def test_surprise_is_the_error_of_leaving_each_out() -> None:
     x, z = drawn(13, 12)
     y, theta = x[:, 0] + 0.1 * z[:, 0], Prior.vague(2).draws(1)
     process = Mixture(parts(x, z), y - y.mean(), 1.0, theta)
-    ratios = []
+    errors, stds = [], []
     for i in range(12):
         kept = np.delete(np.arange(12), i)
         others = Mixture(parts(x, z).rows(kept), process.observed[kept], 1.0, theta)
         mean, std = others.predict(parts(x, z).rows([i]))
-        ratios.append(((process.observed[i] - mean[0]) / std[0]) ** 2)
-    assert process.surprise == pytest.approx(np.sqrt(np.mean(ratios)), rel=0.02)
+        errors.append(process.observed[i] - mean[0])
+        stds.append(std[0])
+    np.testing.assert_allclose(process.left_out[0], errors, rtol=0.02, atol=1e-3)
+    np.testing.assert_allclose(process.left_out[1], stds, rtol=0.02)
+    ratio = np.mean(np.abs(errors) / stds)
+    assert process.surprise == pytest.approx(ratio / np.sqrt(2 / np.pi), rel=0.02)
+    assert process.doubt == pytest.approx(np.exp(np.mean(np.log(stds))), rel=0.02)
 
 
 def test_draws_that_explain_the_observations_weigh_more() -> None:

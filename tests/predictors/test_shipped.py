@@ -14,7 +14,8 @@ from scipy.stats import spearmanr
 from hwnas.errors import ArtifactError
 from hwnas.predictors import DevicePredictor, Pool, shipped_experience
 from hwnas.predictors.blocks import blocks_of_steps
-from hwnas.predictors.shipped import FOLDER, _read, experience_of, shipped_profiles
+from hwnas.predictors.experience import Widening
+from hwnas.predictors.shipped import FOLDER, _read, experience_of, family, shipped_profiles
 from hwnas.search_spaces import StepTable, mobilenet
 
 
@@ -78,3 +79,40 @@ def test_lessons_of_other_features_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({**found, "features": found["features"][1:]}))
     with pytest.raises(ArtifactError, match="is of another version of hwnas; install hwnas anew"):
         _read(copy)
+
+
+def test_lessons_of_an_earlier_version_are_read(tmp_path: Path) -> None:
+    """They know nothing of doubt, so it does not count."""
+    copy = shutil.copytree(FOLDER, tmp_path / "devices")
+    path = copy / "devices.json"
+    found = json.loads(path.read_text())
+    earlier = {"10": {"factor": 0.9, "exponent": 0.2}}
+    path.write_text(json.dumps({**found, "widenings": earlier}))
+    _, lessons = _read(copy)
+    assert lessons.widening(10) == Widening(0.9, 0.2)
+
+
+def test_a_limit_is_not_needlessly_strict() -> None:
+    """The upper ends of intervals, which limits hold for, are above nineteen in twenty costs.
+
+    Played: each target of the zoo is new, with its family forgotten.
+    """
+    profiles = shipped_profiles()
+    kept, widths, errors = [], [], []
+    for name in ("cpu-onnxruntime-fp32-b1-t1", "cpu-openvino-fp32-b1-t1", "cpu-pytorch-fp32-b1-t1"):
+        new = profiles[name]
+        relatives = [other for other in profiles if family(other) == family(name)]
+        untouched = DevicePredictor(name, shipped_experience().but(relatives))
+        pool = Pool((), new.steps, blocks_of_steps(new.steps))
+        rows = np.array(pool.most_informative(untouched, 10))
+        adapted = untouched.adapt_steps(new.steps.rows(rows), new.costs[rows])
+        others = np.delete(np.arange(len(new)), rows)
+        estimates = adapted.predict_steps(new.steps.rows(others))
+        costs = new.costs[others]
+        kept += [e.interval90[1] >= cost for e, cost in zip(estimates, costs, strict=True)]
+        widths.append(np.median([e.interval90[1] / e.mean - 1 for e in estimates]))
+        errors.append(
+            np.median([abs(e.mean / c - 1) for e, c in zip(estimates, costs, strict=True)])
+        )
+    assert 0.88 <= np.mean(kept) <= 0.99
+    assert np.mean(widths) <= 3.3 * np.mean(errors)

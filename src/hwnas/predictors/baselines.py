@@ -17,7 +17,7 @@ from hwnas.predictors.experience import Experience, Source
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.methods import Forecast, Measure, Rows, Sources
 
-__all__ = ["mean_of_devices", "nearest_device", "ridge", "ridge_on_macs"]
+__all__ = ["mean_of_devices", "nearest_device", "ridge", "ridge_on_macs", "ridge_quantiles"]
 
 
 def ridge(sources: Sources) -> Regression:
@@ -34,6 +34,11 @@ def ridge(sources: Sources) -> Regression:
         columns.append(np.log(steps.macs))
     features = np.column_stack(columns).astype(np.float64)
     return Regression(Scale.over(features[sources.pool])(features))
+
+
+def ridge_quantiles(sources: Sources) -> ResidualQuantiles:
+    """The same predictions as `ridge`, with intervals from residuals."""
+    return ResidualQuantiles(ridge(sources).features)
 
 
 def ridge_on_macs(sources: Sources) -> Regression:
@@ -73,6 +78,42 @@ class Regression:
         rows, logs = _measured(offered, samples, measure, rng)
         model = BayesianRidge().fit(self.features[rows], logs)
         return _forecast(*model.predict(self.features[queries], return_std=True))
+
+
+@dataclass(frozen=True)
+class ResidualQuantiles:
+    """`Regression` with the 90% quantile of its residuals as the reach of every interval.
+
+    The residuals are those of leaving out each sample. Of n, the one of rank 0.9 (n + 1) is taken,
+    rounded up (the jackknife of Barber et al., "Predictive inference with the jackknife+", Annals
+    of Statistics 2021); the largest where there are too few.
+
+    Attributes:
+        features: Of all N networks, of shape (N, F).
+    """
+
+    features: Numbers
+
+    def predict(
+        self,
+        offered: Rows,
+        queries: Rows,
+        samples: int,
+        measure: Measure,
+        rng: np.random.Generator,
+    ) -> Forecast:
+        """Measure random ones of the offered rows, then predict the queries."""
+        rows, logs = _measured(offered, samples, measure, rng)
+        x = self.features[rows]
+        residuals = []
+        for i in range(len(rows)):
+            kept = np.arange(len(rows)) != i
+            one_less = BayesianRidge().fit(x[kept], logs[kept])
+            residuals.append(abs(float(logs[i] - one_less.predict(x[i : i + 1])[0])))
+        rank = min(math.ceil(0.9 * (len(rows) + 1)), len(rows))
+        std = sorted(residuals)[rank - 1] / NORMAL_90
+        mean = BayesianRidge().fit(x, logs).predict(self.features[queries])
+        return _forecast(mean, np.full(len(queries), std))
 
 
 def nearest_device(sources: Sources) -> OtherDevices:

@@ -16,7 +16,13 @@ from scipy.stats import kendalltau, spearmanr
 
 from hwnas.errors import ConfigError
 from hwnas.plugin import resolve
-from hwnas.predictors.baselines import mean_of_devices, nearest_device, ridge, ridge_on_macs
+from hwnas.predictors.baselines import (
+    mean_of_devices,
+    nearest_device,
+    ridge,
+    ridge_on_macs,
+    ridge_quantiles,
+)
 from hwnas.predictors.cost_table import CostTable
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.methods import Forecast, Learner, Method, Reading, Rows, Sources
@@ -31,6 +37,7 @@ METHODS: dict[str, Method] = {
     "sequence": sequence,
     "help": help_like,
     "ridge": ridge,
+    "ridge_quantiles": ridge_quantiles,
     "macs": ridge_on_macs,
     "nearest": nearest_device,
     "mean": mean_of_devices,
@@ -57,6 +64,8 @@ class PredictorRow:
         median_ape: Median of the same.
         coverage90: Share of the queries whose true cost lies in the 90% interval, 0 to 1.
         width90: Median of upper over lower bound, minus 1, in percent.
+        relative_width90: Median of the difference of the bounds over the predicted cost, in
+            percent; in the unit of `median_ape`.
         violation: How far the network chosen by predicted cost overshoots its budget, in percent
             of it, in the mean of five budgets.
         regret: Accuracy lost against the best network within the budget, in the mean of the same
@@ -74,6 +83,7 @@ class PredictorRow:
     median_ape: float
     coverage90: float
     width90: float
+    relative_width90: float
     violation: float
     regret: float | None
     seconds: float
@@ -231,6 +241,7 @@ def _scored(
         median_ape=100 * float(np.median(errors)),
         coverage90=float(inside.mean()),
         width90=100 * float(np.median(forecast.upper / forecast.lower - 1)),
+        relative_width90=100 * float(np.median((forecast.upper - forecast.lower) / forecast.cost)),
         violation=violation,
         regret=regret,
         seconds=seconds,

@@ -213,8 +213,7 @@ class DevicePredictor:
             ConfigError: Fewer than three networks were measured.
         """
         mean, std = self._process.predict(self.parts(blocks))
-        widening = self.experience.lessons.widening(len(self.costs))
-        return mean, widening.of(self._process) * std
+        return mean, self.experience.lessons.scale(self._process) * std
 
     def parts(self, blocks: Blocks) -> Parts:
         """What the kernel reads of networks with these features."""

@@ -11,16 +11,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from hwnas.predictors.blocks import Blocks, Scale, rows_of
 from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior, likeliest, means
 
-__all__ = ["Experience", "Lessons", "Networks", "Source", "Widening"]
+__all__ = ["Experience", "Lessons", "Networks", "Source", "Widening", "scale_of"]
 
 _MOST_ROWS = 1000  # of a known device, to learn it from
 _ROWS_FOR_WEIGHTS = 300  # of these, to find the weights of the kernel's parts with
 _ROWS_FOR_PRIOR = 150
 _PRIOR_STD = 1.0
+_MOST_SAMPLES = 2  # times the largest number that was tried, for which its scale still counts
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,14 @@ class Source:
         logs: Logarithms of their costs, of shape (n,).
         family: Devices of one family are so alike that none is news to who knows another; a new
             device is of none of the known ones. The device alone if empty.
+        measurable: Of shape (n,): networks that would be measured on a new device; all if None.
     """
 
     name: str
     blocks: Blocks
     logs: Numbers
     family: str = ""
+    measurable: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.logs)
@@ -54,24 +58,40 @@ class Source:
         if len(self) <= count:
             return self
         rows = np.linspace(0, len(self) - 1, count).astype(np.int64)
-        return replace(self, blocks=rows_of(self.blocks, rows), logs=self.logs[rows])
+        measurable = None if self.measurable is None else self.measurable[rows]
+        blocks, logs = rows_of(self.blocks, rows), self.logs[rows]
+        return replace(self, blocks=blocks, logs=logs, measurable=measurable)
 
 
 @dataclass(frozen=True)
 class Widening:
-    """By what to stretch the standard deviations of a process.
+    """Scale of the standard deviations of a process: a conformal calibration on known devices.
+
+    Those that were stored by earlier versions have a factor and an exponent only.
 
     Attributes:
-        factor: Where the process is as surprised as it says that it would be.
-        exponent: How far its surprise counts, 0 to 1.
+        factor: Scale of a process whose surprise and doubt are 1.
+        exponent: Power of the process's surprise, 0 to 1.
+        doubt_exponent: Power of the process's doubt, -1 to 1.
+        doubts: Least and largest doubt on known devices; a process is treated as if its own were
+            between these.
     """
 
     factor: float = 1.0
     exponent: float = 0.0
+    doubt_exponent: float = 0.0
+    doubts: tuple[float, float] = (1.0, 1.0)
 
     def of(self, process: Mixture) -> float:
-        """For one process."""
-        return float(self.factor * process.surprise**self.exponent)
+        """Return the scale of one process."""
+        doubt = min(max(process.doubt, self.doubts[0]), self.doubts[1])
+        scale = self.factor * process.surprise**self.exponent * doubt**self.doubt_exponent
+        return float(scale)
+
+
+def scale_of(widening: Widening | None, process: Mixture) -> float:
+    """Return the scale that known devices teach, or else that of the process's own errors."""
+    return process.own_scale if widening is None else widening.of(process)
 
 
 @dataclass(frozen=True)
@@ -88,11 +108,18 @@ class Lessons:
     prior: Prior
     widenings: Mapping[int, Widening] = field(default_factory=dict)
 
-    def widening(self, samples: int) -> Widening:
-        """That of the nearest number of measurements."""
-        if not self.widenings:
-            return Widening()
+    def widening(self, samples: int) -> Widening | None:
+        """Return that of the nearest number of measurements.
+
+        None where nothing was learnt for about so many: a process then has its own errors only.
+        """
+        if not self.widenings or samples > _MOST_SAMPLES * max(self.widenings):
+            return None
         return self.widenings[min(self.widenings, key=lambda n: abs(math.log(n / samples)))]
+
+    def scale(self, process: Mixture) -> float:
+        """Return by what the deviations of a new device's process are multiplied."""
+        return scale_of(self.widening(len(process.observed)), process)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ _DRAWS = 256
 _SCEPTICS = 64
 _PRESENT = 0.5  # share of the parts that a draw from the vague prior has
 _LEAST_SURPRISE = 0.1
+_NORMAL_MEAN = float(np.sqrt(2 / np.pi))  # absolute value of a standard normal variable
 _CHUNK = 4096  # rows that are predicted at once, for the sake of memory
 _MEAN_VARIANCE = 100.0  # of the unknown constant, in units of the observations' own variance
 
@@ -310,18 +311,43 @@ class Mixture:
         return reduction
 
     @cached_property
-    def surprise(self) -> float:
-        """Root mean square error of leaving out each observation, in predicted deviations.
+    def left_out(self) -> tuple[Numbers, Numbers]:
+        """Error of predicting each observation from the others, and its predicted deviation.
 
-        By Rasmussen and Williams (2006), equations 5.10 to 5.12; about 1 where the process is
-        right, and at least 0.1.
+        By Rasmussen and Williams (2006), equations 5.10 to 5.12; each of shape (n,), in the unit
+        of the observations.
         """
         _, _, inverses, solutions = self._solved
         precisions = np.diagonal(inverses, axis1=1, axis2=2)
         errors = solutions / precisions
         mean = self.weights @ errors
         variance = self.weights @ (1 / precisions + (errors - mean) ** 2)
-        return max(float(np.sqrt((mean**2 / variance).mean())), _LEAST_SURPRISE)
+        return self.scale * mean, self.scale * np.sqrt(variance)
+
+    @cached_property
+    def surprise(self) -> float:
+        """Mean absolute error of leaving out each observation, in predicted deviations.
+
+        Over that of a normal distribution, so about 1 where the process is right; at least 0.1.
+        """
+        errors, stds = self.left_out
+        return max(float((np.abs(errors) / stds).mean()) / _NORMAL_MEAN, _LEAST_SURPRISE)
+
+    @cached_property
+    def doubt(self) -> float:
+        """Geometric mean of the deviations that are predicted when each observation is left out."""
+        return float(np.exp(np.log(self.left_out[1]).mean()))
+
+    @cached_property
+    def own_scale(self) -> float:
+        """What deviations are multiplied by so that 90% intervals hold the observations left out.
+
+        Of n errors in predicted deviations the one of rank 0.9 (n + 1) counts, rounded up.
+        """
+        errors, stds = self.left_out
+        ratios = np.sort(np.abs(errors) / stds)
+        rank = min(int(np.ceil(0.9 * (len(ratios) + 1))), len(ratios))
+        return max(float(ratios[rank - 1] / norm.ppf(0.95)), _LEAST_SURPRISE)
 
     def predict(self, parts: Parts, noise: bool = True) -> tuple[Numbers, Numbers]:
         """Mean and standard deviation, each of shape (m,), in the unit of the observations.

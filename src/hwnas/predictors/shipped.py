@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,8 @@ def ship(
 
     experience = experience_of(profiles)
     lessons = experience.lessons
-    widenings = {str(n): vars(learn_widening(experience, n)) for n in _SAMPLES}
+    learnt = {n: learn_widening(experience, n) for n in _SAMPLES}
+    widenings = {str(n): vars(widening) for n, widening in learnt.items() if widening}
     described = [
         {k: v for k, v in p.description().items() if k not in ("schema", "networks")}
         for p in profiles
@@ -138,6 +140,12 @@ def _read(folder: Path) -> tuple[tuple[DeviceProfile, ...], Lessons]:
         DeviceProfile(**values, networks=names, steps=steps, costs=costs)
         for values, costs in zip(description["devices"], arrays["costs"], strict=True)
     )
-    widenings = {int(n): Widening(**each) for n, each in description["widenings"].items()}
+    widenings = {int(n): _widening(each) for n, each in description["widenings"].items()}
     prior = Prior(arrays["mean"], arrays["std"])
     return profiles, Lessons(arrays["thetas"], prior, widenings)
+
+
+def _widening(values: Mapping[str, Any]) -> Widening:
+    """Read a scale; those of earlier versions have no doubts."""
+    doubts = values.get("doubts", Widening.doubts)
+    return Widening(**{**values, "doubts": tuple(doubts)})

@@ -22,7 +22,7 @@ from scipy.spatial.distance import pdist
 from hwnas.predictors.blocks import Blocks, blocks_of_codes, rows_of
 from hwnas.predictors.coverage import adapted, learn_widening
 from hwnas.predictors.estimate import NORMAL_90
-from hwnas.predictors.experience import Experience, Networks, Source, Widening
+from hwnas.predictors.experience import Experience, Networks, Source, Widening, scale_of
 from hwnas.predictors.gaussian_process import Numbers
 from hwnas.predictors.methods import Encoder, Forecast, Measure, Rows, Sources
 
@@ -52,9 +52,13 @@ def transfer_of(sources: Sources, encoder: Encoder) -> Transfer:
                 columns.append(np.log(column))
                 names.append(f"latency of {name}")
     families = _families(names, np.array(columns))
-    known = tuple(map(Source, names, [pool] * len(names), columns, families))
+    connected = sources.space.connected(sources.codes)
+    known = tuple(
+        Source(name, pool, column, family, connected[sources.pool])
+        for name, column, family in zip(names, columns, families, strict=True)
+    )
     experience = Experience(known, pool)
-    return Transfer(experience, experience.see(blocks), sources.space.connected(sources.codes))
+    return Transfer(experience, experience.see(blocks), connected)
 
 
 def _families(names: Sequence[str], logs: Numbers) -> list[str]:
@@ -74,13 +78,14 @@ class Transfer:
         networks: All N networks of the table.
         connected: Of shape (N,): whether a network's output depends on its input. Others may be
             folded to nothing, so no measurement is spent on them.
-        widenings: Those that were worked out, by the number of samples.
+        widenings: Those that were worked out, by the number of samples; None where known devices
+            teach none.
     """
 
     experience: Experience
     networks: Networks
     connected: npt.NDArray[np.bool_]
-    widenings: dict[int, Widening] = field(default_factory=dict)
+    widenings: dict[int, Widening | None] = field(default_factory=dict)
 
     def predict(
         self,
@@ -101,5 +106,5 @@ class Transfer:
         mean, std = process.predict(seen.rows(queries))
         if samples not in self.widenings:
             self.widenings[samples] = learn_widening(experience, samples)
-        reach = NORMAL_90 * self.widenings[samples].of(process) * std
+        reach = NORMAL_90 * scale_of(self.widenings[samples], process) * std
         return Forecast(np.exp(mean), np.exp(mean - reach), np.exp(mean + reach))
