@@ -47,7 +47,10 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Identity:
-    """The inputs of a result by name: settings as JSON values, contents as hashes."""
+    """The inputs of a result by name: settings as JSON values, contents as hashes.
+
+    An input that is None is one that is not there.
+    """
 
     inputs: Mapping[str, Any]
 
@@ -65,7 +68,8 @@ class Identity:
     @property
     def key(self) -> str:
         """Hash of all inputs."""
-        return content_hash(SCHEMA, sorted(self.inputs.items()))
+        given = ((name, value) for name, value in self.inputs.items() if value is not None)
+        return content_hash(SCHEMA, sorted(given))
 
     def changes_since(self, stored: Identity) -> tuple[Change, ...]:
         """Return the inputs that differ from those of a stored result, by name."""
@@ -73,7 +77,7 @@ class Identity:
         return tuple(
             Change(name, stored.inputs.get(name), self.inputs.get(name))
             for name in names
-            if stored.inputs.get(name) != self.inputs.get(name)
+            if content_hash(stored.inputs.get(name)) != content_hash(self.inputs.get(name))
         )
 
 

@@ -182,7 +182,8 @@ def test_several_targets_are_priced_each_and_make_one_objective(
         one, other = (trial.estimates[f"latency_ms@{target}"].mean for target in (TARGET, OTHER))
         assert other == 3 * one == 3 * trial.values[LATENCY.label]
         assert trial.values[both.label] == (other if reduce == "worst" else one + other)
-    again = run_search(Dials(6), evaluator=EvenDials(), trials=8, sampler="random", **given)
+    costs = {TARGET: Priced(), OTHER: Slower(3)}
+    again = run_search(Dials(6), evaluator=EvenDials(), costs=costs, trials=8, sampler="random", **given)
     assert again.trials == result.trials, "what is on disk says the same"
 
 
@@ -307,11 +308,6 @@ class TestRefusals:
         with pytest.raises(ConfigError, match=message) as caught:
             searched(**given)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
-
-    def test_other_objectives_need_another_study(self, tmp_path: Path) -> None:
-        searched(3, study=tmp_path / "study.db")
-        with pytest.raises(RunError, match="has other objectives: it has params"):
-            searched(3, study=tmp_path / "study.db", objectives=[ACCURACY])
 
 
 class TestFailures:
