@@ -309,8 +309,11 @@ def test_an_export_to_where_nothing_can_be(hwnas: Command, finished: Path, tmp_p
 def test_a_finished_run_whose_log_cannot_grow(
     hwnas_on_a_full_disk: Command, finished: Path
 ) -> None:
-    size = (finished / "log.jsonl").stat().st_size + 10
-    hwnas_on_a_full_disk(size, "resume", finished).refused("cannot write", "log.jsonl")
+    log = finished / "log.jsonl"
+    log.write_text(log.read_text() * 100)  # larger than the study, which is opened before it
+    hwnas_on_a_full_disk(log.stat().st_size + 10, "resume", finished).refused(
+        "cannot write", "log.jsonl"
+    )
 
 
 # The run folder

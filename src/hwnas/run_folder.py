@@ -204,9 +204,9 @@ class RunFolder:
         return record is not None and record.state == "done" and may_reuse(record.identity, inputs)
 
     @property
-    def has_unnamed_inputs(self) -> bool:
-        """Whether an older hwnas made the run, which recorded no inputs by name."""
-        return any(record.identity is None for record in self.stages.values())
+    def unnamed(self) -> list[str]:
+        """The stages that an older hwnas did, which recorded no inputs by name."""
+        return [name for name, record in self.stages.items() if record.identity is None]
 
     def adopt(self, stage: str, inputs: Identity) -> None:
         """Record the inputs of a stage that an older hwnas finished."""

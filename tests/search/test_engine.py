@@ -8,7 +8,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from hwnas.errors import ConfigError, InfeasibleError, RunError, WorkerError
+from hwnas.errors import ConfigError, InfeasibleError, WorkerError
 from hwnas.search import (
     Evaluation,
     Fidelity,
@@ -183,7 +183,9 @@ def test_several_targets_are_priced_each_and_make_one_objective(
         assert other == 3 * one == 3 * trial.values[LATENCY.label]
         assert trial.values[both.label] == (other if reduce == "worst" else one + other)
     costs = {TARGET: Priced(), OTHER: Slower(3)}
-    again = run_search(Dials(6), evaluator=EvenDials(), costs=costs, trials=8, sampler="random", **given)
+    again = run_search(
+        Dials(6), evaluator=EvenDials(), costs=costs, trials=8, sampler="random", **given
+    )
     assert again.trials == result.trials, "what is on disk says the same"
 
 

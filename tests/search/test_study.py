@@ -252,8 +252,8 @@ class TestDamage:
         with pytest.raises(RunError) as caught:
             SearchStudy("search", objectives, lambda known: make_sampler("random", 0, {}), path)
         assert str(caught.value) == (
-            f"{path}: study 'search' has other objectives: {difference}; `hwnas resume {path.parent}` "
-            "searches for the new ones, with the evaluations that are there"
+            f"{path}: study 'search' has other objectives: {difference}; `hwnas resume "
+            f"{path.parent}` searches for the new ones, with the evaluations that are there"
         )
 
     def assert_refused(self, path: Path) -> None:

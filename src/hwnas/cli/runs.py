@@ -97,6 +97,13 @@ def status(run: RunPath, as_json: Json = False) -> None:
     )
     for name, reasons in stale.items():
         out.print(f"{name} is stale: {'; '.join(reasons)}", soft_wrap=True, markup=False)
+    if found["unnamed"]:
+        out.print(
+            f"an older hwnas made this run; `hwnas resume {run}` finds out whether its inputs have "
+            "changed since",
+            soft_wrap=True,
+            markup=False,
+        )
     out.print(f"{found['trials']} of {found['trials_wanted']} candidates evaluated")
     for rung in found["rungs"]:
         out.print(

@@ -89,7 +89,7 @@ def _row(each: Contender) -> list[str]:
         each.target,
         "-" if each.measurement is None else f"{each.latency_ms:.3g}",
         "-" if each.difference is None else f"{each.difference:.1e}",
-        "-" if quality is None else metric_text(quality.value, quality.interval.ends),
+        "-" if quality is None else metric_text(quality.value),
         "-" if quality is None else metric_text(quality.loss, quality.loss_interval.ends),
         "-" if each.made is None else size_text(each.bytes),
     ]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
+from hwnas.experiment.plan import stages_of
 from hwnas.search.data import ImageData
 from hwnas.stages.finalists import read_bundles
-from hwnas.stages.job import Goal, Job, Stage
+from hwnas.stages.job import Goal, Job
 
 __all__ = ["adopt"]
 
 
-def adopt(
-    job: Job, goals: Sequence[Goal], stages_of: Callable[[Job, Goal], Iterator[Stage]]
-) -> None:
+def adopt(job: Job, goals: Sequence[Goal]) -> None:
     """Name the inputs of the stages that an older hwnas has finished.
 
     That hwnas refused another recipe, so settings are those of now. Images are compared by its own
@@ -24,7 +23,6 @@ def adopt(
     Args:
         job: A run before anything is changed in it.
         goals: All goals of the run.
-        stages_of: Gives the stages of a goal in order.
     """
     same_images = _has_same_images(job)
     if not same_images:

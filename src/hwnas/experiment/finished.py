@@ -14,6 +14,7 @@ from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.sealed import give_usual_modes
 from hwnas.errors import RunError, StorageError
+from hwnas.experiment.adoption import adopt
 from hwnas.plugin import imports_from
 from hwnas.recipe import read_recipe
 from hwnas.run_folder import RunFolder
@@ -43,7 +44,10 @@ _ALL_RESULTS = (*_RESULTS, "front.csv", "report.html")
 
 
 def status(folder: str | Path) -> dict[str, Any]:
-    """How far a run is: its stages, which of them are stale, how many candidates are evaluated."""
+    """How far a run is: its stages, which of them are stale, how many candidates are evaluated.
+
+    Of the stages under ``unnamed``, which an older hwnas did, only `resume` can tell.
+    """
     opened = RunFolder.open(Path(folder))
     goal = Goal(opened.recipe.objective)
     result = SearchResult(goal.objectives, ())
@@ -55,6 +59,7 @@ def status(folder: str | Path) -> dict[str, Any]:
         "name": opened.recipe.name,
         "state": "stale" if stale and state == "finished" else state,
         "stale": {name: list(reasons) for name, reasons in stale.items()},
+        "unnamed": opened.unnamed,
         "created": opened.about["created"],
         "stages": opened.about["stages"],
         "trials": result.tried,
@@ -69,14 +74,13 @@ def rewrite_reports(folder: str | Path) -> list[Path]:
     """Write the reports of a run, and of the targets that were added to it, anew.
 
     Raises:
-        RunError: The run is not finished.
+        RunError: The run is not finished, or is stale.
     """
     opened = RunFolder.open(Path(folder))
     finished = [goal for goal in goals_of(opened) if is_finished(opened, goal, _RESULTS)]
     if not finished:
         raise unfinished(opened)
-    with imports_from(opened.recipe_folder), opened:
-        job = Job.of(opened)
+    with _trusted_job(opened) as job:
         for goal in finished:
             write_results(job, goal)
     return [opened.output(goal.target) / "report.html" for goal in finished]
@@ -205,12 +209,32 @@ def _finished_job(folder: str | Path, target: str | None, out: Path) -> Iterator
         raise unfinished(opened, target)
     if out.exists():
         raise StorageError(f"{out} exists already; choose another --out")
-    if stale := stale_stages(opened):
-        stage, reasons = next(iter(stale.items()))
-        raise RunError(
-            f"{opened.path} is stale: {stage} ({'; '.join(reasons)}). `hwnas resume {opened.path}` "
-            "redoes what depends on it; the bundles that are there stay in "
-            f"{opened.output(target) / 'bundles'} until then"
-        )
+    with _trusted_job(opened) as job:
+        yield job, goal
+
+
+@contextlib.contextmanager
+def _trusted_job(opened: RunFolder) -> Iterator[Job]:
+    """A run whose results belong to today's inputs; only reports may be older.
+
+    Raises:
+        RunError: What was learned or measured belongs to other inputs.
+    """
     with imports_from(opened.recipe_folder), opened:
-        yield Job.of(opened), goal
+        job = Job.of(opened)
+        if opened.unnamed:
+            adopt(job, goals_of(opened))
+        others = {name: ("made from other images",) for name in opened.unnamed}
+        stale = {
+            name: reasons
+            for name, reasons in (stale_stages(opened) | others).items()
+            if not name.startswith("report")
+        }
+        if stale:
+            stage, reasons = next(iter(stale.items()))
+            raise RunError(
+                f"{opened.path} is stale: {stage} ({'; '.join(reasons)}). `hwnas resume "
+                f"{opened.path}` redoes what depends on it; the bundles that are there stay until "
+                "then"
+            )
+        yield job

@@ -13,19 +13,15 @@ from hwnas.atomic import storage_errors
 from hwnas.errors import ConfigError, InfeasibleError
 from hwnas.experiment.adoption import adopt
 from hwnas.experiment.finished import goals_of, is_finished, unfinished
+from hwnas.experiment.plan import is_done, stages_of
 from hwnas.plugin import imports_from
 from hwnas.progress import Reporter, make_reporter
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.run_folder import RunFolder, all_or_nothing
-from hwnas.search.training import load_weights
-from hwnas.stages.calibrate import calibration, fitted_predictor
-from hwnas.stages.finalists import finalising
 from hwnas.stages.images import tell_changed_images
-from hwnas.stages.job import Goal, Ingredients, Job, Stage
-from hwnas.stages.report import reporting
-from hwnas.stages.search import check_shared_study, found, searching
+from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.search import check_shared_study
 from hwnas.stages.summary import Summary, summarise
-from hwnas.stages.training import ranking, training
 
 __all__ = ["Experiment", "resume", "run", "specialise"]
 
@@ -168,8 +164,8 @@ def _continue(
     overrides: Sequence[str] = (),
 ) -> list[Summary]:
     with imports_from(folder.recipe_folder), folder:
-        if folder.has_unnamed_inputs:
-            adopt(Job.of(folder), goals_of(folder), _stages)
+        if folder.unnamed:
+            adopt(Job.of(folder), goals_of(folder))
         recipe, text = folder.revised(overrides)
         cache = folder.path / "cache"
         ingredients = Ingredients.prepare(recipe, folder.recipe_folder, cache)
@@ -189,44 +185,18 @@ def _work(
     reporter = reporter or make_reporter()
     reporter.log = folder.path / "log.jsonl"
     job = Job(ingredients, folder, reporter)
-    left = [goal for goal in goals if not _is_done(job, goal)]
+    left = [goal for goal in goals if not is_done(job, goal)]
     if left:
         check_shared_study(folder.recipe.search)
         tell_changed_images(job)
         with storage_errors(folder.path), _ray(job, ray_address):
             for goal in left:
                 (folder.output(goal.target)).mkdir(parents=True, exist_ok=True)
-                for stage in _stages(job, goal):
+                for stage in stages_of(job, goal):
                     job.perform(stage)
     else:
         reporter.note(f"{folder.path} is finished; nothing is left to do")
     return [summarise(job, goal) for goal in goals]
-
-
-def _is_done(job: Job, goal: Goal) -> bool:
-    """Whether all stages of a goal are; one that is not ends the look at them."""
-    return all(job.is_done(stage) for stage in _stages(job, goal))
-
-
-def _stages(job: Job, goal: Goal) -> Iterator[Stage]:
-    """The stages of a goal in order, each to be done before the next is asked for."""
-    folder, space, recipe = job.folder.path, job.ingredients.space, job.recipe
-    table = job.folder.output(goal.target) / "measurements.parquet"
-    costs = {}
-    for target in goal.targets:
-        yield calibration(job, target, table)
-        costs[target] = fitted_predictor(space, target, table)
-    weights = None
-    if job.needs_supernet:
-        yield training(job, goal, costs)
-        weights = load_weights(folder / "supernet" / "weights.safetensors")
-        if recipe.train.ranking_check:
-            yield ranking(job, weights)
-    arrays = None if weights is None else {k: v.numpy() for k, v in weights.items()}
-    yield from searching(job, goal, job.evaluator(arrays), costs)
-    result = found(folder, goal)
-    yield finalising(job, goal, result, weights)
-    yield reporting(job, goal, result, table)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from hwnas.deploy.export import Export
 from hwnas.deploy.measurement import Measurement
 from hwnas.deploy.packing import write_bundle
 from hwnas.deploy.timing import measure
-from hwnas.errors import ArtifactError, HwnasError
+from hwnas.errors import ArtifactError, HwnasError, RunError
 from hwnas.identity import Identity, may_reuse
 from hwnas.interval import is_proportion, metric_interval
 from hwnas.progress import Advance
@@ -334,7 +334,7 @@ def _tune(
     """
     ingredients, teacher = shared
     identity = _tuned_identity(ingredients, candidate, inherited)
-    if path.exists() and may_reuse(weights_identity(path), identity):
+    if _is_tuned(path, identity):
         return path
     recipe, space, task = ingredients.recipe, ingredients.space, ingredients.task
     data, shape = ingredients.data, space.input_shape(candidate.network)
@@ -353,6 +353,18 @@ def _tune(
     recalibrate(network, task, data.train.first(_RECALIBRATION_IMAGES), shape)
     save_weights(path, network.state_dict(), identity.key)
     return path
+
+
+def _is_tuned(path: Path, identity: Identity) -> bool:
+    """Whether the weights of a finalist are there and serve.
+
+    Raises:
+        RunError: The file is damaged, which no other candidate would change.
+    """
+    try:
+        return path.exists() and may_reuse(weights_identity(path), identity)
+    except ArtifactError as error:
+        raise RunError(str(error)) from error
 
 
 def _tuned_identity(

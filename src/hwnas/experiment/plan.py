@@ -1,0 +1,41 @@
+"""The stages of a run in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hwnas.search.training import load_weights
+from hwnas.stages.calibrate import calibration, fitted_predictor
+from hwnas.stages.finalists import finalising
+from hwnas.stages.job import Goal, Job, Stage
+from hwnas.stages.report import reporting
+from hwnas.stages.search import found, searching
+from hwnas.stages.training import ranking, training
+
+__all__ = ["is_done", "stages_of"]
+
+
+def is_done(job: Job, goal: Goal) -> bool:
+    """Whether all stages of a goal are; one that is not ends the look at them."""
+    return all(job.is_done(stage) for stage in stages_of(job, goal))
+
+
+def stages_of(job: Job, goal: Goal) -> Iterator[Stage]:
+    """The stages of a goal in order, each to be done before the next is asked for."""
+    folder, space, recipe = job.folder.path, job.ingredients.space, job.recipe
+    table = job.folder.output(goal.target) / "measurements.parquet"
+    costs = {}
+    for target in goal.targets:
+        yield calibration(job, target, table)
+        costs[target] = fitted_predictor(space, target, table)
+    weights = None
+    if job.needs_supernet:
+        yield training(job, goal, costs)
+        weights = load_weights(folder / "supernet" / "weights.safetensors")
+        if recipe.train.ranking_check:
+            yield ranking(job, weights)
+    arrays = None if weights is None else {k: v.numpy() for k, v in weights.items()}
+    yield from searching(job, goal, job.evaluator(arrays), costs)
+    result = found(folder, goal)
+    yield finalising(job, goal, result, weights)
+    yield reporting(job, goal, result, table)

@@ -1,0 +1,406 @@
+"""A run never mixes results of before with inputs of now, and redoes no more than it has to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import TrialState
+from PIL import Image
+from safetensors.numpy import load_file
+
+from hwnas import experiment
+from hwnas.deploy import Bundle
+from hwnas.progress import make_reporter
+from hwnas.recipe_keys import decides, redone_by
+from hwnas.run_folder import RunFolder
+from hwnas.search.evaluate import score
+from hwnas.stages import Ingredients
+from hwnas.stages.examination import Executed
+
+OLD_RUNS = Path(__file__).parent / "old_runs"
+QUIET = make_reporter(quiet=True)
+Command = Callable[..., Any]
+
+RECIPE = """
+name = "stale"
+seed = 0
+
+[data]
+source = "npz:images.npz"
+
+[space]
+name = "mobilenet"
+resolution = [8]
+width = [1.0]
+stem_channels = 4
+stem_stride = 1
+head_channels = 8
+feature_channels = 8
+stages = [
+    { channels = 4, depth = [1, 2], kernel_size = [3, 5], expand_ratio = [1, 2] },
+    { channels = 8, stride = 2, kernel_size = [3, 5], expand_ratio = [2, 4] },
+]
+
+[train]
+epochs = 2
+batch_size = 32
+learning_rate = 0.01
+workers = 0
+
+[[objective]]
+metric = "accuracy"
+direction = "maximize"
+
+[[objective]]
+metric = "params"
+direction = "minimize"
+
+[search]
+trials = 6
+workers = 0
+
+[deploy]
+top = 1
+finetune_epochs = 1
+"""
+
+
+def digits() -> dict[str, np.ndarray]:
+    """A few digits, in the order of an ``npz`` file."""
+    with np.load(OLD_RUNS / "schema_1" / "digits.npz") as found:
+        return {name: found[name] for name in found}
+
+
+def shift_labels(path: Path) -> None:
+    arrays = dict(np.load(path))
+    for name in ("y_train", "y_test"):
+        arrays[name] = (arrays[name] + 1) % 10
+    np.savez(path, **arrays)
+
+
+@pytest.fixture(scope="session")
+def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe, its images and a finished run, which then is moved away."""
+    folder = tmp_path_factory.mktemp("made") / "here"
+    folder.mkdir()
+    np.savez(folder / "images.npz", **digits())
+    (folder / "recipe.toml").write_text(RECIPE)
+    experiment.run(folder / "recipe.toml", folder / "run", reporter=QUIET)
+    return folder.rename(folder.parent / "moved")  # copies look beside themselves for their images
+
+
+@pytest.fixture
+def made(_made_once: Path, tmp_path: Path) -> Path:
+    """A copy of its own."""
+    return Path(shutil.copytree(_made_once, tmp_path / "made"))
+
+
+def performed(run: Path, since: int = 0) -> list[str]:
+    """The stages that were begun after so many lines of the log."""
+    lines = (run / "log.jsonl").read_text().splitlines()[since:]
+    rows = map(json.loads, lines)
+    return [row["stage"] for row in rows if row["event"] == "stage"]
+
+
+def logged(run: Path) -> int:
+    return len((run / "log.jsonl").read_text().splitlines())
+
+
+def evaluations(run: Path) -> list[list[str]]:
+    return [json.loads(line)["key"] for line in (run / "scores.jsonl").read_text().splitlines()]
+
+
+def counted(run: Path) -> list[optuna.trial.FrozenTrial]:
+    trials = optuna.load_study(study_name="search", storage=f"sqlite:///{run}/study.db").trials
+    done = [t for t in trials if t.state is TrialState.COMPLETE]
+    return [t for t in done if "stale" not in t.user_attrs]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
+
+
+def assert_finalists_are_of(run: Path) -> None:
+    """The recorded test accuracy of every bundle is what its file reaches on today's images."""
+    opened = RunFolder.open(run)
+    i = Ingredients.prepare(opened.recipe, opened.recipe_folder, run / "cache")
+    bundles = [Bundle.load(path) for path in (run / "bundles").iterdir()]
+    assert bundles
+    for bundle in bundles:
+        bundle.verify()
+        recorded = next(r for r in bundle.description["metrics"] if r.get("split") == "test")
+        shape = i.space.input_shape(bundle.architecture)
+        found = score(Executed(bundle.onnx_file), i.task, i.data.test, shape, "test")
+        assert recorded["value"] == pytest.approx(found.values["accuracy"])
+
+
+# Other images
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("removed", [(), ("report.html", "supernet")])
+def test_nothing_is_left_of_labels_that_have_changed(
+    hwnas: Command, made: Path, removed: tuple[str, ...]
+) -> None:
+    """What a review did: shift all labels by one, then remove what a message once advised."""
+    run = made / "run"
+    before = evaluations(run)
+    tuned = {path.name: path.read_bytes() for path in (run / "finalists").iterdir()}
+    shift_labels(made / "images.npz")
+    told = hwnas("status", run).out
+    assert "stale: stale" in told
+    assert "train is stale: data: y_test and y_train changed" in told
+    assert "search is stale: data: y_test and y_train changed" in told
+    hwnas("export", run, "--out", made / "out").refused("is stale: train", "hwnas resume")
+    for name in removed:
+        path = run / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    start = logged(run)
+    assert hwnas("resume", run).status == 0
+    assert performed(run, start) == ["train", "search", "finalists", "report"]
+    assert len(counted(run)) == 6
+    assert not {tuple(key) for key in before} & {
+        tuple(key) for key in evaluations(run)[len(before) :]
+    }
+    assert len(evaluations(run)) == len(before) + 6, "every candidate is evaluated anew"
+    for bundle in (run / "bundles").iterdir():
+        weights = run / "finalists" / f"{bundle.name}.safetensors"
+        assert weights.read_bytes() != tuned.get(weights.name)
+    assert_finalists_are_of(run)
+    fresh = experiment.run(made / "recipe.toml", made / "fresh", reporter=QUIET).run
+    theirs, ours = (load_file(each / "supernet/weights.safetensors") for each in (fresh, run))
+    assert all((theirs[name] == ours[name]).all() for name in theirs)
+    assert hwnas("status", run).out.startswith("stale: finished")
+    assert "nothing is left to do" in hwnas("resume", run).err
+
+
+def test_one_changed_pixel_is_noticed(hwnas: Command, made: Path) -> None:
+    arrays = dict(np.load(made / "images.npz"))
+    arrays["x_train"][207, 3, 3] ^= 1
+    np.savez(made / "images.npz", **arrays)
+    assert "train is stale: data: x_train changed" in hwnas("status", made / "run").out
+
+
+def test_images_written_anew_with_the_same_content_are_the_same(hwnas: Command, made: Path) -> None:
+    arrays = dict(np.load(made / "images.npz"))
+    np.savez(made / "images.npz", **arrays)
+    told = hwnas("status", made / "run").out
+    assert told.startswith("stale: finished")
+    assert "nothing is left to do" in hwnas("resume", made / "run").err
+
+
+@pytest.mark.slow
+def test_one_changed_photograph_of_a_folder_is_noticed(hwnas: Command, tmp_path: Path) -> None:
+    found = digits()
+    for split, count in (("train", 120), ("test", 40)):
+        for i, (image, label) in enumerate(
+            zip(found[f"x_{split}"][:count, :, :, 0], found[f"y_{split}"][:count], strict=True)
+        ):
+            path = tmp_path / "photos" / split / str(label) / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(path)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE.replace("npz:images.npz", "folder:photos"))
+    run = experiment.run(recipe, tmp_path / "run", ["search.trials=2"], QUIET).run
+    one = min((tmp_path / "photos" / "train" / "3").iterdir())
+    Image.fromarray(255 - np.asarray(Image.open(one))).save(one)
+    told = hwnas("status", run).out
+    assert "train is stale: data: 1 of 160 files changed" in told
+    start = logged(run)
+    assert hwnas("resume", run).status == 0
+    assert performed(run, start) == ["train", "search", "finalists", "report"]
+    assert_finalists_are_of(run)
+
+
+# Another recipe
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("override", "evaluated"),
+    [
+        ("search.trials=9", 3),
+        ("deploy.top=2", 0),
+        ("deploy.finetune_epochs=2", 0),
+        ("train.checkpoint_seconds=1", 0),
+        ("train.workers=1", 0),
+        ("search.retries=2", 0),
+        ("name=other", 0),
+        ("objective.1.limit=3000", 0),
+        ("objective.1.metric=macs", 0),
+        ("search.validation_images=20", 6),
+        ("train.batch_size=16", 6),
+        ("train.epochs=3", 6),
+        ("seed=1", 6),
+    ],
+)
+def test_a_changed_key_redoes_what_its_row_in_the_guide_says(
+    hwnas: Command, made: Path, override: str, evaluated: int
+) -> None:
+    run, key = made / "run", override.partition("=")[0]
+    key = "objective" if key.startswith("objective") else key
+    before, start = len(evaluations(run)), logged(run)
+    answer = hwnas("resume", run, "--set", override)
+    assert answer.status == 0, answer.err
+    done, listed = performed(run, start), redone_by(key)
+    assert done == [stage for stage in listed if stage in done]
+    left_out = {*listed} - {*done} - {"calibrate", "ranking", "random-baseline"}
+    # Where the search chooses the same networks as before, they are finalists already.
+    assert left_out <= ({"finalists"} if "search" in decides(key).stages else set())
+    assert len(evaluations(run)) == before + evaluated
+    assert_finalists_are_of(run)
+    start = logged(run)
+    assert "nothing is left to do" in hwnas("resume", run).err
+    assert performed(run, start) == []
+    assert hwnas("status", run).out.startswith(f"{RunFolder.open(run).recipe.name}: finished")
+
+
+@pytest.mark.slow
+def test_a_further_objective_is_searched_with_the_evaluations_that_are_there(
+    hwnas: Command, made: Path
+) -> None:
+    run = made / "run"
+    before = evaluations(run)
+    names = {trial.user_attrs["candidate"] for trial in counted(run)}
+    further = 'objective=[{metric="accuracy",direction="maximize"},' \
+        '{metric="params",direction="minimize"},{metric="macs",direction="minimize"}]'  # fmt: skip
+    answer = hwnas("resume", run, "--set", further)
+    assert answer.status == 0, answer.err
+    assert evaluations(run) == before
+    assert {trial.user_attrs["candidate"] for trial in counted(run)} == names
+    assert all(len(trial.values) == 3 for trial in counted(run))
+    assert "macs" in (run / "front.csv").read_text().splitlines()[0]
+
+
+@pytest.mark.slow
+def test_training_goes_on_where_it_gets_more_epochs(hwnas: Command, made: Path) -> None:
+    run = made / "run"
+    lines = (run / "supernet" / "training.jsonl").read_text().splitlines()
+    answer = hwnas("resume", run, "--set", "train.epochs=4")
+    assert "train goes on: train.epochs was 2.0, is 4.0" in answer.err
+    after = (run / "supernet" / "training.jsonl").read_text().splitlines()
+    assert after[: len(lines)] == lines
+    assert len(after) == 2 * len(lines)
+
+
+WRONG = [
+    "search.trials",
+    "search.trial=5",
+    "search.trials=many",
+    "search.trials=0",
+    "deploy.top=-1",
+    "train.batch_size=100000",
+    "objective.9.limit=3",
+    "objective.1.metric=beauty",
+    "objective.1.direction=sideways",
+    "data.source=npz:none.npz",
+    "task.name=knitting",
+    "space.name=castle",
+    "=3",
+]
+
+
+@pytest.mark.parametrize("override", WRONG)
+def test_a_wrong_override_is_refused_and_changes_nothing(
+    hwnas: Command, made: Path, override: str
+) -> None:
+    before = content(made / "run")
+    hwnas("resume", made / "run", "--set", override).refused()
+    assert content(made / "run") == before
+
+
+def test_an_edited_recipe_counts_like_an_override(hwnas: Command, made: Path) -> None:
+    recipe = made / "run" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("trials = 6", "trials = 7"))
+    assert "search is stale: search.trials was 6, is 7" in hwnas("status", made / "run").out
+
+
+# Other code
+
+
+EVALUATOR = """
+from hwnas.search import Evaluation
+
+class Mine:
+    key = "mine"
+    def evaluate(self, candidate, fidelity):
+        return Evaluation({"accuracy": VALUE}, {"accuracy": 0.0}, 10, "validation")
+"""
+
+
+@pytest.mark.slow
+def test_scores_of_edited_code_are_evaluated_anew(hwnas: Command, tmp_path: Path) -> None:
+    """The evaluator's key is the same; its file is not."""
+    np.savez(tmp_path / "images.npz", **digits())
+    (tmp_path / "judge_of_digits.py").write_text(EVALUATOR.replace("VALUE", "0.5"))
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+    own = ["search.evaluator=judge_of_digits:Mine", "search.trials=2", "train.epochs=1"]
+    run = experiment.run(recipe, tmp_path / "run", own, QUIET).run
+    (tmp_path / "judge_of_digits.py").write_text(EVALUATOR.replace("VALUE", "0.25"))
+    told = hwnas("status", run).out
+    assert "search is stale: code of judge_of_digits changed" in told
+    assert len(evaluations(run)) == 2
+
+
+# Runs of an older hwnas
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A run of the first release, with a further target, beside its images."""
+    shutil.copytree(OLD_RUNS / "schema_1", tmp_path / "old")
+    return tmp_path / "old" / "run"
+
+
+def test_an_old_run_opens_and_is_exported(hwnas: Command, old: Path) -> None:
+    before = {path.name: content(path) for path in (old / "bundles").iterdir()}
+    told = hwnas("status", old).out
+    assert told.startswith("digits: finished")
+    assert "8 of 8 candidates evaluated" in told
+    answer = hwnas("export", old, "--out", old.parent / "out")
+    assert answer.status == 0, answer.err
+    assert content(old.parent / "out") in before.values()
+    assert RunFolder.open(old).unnamed == [], "from now on its inputs have names"
+    assert "nothing is left to do" in hwnas("resume", old).err
+
+
+@pytest.mark.slow
+def test_an_old_run_is_extended_with_what_it_has(hwnas: Command, old: Path) -> None:
+    """Its networks are evaluated once more, since that release recalibrated on other images."""
+    weights = (old / "supernet" / "weights.safetensors").read_bytes()
+    before = evaluations(old)
+    answer = hwnas("resume", old, "--set", "search.trials=10")
+    assert answer.status == 0, answer.err
+    assert (old / "supernet" / "weights.safetensors").read_bytes() == weights
+    assert len(counted(old)) == 10
+    assert evaluations(old)[: len(before)] == before
+    assert len(evaluations(old)) == 8 + 10, "both of its searches share their evaluations"
+    assert_finalists_are_of(old)
+
+
+@pytest.mark.slow
+def test_an_old_run_of_other_images_is_done_anew(hwnas: Command, old: Path) -> None:
+    shift_labels(old.parent / "digits.npz")
+    hwnas("export", old, "--out", old.parent / "out").refused("is stale", "other images")
+    answer = hwnas("resume", old)
+    assert answer.status == 0, answer.err
+    assert "was made from other images than there are now" in answer.err
+    assert_finalists_are_of(old)
+
+
+def test_a_run_whose_images_are_gone_says_so(hwnas: Command, made: Path) -> None:
+    (made / "images.npz").unlink()
+    hwnas("resume", made / "run").refused("images.npz")
+    assert "images.npz" in hwnas("status", made / "run").out
