@@ -235,6 +235,7 @@ def test_one_changed_photograph_of_a_folder_is_noticed(hwnas: Command, tmp_path:
         ("deploy.finetune_epochs=2", 0),
         ("train.checkpoint_seconds=1", 0),
         ("train.workers=1", 0),
+        ("search.workers=2", 0),
         ("search.retries=2", 0),
         ("name=other", 0),
         ("objective.1.limit=3000", 0),
