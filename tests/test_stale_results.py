@@ -26,6 +26,7 @@ from hwnas.stages.examination import Executed
 
 OLD_RUNS = Path(__file__).parent / "old_runs"
 QUIET = make_reporter(quiet=True)
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
 Command = Callable[..., Any]
 
 RECIPE = """
@@ -148,6 +149,22 @@ def assert_finalists_are_of(run: Path) -> None:
 # Other images
 
 
+def budget(folder: Path) -> Path:
+    path = folder / "budget.toml"
+    path.write_text(f'target = "{TARGET}"\n[limits]\nsize_bytes = 1e9\n')
+    return path
+
+
+OPTIONS: dict[str, Callable[[Path], tuple[str | Path, ...]]] = {
+    "export": lambda folder: ("--out", folder / "out"),
+    "report": lambda folder: (),
+    "sweep": lambda folder: ("--target", TARGET, "--variants", "fp32"),
+    "check": lambda folder: ("--budget", budget(folder)),
+    "cascade": lambda folder: ("--target-accuracy", "0.1", "--out", folder / "out"),
+}
+"""Of commands that make something of a run, what they need beside it."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("removed", [(), ("report.html", "supernet")])
 def test_nothing_is_left_of_labels_that_have_changed(
@@ -162,7 +179,9 @@ def test_nothing_is_left_of_labels_that_have_changed(
     assert "stale: stale" in told
     assert "train is stale: data: y_test and y_train changed" in told
     assert "search is stale: data: y_test and y_train changed" in told
-    hwnas("export", run, "--out", made / "out").refused("is stale: train", "hwnas resume")
+    for command in ("export", "report", "sweep", "check", "cascade"):
+        hwnas(command, run, *OPTIONS[command](made)).refused("is stale: train", "hwnas resume")
+    assert "is stale: train" in hwnas("front", run).err
     for name in removed:
         path = run / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()

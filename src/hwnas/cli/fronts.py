@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,7 @@ def front(
     from hwnas.stages.summary import write_front
 
     summary = read_front(run, target, pick or ())
+    _note_if_stale(run)
     if csv is not None:
         write_front(summary, csv)
     if as_json:
@@ -56,6 +58,7 @@ def compare(
     from hwnas.stages.comparison import compare_runs, write_comparison
 
     found = compare_runs(runs, target)
+    _note_if_stale(*runs)
     if csv is not None:
         write_comparison(found, csv)
     if as_json:
@@ -64,6 +67,17 @@ def compare(
     _print_comparison(found)
     if csv is not None:
         out.print(f"table    {csv}", soft_wrap=True, markup=False)
+
+
+def _note_if_stale(*runs: Path) -> None:
+    """Say which runs show results of other inputs than those of now."""
+    from hwnas.run_folder import RunFolder
+    from hwnas.stages.staleness import stale_stages, told_stale
+
+    for run in runs:
+        folder = RunFolder.open(run)
+        if stale := stale_stages(folder):
+            print(f"note: {told_stale(folder, stale)}", file=sys.stderr)
 
 
 def _print_front(summary: Summary) -> None:

@@ -14,7 +14,6 @@ from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.sealed import give_usual_modes
 from hwnas.errors import RunError, StorageError
-from hwnas.experiment.adoption import adopt
 from hwnas.plugin import imports_from
 from hwnas.recipe import read_recipe
 from hwnas.run_folder import RunFolder
@@ -22,16 +21,16 @@ from hwnas.search import SearchResult
 from hwnas.search_spaces import SearchSpace
 from hwnas.stages.cascade import Cascading, make_cascade
 from hwnas.stages.cascade_costs import Saved
-from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.job import Goal, Ingredients, Job, goals_of
 from hwnas.stages.pick import make_bundle, picked
 from hwnas.stages.report import write_results
 from hwnas.stages.search import found
 from hwnas.stages.staleness import stale_stages
+from hwnas.stages.trusted import trusted_job
 
 __all__ = [
     "cascade",
     "export",
-    "goals_of",
     "is_finished",
     "rewrite_reports",
     "space_of",
@@ -80,7 +79,7 @@ def rewrite_reports(folder: str | Path) -> list[Path]:
     finished = [goal for goal in goals_of(opened) if is_finished(opened, goal, _RESULTS)]
     if not finished:
         raise unfinished(opened)
-    with _trusted_job(opened) as job:
+    with trusted_job(opened) as job:
         for goal in finished:
             write_results(job, goal)
     return [opened.output(goal.target) / "report.html" for goal in finished]
@@ -174,12 +173,6 @@ def space_of(path: str | Path) -> SearchSpace:
         return Ingredients.prepare(recipe, folder, Path(cache)).space
 
 
-def goals_of(folder: RunFolder) -> list[Goal]:
-    """The run's own goal, then those of the targets that were added to it."""
-    added = [Goal.specialised(folder.recipe, target) for target in folder.specialised]
-    return [Goal(folder.recipe.objective), *added]
-
-
 def is_finished(folder: RunFolder, goal: Goal, results: Sequence[str] = _ALL_RESULTS) -> bool:
     """Whether a goal has its report, the last thing that is made, and no result was taken away."""
     out = folder.output(goal.target)
@@ -209,32 +202,5 @@ def _finished_job(folder: str | Path, target: str | None, out: Path) -> Iterator
         raise unfinished(opened, target)
     if out.exists():
         raise StorageError(f"{out} exists already; choose another --out")
-    with _trusted_job(opened) as job:
+    with trusted_job(opened) as job:
         yield job, goal
-
-
-@contextlib.contextmanager
-def _trusted_job(opened: RunFolder) -> Iterator[Job]:
-    """A run whose results belong to today's inputs; only reports may be older.
-
-    Raises:
-        RunError: What was learned or measured belongs to other inputs.
-    """
-    with imports_from(opened.recipe_folder), opened:
-        job = Job.of(opened)
-        if opened.unnamed:
-            adopt(job, goals_of(opened))
-        others = {name: ("made from other images",) for name in opened.unnamed}
-        stale = {
-            name: reasons
-            for name, reasons in (stale_stages(opened) | others).items()
-            if not name.startswith("report")
-        }
-        if stale:
-            stage, reasons = next(iter(stale.items()))
-            raise RunError(
-                f"{opened.path} is stale: {stage} ({'; '.join(reasons)}). `hwnas resume "
-                f"{opened.path}` redoes what depends on it; the bundles that are there stay until "
-                "then"
-            )
-        yield job

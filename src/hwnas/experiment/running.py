@@ -11,15 +11,15 @@ from pathlib import Path
 
 from hwnas.atomic import storage_errors
 from hwnas.errors import ConfigError, InfeasibleError
-from hwnas.experiment.adoption import adopt
-from hwnas.experiment.finished import goals_of, is_finished, unfinished
-from hwnas.experiment.plan import is_done, stages_of
+from hwnas.experiment.finished import is_finished, unfinished
 from hwnas.plugin import imports_from
 from hwnas.progress import Reporter, make_reporter
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.run_folder import RunFolder, all_or_nothing
+from hwnas.stages.adoption import adopt
 from hwnas.stages.images import tell_changed_images
-from hwnas.stages.job import Goal, Ingredients, Job
+from hwnas.stages.job import Goal, Ingredients, Job, goals_of
+from hwnas.stages.plan import is_done, stages_of
 from hwnas.stages.search import check_shared_study
 from hwnas.stages.summary import Summary, summarise
 

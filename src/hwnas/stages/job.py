@@ -33,7 +33,7 @@ from hwnas.search.training.sampling import SAMPLING, check_sampling
 from hwnas.search_spaces import ChoiceSpace, RecipeSpace, SearchSpace
 from hwnas.search_spaces.catalogue import joint_space
 
-__all__ = ["Goal", "Ingredients", "Job", "Stage"]
+__all__ = ["Goal", "Ingredients", "Job", "Stage", "goals_of"]
 
 
 @dataclass(frozen=True)
@@ -232,6 +232,12 @@ class Goal:
     def targets(self) -> list[str]:
         """Targets that its objectives name, each once."""
         return list(dict.fromkeys(target for o in self.objectives for target in o.priced_on))
+
+
+def goals_of(folder: RunFolder) -> list[Goal]:
+    """The run's own goal, then those of the targets that were added to it."""
+    added = [Goal.specialised(folder.recipe, target) for target in folder.specialised]
+    return [Goal(folder.recipe.objective), *added]
 
 
 @dataclass(frozen=True)

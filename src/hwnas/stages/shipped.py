@@ -14,7 +14,6 @@ from hwnas.deploy.io import Preprocessing
 from hwnas.deploy.number_format import number_format
 from hwnas.deploy.runtimes import RUNTIMES
 from hwnas.errors import ArtifactError, ConfigError, DataError
-from hwnas.plugin import imports_from
 from hwnas.run_folder import RunFolder
 from hwnas.search import TASKS
 from hwnas.search.data import DataConfig, ImageData, load_data
@@ -23,6 +22,7 @@ from hwnas.search.task import Task, classification
 from hwnas.stages.examination import SplitExaminer
 from hwnas.stages.job import Goal, Ingredients, Job
 from hwnas.stages.pick import picked
+from hwnas.stages.trusted import trusted_job
 
 __all__ = ["Images", "Shipped", "opened"]
 
@@ -94,10 +94,10 @@ def opened(source: Path, data: str | None = None, pick: str | None = None) -> It
         ConfigError: An option does not apply, or the bundle's task is not known.
         DataError: The images do not fit the network.
         ArtifactError: The bundle or the file is damaged.
-        RunError: The run is damaged or busy.
+        RunError: The run is damaged, busy or stale.
     """
     if (source / "run.json").is_file():
-        with _run(source) as job:
+        with trusted_job(RunFolder.open(source)) as job:
             yield _of_run(job, _picked(job, pick), data)
         return
     if pick is not None:
@@ -108,18 +108,11 @@ def opened(source: Path, data: str | None = None, pick: str | None = None) -> It
     bundle = Bundle.load(source)
     run = _run_around(bundle.folder)
     if data is None and run is not None:
-        with _run(run) as job:
+        with trusted_job(RunFolder.open(run)) as job:
             yield _of_run(job, bundle, data)
         return
     images = None if data is None else _images_of_bundle(bundle, data)
     yield Shipped(bundle.onnx_file, bundle, images)
-
-
-@contextlib.contextmanager
-def _run(path: Path) -> Iterator[Job]:
-    folder = RunFolder.open(path)
-    with imports_from(folder.recipe_folder), folder:
-        yield Job.of(folder)
 
 
 def _run_around(folder: Path) -> Path | None:

@@ -22,7 +22,7 @@ from hwnas.search.data import data_manifest
 from hwnas.search.data_manifest import DataManifest, manifest_difference
 from hwnas.stages.images import MANIFEST
 
-__all__ = ["stale_stages"]
+__all__ = ["stale_stages", "told_stale"]
 
 
 def stale_stages(folder: RunFolder) -> dict[str, tuple[str, ...]]:
@@ -43,6 +43,15 @@ def stale_stages(folder: RunFolder) -> dict[str, tuple[str, ...]]:
                 if reasons:
                     stale[name] = reasons
     return stale
+
+
+def told_stale(folder: RunFolder, stale: Mapping[str, tuple[str, ...]]) -> str:
+    """Return one line about the first of some stale stages, and what to do."""
+    stage, reasons = next(iter(stale.items()))
+    return (
+        f"{folder.path} is stale: {stage} ({'; '.join(reasons)}). `hwnas resume {folder.path}` "
+        "redoes what depends on it"
+    )
 
 
 def _parts(name: str) -> tuple[RecipeStage, str | None]:

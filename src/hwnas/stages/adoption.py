@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from hwnas.experiment.plan import stages_of
 from hwnas.search.data import ImageData
 from hwnas.stages.finalists import read_bundles
 from hwnas.stages.job import Goal, Job
+from hwnas.stages.plan import stages_of
 
 __all__ = ["adopt"]
 

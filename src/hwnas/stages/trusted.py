@@ -1,0 +1,39 @@
+"""A run whose results are those of today's inputs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from hwnas.errors import RunError
+from hwnas.plugin import imports_from
+from hwnas.run_folder import RunFolder
+from hwnas.stages.adoption import adopt
+from hwnas.stages.job import Job, goals_of
+from hwnas.stages.staleness import stale_stages, told_stale
+
+__all__ = ["trusted_job"]
+
+
+@contextlib.contextmanager
+def trusted_job(opened: RunFolder) -> Iterator[Job]:
+    """Open a run to make something of its results; only its reports may be stale.
+
+    Raises:
+        RunError: What was learned or measured belongs to other inputs than those of now.
+    """
+    with imports_from(opened.recipe_folder), opened:
+        job = Job.of(opened)
+        if opened.unnamed:
+            adopt(job, goals_of(opened))
+        others = {name: ("made from other images",) for name in opened.unnamed}
+        stale = {
+            name: reasons
+            for name, reasons in (stale_stages(opened) | others).items()
+            if not name.startswith("report")
+        }
+        if stale:
+            raise RunError(
+                f"{told_stale(opened, stale)}; the bundles that are there stay until then"
+            )
+        yield job
