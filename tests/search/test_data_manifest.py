@@ -352,7 +352,7 @@ def test_a_manifest_survives_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"text", b"\x1f\x8b\x08"])
 def test_a_damaged_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "manifest.json.gz").write_bytes(content)
-    with pytest.raises(ArtifactError, match=r"manifest.json.gz cannot be read .* write it again"):
+    with pytest.raises(ArtifactError, match=r"manifest.json.gz cannot be read .* remove it"):
         DataManifest.read(tmp_path / "manifest.json.gz")
 
 

@@ -77,12 +77,12 @@ class DataManifest:
             ArtifactError: The object is damaged or was written by a newer version.
         """
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
-            raise ArtifactError(f"the manifest of the data has no schema {SCHEMA}; write it again")
+            raise ArtifactError(f"the manifest of the data has no schema {SCHEMA}; remove it")
         entries = data.get("entries")
         for kind in _KINDS:
             if data.get("kind") == kind and isinstance(entries, Mapping):
                 return cls(kind, {str(name): str(state) for name, state in entries.items()})
-        raise ArtifactError("the manifest of the data is damaged; write it again")
+        raise ArtifactError("the manifest of the data is damaged; remove it")
 
     def write(self, path: Path) -> None:
         """Write it as JSON, compressed by gzip: about 2 MB for 100,000 files.
@@ -106,7 +106,7 @@ class DataManifest:
         except ArtifactError as error:
             raise ArtifactError(f"{path}: {error}") from None
         except (OSError, EOFError, ValueError) as error:
-            raise ArtifactError(f"{path} cannot be read ({error}); write it again") from error
+            raise ArtifactError(f"{path} cannot be read ({error}); remove it") from error
 
 
 def manifest_difference(old: DataManifest, new: DataManifest) -> str:
