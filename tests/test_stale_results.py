@@ -273,6 +273,8 @@ def test_a_changed_key_redoes_what_its_row_in_the_guide_says(
     before, start = len(evaluations(run)), logged(run)
     answer = hwnas("resume", run, "--set", override)
     assert answer.status == 0, answer.err
+    first = next((line for line in answer.err.splitlines() if key in line), "")
+    assert (" goes on: " in first) == (decides(key).how == "continued"), answer.err
     done, listed = performed(run, start), redone_by(key)
     assert done == [stage for stage in listed if stage in done]
     left_out = {*listed} - {*done} - {"calibrate", "ranking", "random-baseline"}

@@ -156,7 +156,8 @@ def finalising(
                 wanted = _tuned_identity(job.ingredients, trial.candidate, inherited)
                 save_weights(path, load_weights(path), wanted.key)
 
-    return Stage(goal.stage("finalists"), identity, work, made, adopt)
+    continued = ("candidates", "limits")
+    return Stage(goal.stage("finalists"), identity, work, made, adopt, continued)
 
 
 def _limits(goal: Goal) -> list[tuple[str, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -250,6 +250,8 @@ class Stage:
         work: Does it; is told how to say how far it is.
         made: Whether its results are there; users remove what is damaged.
         adopt: Records today's identity in results of an older hwnas, which carry none.
+        continued: Inputs with which it goes on from what it has, beside keys of the recipe of which
+            that is so.
     """
 
     name: str
@@ -257,6 +259,7 @@ class Stage:
     work: Callable[[Advance], None]
     made: Callable[[], bool]
     adopt: Callable[[], None] = lambda: None
+    continued: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -371,7 +374,7 @@ class Job:
         record = self.folder.stages.get(stage.name)
         stored = record.identity if record is not None else None
         if stored is not None and (changes := stage.identity.changes_since(stored)):
-            goes_on = all(continues(change.name) for change in changes)
+            goes_on = all(continues(c.name) or c.name in stage.continued for c in changes)
             why = "; ".join(change.text for change in changes)
             what = "goes on" if goes_on else "is done anew"
             self.reporter.note(f"{stage.name} {what}: {why}", stage=stage.name)

@@ -59,7 +59,8 @@ def searching(
                 _adopt_trials(job.folder.path / "study.db", study_name, goal, trials)
 
         trials = _trial_identity(job, goal, evaluator, costs)
-        inputs = {**job.learned, **trials.shared}
+        # Objectives count as the recipe has them, under the key of that name.
+        inputs = {k: v for k, v in trials.shared.items() if k != "objectives"} | job.learned
         identity = job.identity(name, **inputs)
         return Stage(
             goal.stage(name),
@@ -67,6 +68,7 @@ def searching(
             work,
             lambda: _is_there(job, goal, study_name),
             adopt,
+            [name for name in inputs if name.startswith("costs@")],
         )
 
     yield stage("search", goal.study_name, config.sampler)
