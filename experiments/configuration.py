@@ -11,14 +11,14 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import pydantic
+from typing import TYPE_CHECKING, Any
 
 from hwnas.atomic import write_json
 from hwnas.content import content_hash
 from hwnas.errors import ConfigError, RunError
-from hwnas.recipe import Recipe
+
+if TYPE_CHECKING:
+    from hwnas.recipe import Recipe
 
 __all__ = ["Configuration", "Configurations", "differences", "lost_commits", "recipe_values"]
 
@@ -91,6 +91,10 @@ def lost_commits() -> Mapping[str, str]:
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """Return all keys of a recipe, as JSON values."""
+    import pydantic  # here, since kernels are recorded where it is not installed
+
+    from hwnas.recipe import Recipe
+
     values: dict[str, Any] = pydantic.TypeAdapter(Recipe).dump_python(recipe, mode="json")
     return values
 
@@ -123,6 +127,10 @@ def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
 
     Defaults that say None today and a number before, with the same meaning, become that number.
     """
+    import pydantic
+
+    from hwnas.recipe import Recipe
+
     try:
         filled = recipe_values(pydantic.TypeAdapter(Recipe).validate_json(json.dumps(values)))
     except (pydantic.ValidationError, ConfigError):

@@ -62,7 +62,8 @@ def test_a_dry_run_needs_no_search_and_marks_all_that_it_writes(tmp_path: Path, 
     )
     assert done.returncode == 0, done.stderr
     assert {path.name for path in out.iterdir()} == {
-        *("kernels", "simulated-observations.jsonl", "simulated-results.jsonl")
+        *("kernels", "configurations.json"),
+        *("simulated-observations.jsonl", "simulated-results.jsonl"),
     }
     assert [path.name for path in (out / "kernels").iterdir()] == ["simulated.json"]
     rows = [row for path in out.glob("*.jsonl") for row in read_rows(path)]
