@@ -15,9 +15,9 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,20 @@ import hwnas
 __all__ = ["CARD", "Snooping", "State", "disguised"]
 
 CARD = torch.device("cuda", 0)  # what disguised tensors say they are on
+PROPERTIES = SimpleNamespace(
+    name="NVIDIA H200",
+    major=9,
+    minor=0,
+    multi_processor_count=132,
+    total_memory=2**37,
+    warp_size=32,
+    L2_cache_size=50 * 2**20,
+    max_threads_per_multi_processor=2048,
+    regs_per_multiprocessor=2**16,
+    shared_memory_per_block=48 * 2**10,
+    shared_memory_per_block_optin=227 * 2**10,
+    shared_memory_per_multiprocessor=228 * 2**10,
+)
 _LIBRARY = (sysconfig.get_path("stdlib"), "<frozen", "<string>")
 _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _OTHERS = (*_INSTALLED, *(str(Path(str(m.__file__)).parent) for m in (torch, triton, hwnas)))
@@ -198,8 +212,12 @@ def disguised(disguise: bool) -> Iterator[None]:
     functions: dict[str, Any] = {"is_available": True, "device_count": 1, "current_device": 0}
     functions |= {"is_initialized": True, "get_device_capability": (9, 0)}
     functions |= {"get_device_name": "NVIDIA H200", "is_bf16_supported": True}
+    functions |= {"get_device_properties": PROPERTIES, "mem_get_info": (2**37, 2**37)}
+    functions |= {"current_stream": SimpleNamespace(cuda_stream=0), "synchronize": None}
+    functions |= {"device": nullcontext(), "device_of": nullcontext(), "stream": nullcontext()}
     methods: dict[str, Any] = {"get_device": 0, "__dlpack_device__": (2, 0), "is_pinned": False}
-    plain = {name: getattr(tensor, name) for name in (*methods, "type", "cpu", "to", "__repr__")}
+    others = ("type", "cpu", "to", "numpy", "__repr__")
+    plain = {name: getattr(tensor, name) for name in (*methods, *others)}
     asked = torch.get_device
     true = {name: getattr(tensor, name) for name in attributes}
     really = {name: getattr(cuda, name) for name in functions}
@@ -225,7 +243,11 @@ def disguised(disguise: bool) -> Iterator[None]:
             if name == "type" and not args and not kwargs:
                 return plain[name](this).replace("torch.", "torch.cuda.")
             if name == "cpu" or (name == "to" and _is_cpu(*args, *kwargs.values())):
-                return plain[name](this, *args, **kwargs).clone()  # a copy, as of a GPU
+                copy = plain[name](this, *args, **kwargs).clone()  # as of a GPU
+                copy.is_copy = True
+                return copy
+            if name == "numpy" and not hasattr(this, "is_copy"):
+                raise TypeError(f"can't convert {CARD} device type tensor to numpy")
             if name == "__repr__":
                 return plain[name](this, *args, **kwargs)[:-1] + f", device='{CARD}')"
             return methods[name] if name in methods else plain[name](this, *args, **kwargs)

@@ -16,6 +16,7 @@ from hwnas.kernels.operator import Inputs, Sizes
 __all__ = ["all_options", "large_sizes", "similar_inputs", "smallest_sizes", "switch_sizes"]
 
 _ELEMENTS = 30_000  # product of sizes, which bounds the time that the interpreter takes
+_ALL_ELEMENTS = 250_000  # likewise, where all sizes are large at once
 _LENGTHS = ((65, 120), (260, 520), (1025, 1400))
 _WINDOWS = ("kernel", "kernel_size", "window", "stride", "dilation", "groups", "gates", "blocks")
 
@@ -43,16 +44,14 @@ def smallest_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
 def large_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[tuple[int, list[Sizes]]]:
     """Yield sizes of which one is several times those of blocks, and no multiple of them.
 
+    At last all of them are, as far as that does not take too long.
+
     Yields:
         How large it is, from 0 to 2, and such sizes, in the order in which they should be tried.
     """
     base = _base(listed)
-    for name in base:
-        most = max(each.get(name, 0) for each in listed)
-        if most <= 1 and name in _switches(listed):
-            continue
-        if name in _WINDOWS and most <= 16:
-            continue
+    grown = [name for name in base if _grows(name, listed)]
+    for name in grown:
         for place, (low, high) in enumerate(_LENGTHS):
             length = random.randrange(low | 1, high, 2)
             tried: list[Sizes] = []
@@ -64,6 +63,18 @@ def large_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[tuple[int, 
                 if _product(sizes) <= _ELEMENTS and sizes not in tried:
                     tried.append(sizes)
             yield place, tried
+    if len(grown) > 1:
+        most = int(_ALL_ELEMENTS ** (1 / len(grown)))
+        longer = {name: random.randrange(most * 3 // 4 | 1, most, 2) for name in grown}
+        yield 2, [{**base, **longer}]
+
+
+def _grows(name: str, listed: Sequence[Sizes]) -> bool:
+    """Whether a size is a length, and neither a switch nor that of a window."""
+    most = max(each.get(name, 0) for each in listed)
+    if most <= 1 and name in _switches(listed):
+        return False
+    return not (name in _WINDOWS and most <= 16)
 
 
 def all_options(
