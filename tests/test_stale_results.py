@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 from hwnas import experiment
 from hwnas.deploy import Bundle
+from hwnas.deploy.catalogue import machine
 from hwnas.progress import make_reporter
 from hwnas.recipe_keys import decides, redone_by
 from hwnas.run_folder import RunFolder
@@ -380,10 +381,17 @@ def test_scores_of_edited_code_are_evaluated_anew(hwnas: Command, tmp_path: Path
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """A run of the first release, with a further target, beside its images."""
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of the first release, with a further target, beside its images, where it was made."""
     shutil.copytree(OLD_RUNS / "schema_1", tmp_path / "old")
-    return tmp_path / "old" / "run"
+    run = tmp_path / "old" / "run"
+    move_to(monkeypatch, json.loads((run / "run.json").read_text())["machine"]["processor"])
+    return run
+
+
+def move_to(monkeypatch: pytest.MonkeyPatch, processor: str) -> None:
+    here = {**machine(), "processor": processor}
+    monkeypatch.setattr("hwnas.deploy.catalogue.machine", lambda: here)
 
 
 def test_an_old_run_opens_and_is_exported(hwnas: Command, old: Path) -> None:
@@ -395,6 +403,43 @@ def test_an_old_run_opens_and_is_exported(hwnas: Command, old: Path) -> None:
     assert answer.status == 0, answer.err
     assert content(old.parent / "out") in before.values()
     assert RunFolder.open(old).unnamed == [], "from now on its inputs have names"
+    assert "nothing is left to do" in hwnas("resume", old).err
+
+
+def test_a_run_that_moved_to_another_processor_is_exported_with_a_note(
+    hwnas: Command, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [content(path) for path in (old / "bundles").iterdir()]
+    move_to(monkeypatch, "another processor")
+    answer = hwnas("export", old, "--out", old.parent / "out")
+    assert answer.status == 0, answer.err
+    assert content(old.parent / "out") in before
+    changed = "hardware was 'Intel(R) Xeon(R) Processor', is 'another processor'"
+    assert changed in " ".join(answer.err.split())
+    assert changed in hwnas("status", old).out
+    hwnas("verify", old.parent / "out")
+
+
+@pytest.mark.slow
+def test_a_run_that_moved_to_another_processor_is_measured_there_and_learns_nothing_anew(
+    hwnas: Command, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hwnas("export", old, "--out", old.parent / "out")  # from now on its inputs have names
+    assert hwnas("resume", old, "--set", "search.trials=9").status == 0
+    weights = (old / "supernet" / "weights.safetensors").read_bytes()
+    before, start = evaluations(old), logged(old)
+    move_to(monkeypatch, "another processor")
+    answer = hwnas("resume", old)
+    assert answer.status == 0, answer.err
+    assert "was calibrated on Intel(R) Xeon(R) Processor and is another processor now" in " ".join(
+        answer.err.split()
+    )
+    assert (old / "supernet" / "weights.safetensors").read_bytes() == weights
+    assert "train" not in performed(old, start)
+    assert evaluations(old) == before
+    for path in (old / "bundles").iterdir():
+        rows = Bundle.load(path).measurements
+        assert {row.hardware for row in rows} == {"another processor"}
     assert "nothing is left to do" in hwnas("resume", old).err
 
 

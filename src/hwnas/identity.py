@@ -35,8 +35,8 @@ class Change:
 
     @property
     def text(self) -> str:
-        """One line: values of settings in full, hashes only as changed."""
-        if not re.fullmatch(r"seed|[a-z]+\.[a-z_.]+", self.name):
+        """One line: values of settings and hardware in full, hashes only as changed."""
+        if not re.fullmatch(r"seed|hardware|[a-z]+\.[a-z_.]+", self.name):
             return f"{self.name} changed"
         return f"{self.name} was {_shown(self.before)}, is {_shown(self.now)}"
 

@@ -18,7 +18,8 @@ def adopt(job: Job, goals: Sequence[Goal]) -> None:
 
     That hwnas refused another recipe, so settings are those of now. Images are compared by its own
     fingerprint, which the bundles of a run hold; where they differ, what was learned from them is
-    left as it is and will be done anew.
+    left as it is and will be done anew. What was measured belongs to the processor that measured
+    it, so on another one it is stale, and all else stays.
 
     Args:
         job: A run before anything is changed in it.
@@ -35,12 +36,11 @@ def adopt(job: Job, goals: Sequence[Goal]) -> None:
             record = job.folder.stages.get(stage.name)
             if record is None or not (same_images or stage.name.startswith("calibrate")):
                 break
-            if record.identity is None:
-                stage.adopt()
+            found = stage.adopt() if record.identity is None else None
             if record.state != "done" or not stage.made():
                 break
             if record.identity is None:
-                job.folder.adopt(stage.name, stage.identity)
+                job.folder.adopt(stage.name, found or stage.identity)
 
 
 def _has_same_images(job: Job) -> bool:

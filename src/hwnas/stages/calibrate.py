@@ -21,7 +21,12 @@ from hwnas.search.cluster import map_tasks
 from hwnas.search.objective import COUNTED, LATENCY, Objective
 from hwnas.search_spaces import Architecture, SearchSpace
 from hwnas.stages.job import Goal, Job, Stage
-from hwnas.stages.measurements import Timed, read_measurements, write_measurements
+from hwnas.stages.measurements import (
+    Timed,
+    measured_on,
+    read_measurements,
+    write_measurements,
+)
 
 __all__ = ["calibration", "check_limits", "fitted_predictor", "networks_to_time"]
 
@@ -44,10 +49,10 @@ def calibration(job: Job, target: str, path: Path) -> Stage:
         identity = Identity({**identity.inputs, "shared": content_hash(storage)})
 
     def work(advance: Advance) -> None:
-        before = {row.measurement.hardware for row in _timed(target, path)} - {hardware}
+        before = [each for each in measured_on(_timed(target, path)) if each != hardware]
         if before:
             job.reporter.note(
-                f"{target} was calibrated on {', '.join(sorted(before))} and is {hardware} now: "
+                f"{target} was calibrated on {', '.join(before)} and is {hardware} now: "
                 "all is timed again"
             )
         offers = None if storage is None else agreed_value(storage, shared)
@@ -61,9 +66,13 @@ def calibration(job: Job, target: str, path: Path) -> Stage:
         write_measurements(path, [*kept, *timed], anew=True)
 
     def made() -> bool:
-        return {row.measurement.hardware for row in _timed(target, path)} == {hardware}
+        return len(measured_on(_timed(target, path))) == 1
 
-    return Stage(f"calibrate@{target}", identity, work, made)
+    def adopt() -> Identity | None:
+        found = measured_on(_timed(target, path))
+        return Identity({**identity.inputs, "hardware": ", ".join(found)}) if found else None
+
+    return Stage(f"calibrate@{target}", identity, work, made, adopt)
 
 
 def _time_networks(job: Job, target: str, advance: Advance) -> list[Timed]:

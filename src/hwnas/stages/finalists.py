@@ -50,7 +50,12 @@ from hwnas.stages.examination import Executed
 from hwnas.stages.exporting import examples, export_network
 from hwnas.stages.job import Goal, Ingredients, Job, Stage
 from hwnas.stages.limits import best_kept, limit_checks, of_bundle
-from hwnas.stages.measurements import Timed, read_measurements, write_measurements
+from hwnas.stages.measurements import (
+    Timed,
+    measured_on,
+    read_measurements,
+    write_measurements,
+)
 from hwnas.stages.shortlist import Made, choose, fill_shortlist, is_own_fault, read_tried
 
 __all__ = [
@@ -117,16 +122,14 @@ def finalising(
     table = out / "measurements.parquet"
     first = choose(result, recipe.deploy.top)
     ids = [trial.candidate.id for trial in first]
-    hardware = {
-        target: processor_of(Target.parse(target).device.hardware) for target in goal.targets
-    }
+    processors = [processor_of(Target.parse(target).device.hardware) for target in goal.targets]
     identity = job.identity(
         "finalists",
         **job.learned,
         weights="none" if weights is None else weights_hash(weights),
         training=job.training.key,
         candidates=ids,
-        hardware=hardware,
+        hardware=", ".join(sorted(set(processors))),
         limits=_limits(goal),
     )
 
@@ -148,13 +151,15 @@ def finalising(
         networks = {t.candidate.network.id for t in result.trials if t.candidate.id in wanted}
         return packed >= wanted and (timed >= networks or not goal.targets)
 
-    def adopt() -> None:
+    def adopt() -> Identity | None:
         for trial in first:
             path = job.folder.path / "finalists" / f"{trial.candidate.id}.safetensors"
             if path.exists():
                 inherited = _inherited(job, trial.candidate.network, weights)
                 wanted = _tuned_identity(job.ingredients, trial.candidate, inherited)
                 save_weights(path, load_weights(path), wanted.key)
+        rows = [row for row in read_measurements(table) if row.role == "finalist"]
+        return Identity({**identity.inputs, "hardware": ", ".join(measured_on(rows))})
 
     continued = ("candidates", "limits")
     return Stage(goal.stage("finalists"), identity, work, made, adopt, continued)

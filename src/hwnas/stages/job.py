@@ -249,7 +249,8 @@ class Stage:
         identity: All that it depends on.
         work: Does it; is told how to say how far it is.
         made: Whether its results are there; users remove what is damaged.
-        adopt: Records today's identity in results of an older hwnas, which carry none.
+        adopt: Records the identity in results of an older hwnas, which carry none. Returns what they
+            were made with where that is known not to be today's, or else None.
         continued: Inputs with which it goes on from what it has, beside keys of the recipe of which
             that is so.
     """
@@ -258,7 +259,7 @@ class Stage:
     identity: Identity
     work: Callable[[Advance], None]
     made: Callable[[], bool]
-    adopt: Callable[[], None] = lambda: None
+    adopt: Callable[[], Identity | None] = lambda: None
     continued: Sequence[str] = ()
 
 

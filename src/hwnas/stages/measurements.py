@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from hwnas.deploy.measurement import Measurement
 from hwnas.errors import RunError
 from hwnas.search_spaces import Architecture
 
-__all__ = ["Timed", "read_measurements", "write_measurements"]
+__all__ = ["Timed", "measured_on", "read_measurements", "write_measurements"]
 
 Role = Literal["calibration", "finalist"]
 
@@ -51,6 +51,11 @@ class Timed:
             data["role"],
             Measurement.from_json(data["measurement"]),
         )
+
+
+def measured_on(rows: Iterable[Timed]) -> list[str]:
+    """Return the processors that measured some rows, each once, by name."""
+    return sorted({row.measurement.hardware for row in rows})
 
 
 def read_measurements(path: Path) -> list[Timed]:

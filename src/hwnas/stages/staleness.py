@@ -25,11 +25,15 @@ from hwnas.stages.images import MANIFEST
 __all__ = ["stale_stages", "told_stale"]
 
 
-def stale_stages(folder: RunFolder) -> dict[str, tuple[str, ...]]:
+def stale_stages(folder: RunFolder, anywhere: bool = False) -> dict[str, tuple[str, ...]]:
     """Return the stages whose results do not belong to today's inputs, each with the reasons.
 
-    A stage that an older hwnas recorded is left out: its inputs are not known by name. Neither is
-    one that is not done.
+    A stage that an older hwnas recorded is left out: its inputs are not known by name. So is one
+    that is not done.
+
+    Args:
+        folder: The run.
+        anywhere: Accept results that were measured on another processor.
     """
     with imports_from(folder.recipe_folder):
         images = _images(folder)
@@ -37,7 +41,7 @@ def stale_stages(folder: RunFolder) -> dict[str, tuple[str, ...]]:
         for name, record in folder.stages.items():
             stage, target = _parts(name)
             if record.state == "done" and record.identity is not None:
-                own = tuple(_reasons(folder, name, stage, record, images))
+                own = tuple(_reasons(folder, stage, record, images, anywhere))
                 before = [each for each in stale if _parts(each) in _upstream(stage, target)]
                 reasons = own or tuple(f"{each} is stale" for each in before[:1])
                 if reasons:
@@ -65,11 +69,11 @@ def _upstream(stage: RecipeStage, target: str | None) -> set[tuple[RecipeStage, 
 
 
 def _reasons(
-    folder: RunFolder, name: str, stage: RecipeStage, record: StageRecord, images: _Images
+    folder: RunFolder, stage: RecipeStage, record: StageRecord, images: _Images, anywhere: bool
 ) -> Iterator[str]:
     stored = record.identity
     assert stored is not None
-    for change in _now(folder, stage, stored).changes_since(stored):
+    for change in _now(folder, stage, stored, anywhere).changes_since(stored):
         yield change.text
     if changed := images.changed(str(stored.inputs.get("data", ""))):
         yield f"data: {changed}"
@@ -78,14 +82,14 @@ def _reasons(
             yield f"{result} is missing"
 
 
-def _now(folder: RunFolder, stage: RecipeStage, stored: Identity) -> Identity:
+def _now(folder: RunFolder, stage: RecipeStage, stored: Identity, anywhere: bool) -> Identity:
     """The stored inputs, with those in place that can be told at once."""
     settings = settings_of(folder.recipe, stage) | code_of(folder.recipe, stage)
     told = {k: v for k, v in stored.inputs.items() if not ("." in k or k in ("seed", "objective"))}
     inputs: Mapping[str, Any] = {
         k: v for k, v in told.items() if not k.startswith("code of ")
     } | settings
-    if stage == "calibrate":
+    if stage == "calibrate" and not anywhere:
         hardware = processor_of(Target.parse(str(stored.inputs["target"])).device.hardware)
         inputs = {**inputs, "hardware": hardware}
     return Identity(inputs)

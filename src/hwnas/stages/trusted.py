@@ -19,6 +19,9 @@ __all__ = ["trusted_job"]
 def trusted_job(opened: RunFolder) -> Iterator[Job]:
     """Open a run to make something of its results; only its reports may be stale.
 
+    Results that were measured on another processor are used, and the user is told: bundles say
+    where they were measured.
+
     Raises:
         RunError: What was learned or measured belongs to other inputs than those of now.
     """
@@ -27,13 +30,16 @@ def trusted_job(opened: RunFolder) -> Iterator[Job]:
         if opened.unnamed:
             adopt(job, goals_of(opened))
         others = {name: ("made from other images",) for name in opened.unnamed}
+        anywhere = stale_stages(opened, anywhere=True)
         stale = {
             name: reasons
-            for name, reasons in (stale_stages(opened) | others).items()
+            for name, reasons in (anywhere | others).items()
             if not name.startswith("report")
         }
         if stale:
             raise RunError(
                 f"{told_stale(opened, stale)}; the bundles that are there stay until then"
             )
+        if (here := stale_stages(opened)) != anywhere:
+            job.reporter.note(told_stale(opened, here))
         yield job
