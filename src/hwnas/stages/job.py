@@ -249,8 +249,8 @@ class Stage:
         identity: All that it depends on.
         work: Does it; is told how to say how far it is.
         made: Whether its results are there; users remove what is damaged.
-        adopt: Records the identity in results of an older hwnas, which carry none. Returns what they
-            were made with where that is known not to be today's, or else None.
+        adopt: Records the identity in results of an older hwnas, which carry none. Returns the one
+            that they were made with where that is known, or else None: they count as today's.
         continued: Inputs with which it goes on from what it has, beside keys of the recipe of which
             that is so.
     """
