@@ -1,15 +1,17 @@
 """Every recorded row can be traced: its table is current, its commit and configuration known."""
 
 import json
+import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from experiments import check_records
+from experiments import check_records, record
 from experiments.check_records import FOLDER, recorded_files, scripts_of, unknown_commits, wrong
-from experiments.configuration import Configurations
+from experiments.configuration import Configuration, Configurations
 from experiments.readme_table import old_pages
-from experiments.record import Results, Row
+from experiments.record import Provenance, Results, Row, git
 
 
 def test_tables_are_made_from_what_is_recorded() -> None:
@@ -30,13 +32,76 @@ def test_configurations_are_those_of_today_or_marked() -> None:
 def test_a_made_up_commit_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if unknown_commits() is None:
         pytest.skip("no whole git history here: a copy or a shallow clone")
-    path = tmp_path / "results.jsonl"
-    Results(path, {}).put([Row("a", "b", 0, 1.0, "", 1)])
-    row = json.loads(path.read_text())
-    row["provenance"]["commit"] = "0123456789ab"
-    path.write_text(json.dumps(row))
+    record_at("0123456789ab", tmp_path)
     monkeypatch.setattr(check_records, "FOLDER", tmp_path)
     assert unknown_commits() == ["results.jsonl: commit 0123456789ab is not in the history"]
+
+
+def test_a_made_up_commit_of_a_report_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if unknown_commits() is None:
+        pytest.skip("no whole git history here: a copy or a shallow clone")
+    provenance = {**asdict(Provenance.now("100 cases")), "commit": "0123456789ab"}
+    (tmp_path / "fuzz.json").write_text(json.dumps({"cases": 100, "provenance": provenance}))
+    (tmp_path / "other.json").write_text("[]")
+    monkeypatch.setattr(check_records, "FOLDER", tmp_path)
+    assert unknown_commits() == ["fuzz.json: commit 0123456789ab is not in the history"]
+
+
+@pytest.mark.parametrize("name", ["HEAD", "main", "d8658b97a9f9-dirty", "unknown", ""])
+def test_only_the_hash_of_a_commit_without_changes_is_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if unknown_commits() is None:
+        pytest.skip("no whole git history here: a copy or a shallow clone")
+    record_at(name, tmp_path / "zero_cost")
+    monkeypatch.setattr(check_records, "FOLDER", tmp_path)
+    assert unknown_commits() == [f"zero_cost/results.jsonl: commit {name} is not in the history"]
+
+
+def test_a_script_that_was_committed_after_its_rows_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = (git("rev-list", "--max-parents=0", "HEAD") or "").split()
+    if unknown_commits() is None or not first:
+        pytest.skip("no whole git history here: a copy or a shallow clone")
+    record_at(first[-1][:12], tmp_path / "predictor_intervals")
+    monkeypatch.setattr(check_records, "FOLDER", tmp_path)
+    [line] = unknown_commits() or []
+    assert line.endswith(f"commit {first[-1][:12]} has no experiments/predictor_intervals/run.py")
+
+
+def test_a_copy_inside_another_repository_is_no_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    (tmp_path / "copy").mkdir()
+    monkeypatch.setattr(record, "ROOT", tmp_path / "copy")
+    assert unknown_commits() is None
+
+
+def record_at(commit: str, folder: Path) -> None:
+    path = folder / "results.jsonl"
+    Results(path, {"networks": 200}).put([Row("a", "b", 0, 1.0, "", 1)])
+    row = json.loads(path.read_text())
+    row["provenance"]["commit"] = commit
+    path.write_text(json.dumps(row))
+
+
+def test_a_mark_that_is_no_longer_all_that_has_changed_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_records, "FOLDER", tmp_path)
+    path = tmp_path / "zero_cost" / "results.jsonl"
+    results = Results(path, {"networks": 7})
+    results.put([Row("a", "b", 0, 1.0, "", 1)])
+    known = Configurations(path.parent)
+    known.put(results.config, Configuration({"networks": 7}, "something else: 1 -> 2"))
+    [line] = wrong(path)
+    assert "superseded by more than is marked: networks: 7 -> 200" in line
+    assert not list(wrong(path, mark=True))
+    assert known[results.config].superseded == "networks: 7 -> 200"
 
 
 def test_another_configuration_has_to_be_marked(
