@@ -10,12 +10,18 @@ import pytest
 from experiments import check_records, record
 from experiments.check_records import FOLDER, recorded_files, scripts_of, unknown_commits, wrong
 from experiments.configuration import Configuration, Configurations
-from experiments.readme_table import old_pages
+from experiments.readme_table import END, NOTHING, START, old_pages, pages
 from experiments.record import Provenance, Results, Row, git
 
 
 def test_tables_are_made_from_what_is_recorded() -> None:
     assert not list(old_pages()), "run `python -m experiments.readme_table`"
+
+
+def test_a_page_of_what_is_recorded_has_a_place_for_its_table() -> None:
+    for page, table in pages().items():
+        lines = page.read_text(encoding="utf-8").splitlines()
+        assert table == NOTHING or [lines.count(START), lines.count(END)] == [1, 1], page
 
 
 def test_recorded_commits_exist() -> None:
