@@ -176,17 +176,20 @@ def git(*arguments: str) -> str | None:
         The text, or None where git fails or is not installed, or where the tree is a copy without
         a history, or inside another repository.
     """
+    return _git(ROOT, *arguments) if _has_history(ROOT) else None
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = ["git", "-C", str(ROOT), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
 
+@cache
+def _has_history(root: Path) -> bool:
+    top = _git(root, "rev-parse", "--show-toplevel")
+    return top is not None and Path(top).resolve() == root.resolve()
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(root), *arguments]
     try:
-        top = run("rev-parse", "--show-toplevel")
-        if top.returncode or Path(top.stdout.strip()).resolve() != ROOT.resolve():
-            return None
-        found = run(*arguments)
-    except OSError:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # git is not installed
         return None
     return None if found.returncode else found.stdout.strip()
 
