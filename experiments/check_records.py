@@ -1,10 +1,10 @@
 """Check that what is recorded can be traced: to a commit, and to a configuration that is today's.
 
-``python -m experiments.check_records`` names every row, of any experiment, whose commit is neither
-in the history nor listed in ``lost_commits.toml``, and every configuration that is not known, or
-that is no longer that of its script and not marked as superseded. With ``--mark`` it writes these
-marks,
-and settings of today that rows were recorded with before settings were kept.
+``python -m experiments.check_records`` names every commit of a row, of any experiment, that is not
+in the history or lacks the script that records the row, and is not listed in ``lost_commits.toml``.
+It also names every configuration that is not known, and every one that is no longer that of its
+script and not marked as superseded by what is different. With ``--mark`` it writes these marks, and
+settings of today that rows were recorded with before settings were kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import io
 import runpy
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 from experiments.configuration import Configuration, Configurations, differences, lost_commits
-from experiments.record import ROOT, Results, read_rows
+from experiments.record import Results, git, read_report, read_rows
 from hwnas.atomic import locked
 from hwnas.content import content_hash
 from hwnas.errors import RunError
@@ -31,6 +30,7 @@ from hwnas.errors import RunError
 __all__ = ["Script", "recorded_files", "scripts_of", "unknown_commits", "wrong"]
 
 FOLDER = Path(__file__).parent
+_DIGITS = 12  # of a commit's hash, as rows have it
 _NO_HISTORY = "there is no whole git history here"
 
 
@@ -45,6 +45,11 @@ class Script:
 
     module: str
     options: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Its file in the repository."""
+        return f"experiments/{self.module.replace('.', '/')}.py"
 
 
 _CIFAR10 = "experiments/cifar10/mobilenet.toml"
@@ -130,11 +135,13 @@ def wrong(file: Path, mark: bool = False) -> Iterator[str]:
             continue
         apart = min((list(differences(known.settings, now)) for now in today), key=len)
         changed = "; ".join(apart) or None
-        if known.superseded == changed or (changed and known.superseded and not mark):
+        if known.superseded == changed:
             continue
         if mark:
             with locked(file.parent):
                 configurations.put(hashed, replace(known, superseded=changed))
+        elif changed and known.superseded:
+            yield f"{place}: configuration {hashed} is superseded by more than is marked: {changed}"
         elif changed:
             yield f"{place}: configuration {hashed} is not today's and not marked: {changed}"
         else:
@@ -142,29 +149,36 @@ def wrong(file: Path, mark: bool = False) -> Iterator[str]:
 
 
 def unknown_commits() -> list[str] | None:
-    """Return recorded commits that do not exist; None where git cannot tell, e.g. in a copy."""
-    commits: dict[str, Path] = {}
-    for file in recorded_files():
-        for row in read_rows(file):
-            if row.provenance:
-                commits.setdefault(row.provenance.commit, file)
-    try:
-        shallow = _git("rev-parse", "--is-shallow-repository")
-        if shallow.returncode or shallow.stdout.strip() != "false":
-            return None
-        lost = lost_commits()
-        return [
-            f"{file.relative_to(FOLDER)}: commit {commit} is not in the history"
-            for commit, file in commits.items()
-            if commit not in lost and _git("merge-base", "--is-ancestor", commit, "HEAD").returncode
-        ]
-    except OSError:  # git is not installed
+    """Return what is wrong with recorded commits, a line each.
+
+    Returns:
+        The commits that are not in the history of the current one, or lack the script that records
+        their rows; None where git cannot tell, e.g. in a copy or a shallow clone.
+    """
+    if git("rev-parse", "--is-shallow-repository") != "false":
         return None
+    history = {commit[:_DIGITS] for commit in (git("rev-list", "HEAD") or "").split()}
+    lines = []
+    for file in sorted(FOLDER.rglob("*.json*")):
+        place = file.relative_to(FOLDER)
+        for commit in sorted(_commits(file) - lost_commits().keys()):
+            if commit not in history:
+                lines.append(f"{place}: commit {commit} is not in the history")
+                continue
+            lines += [
+                f"{place}: commit {commit} has no {path}"
+                for path in sorted({script.path for script in scripts_of(file)})
+                if git("cat-file", "-e", f"{commit}:{path}") is None
+            ]
+    return lines
 
 
-def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def _commits(file: Path) -> set[str]:
+    """Return the commits that the rows of a file name, or the report that it is."""
+    if file.suffix == ".jsonl":
+        return {row.provenance.commit for row in read_rows(file) if row.provenance}
+    report = read_report(file)
+    return {report.commit} if report else set()
 
 
 def main() -> None:

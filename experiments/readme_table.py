@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from experiments.configuration import Configurations, lost_commits
-from experiments.record import ROOT, Row, read_rows
+from experiments.record import ROOT, Provenance, Row, read_report, read_rows
 from hwnas.atomic import write_text
 
 __all__ = [
@@ -26,11 +26,13 @@ __all__ = [
     "headlines",
     "latest",
     "markdown",
+    "other_files",
 ]
 
 FOLDER = Path(__file__).parent
 START, END = "<!-- results -->", "<!-- /results -->"
 NOTHING = "Not recorded yet."
+ANSWERS, OBSERVATIONS = "results.jsonl", "observations.jsonl"
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Headline:
     metric: str
     subject: str
     baseline: str
-    file: str = "results.jsonl"
+    file: str = ANSWERS
     baseline_metric: str | None = None
     baseline_subject: str | None = None
     chosen: bool = False
@@ -87,7 +89,7 @@ def latest(rows: Sequence[Row], by_case: bool = False) -> list[Row]:
     return found
 
 
-def recorded(folder: Path, file: str = "results.jsonl") -> list[Row]:
+def recorded(folder: Path, file: str = ANSWERS) -> list[Row]:
     """What tables show of an experiment."""
     return latest(read_rows(folder / file), folder.name in BY_CASE)
 
@@ -248,39 +250,89 @@ def _seeds(group: Sequence[Row]) -> int:
 
 
 def _source(rows: Sequence[Row]) -> str:
-    last = max((row.provenance for row in rows if row.provenance), key=lambda p: p.date)
+    found = sorted((row.provenance for row in rows if row.provenance), key=lambda p: p.date)
+    last = found[-1]
     libraries = ", ".join(f"{name} {version}" for name, version in last.versions.items())
+    devices = "; and on ".join(dict.fromkeys(p.device for p in found))
+    commits = ", ".join(dict.fromkeys(p.commit for p in found))
     return (
-        f"Last recorded {last.date[:10]} on {last.device}; {libraries}; "
-        f"commit {last.commit}, configuration {last.config}."
+        f"Last recorded {last.date[:10]} on {devices}; {libraries}; "
+        f"commit {commits}, configuration {last.config}."
     )
 
 
-def caveats(folder: Path, rows: Sequence[Row]) -> str:
-    """Say of rows of an earlier configuration what has changed since, and which commits are lost.
+def caveats(folder: Path, rows: Sequence[Row], observed: Sequence[Row] = ()) -> str:
+    """Say of rows what their source line does not.
 
     Args:
         folder: Of the rows.
         rows: That a table shows.
+        observed: What they were computed from, maybe on another machine.
+
+    Returns:
+        Paragraphs: where else it was measured, what has changed in the configuration since, and
+        which commits are lost.
     """
-    known = Configurations(folder)
     found = [row.provenance for row in rows if row.provenance]
     notes = []
-    for hashed in dict.fromkeys(p.config for p in found):
-        configuration = known.get(hashed)
-        if configuration and configuration.superseded:
-            changed = configuration.superseded
-            notes.append(
-                f"Superseded: recorded under an earlier configuration. Since then: {changed}."
-            )
-    lost = sorted({p.commit for p in found} & lost_commits().keys())
-    if lost:
-        above = "../" * len(folder.relative_to(FOLDER).parts)
-        notes.append(
-            f"Not in the history any more: {', '.join(lost)}; see "
-            f"[lost_commits.toml]({above}lost_commits.toml)."
-        )
-    return "".join(f"\n\n{note}" for note in notes)
+    measured = dict.fromkeys(row.provenance.device for row in observed if row.provenance)
+    if measured.keys() - {p.device for p in found}:
+        notes.append(f"Measured on {'; and on '.join(measured)}; answers computed as said above.")
+    notes += [
+        f"Superseded: recorded under an earlier configuration. Since then: {changed}."
+        for changed in _superseded(folder, rows)
+    ]
+    return "".join(f"\n\n{note}" for note in [*notes, *_lost(folder, found)])
+
+
+def _superseded(folder: Path, rows: Sequence[Row]) -> list[str]:
+    """Return what has changed since in the configurations of rows."""
+    known = Configurations(folder)
+    hashes = dict.fromkeys(row.provenance.config for row in rows if row.provenance)
+    found = [known.get(hashed) for hashed in hashes]
+    return [each.superseded for each in found if each and each.superseded]
+
+
+def _lost(folder: Path, found: Sequence[Provenance]) -> list[str]:
+    """Return a note about lost commits, for the page of a folder; none if none is lost."""
+    lost = sorted({provenance.commit for provenance in found} & lost_commits().keys())
+    above = "../" * len(folder.relative_to(FOLDER).parts)
+    why = f"[lost_commits.toml]({above}lost_commits.toml) says why."
+    return [f"Commits that cannot be looked up: {', '.join(lost)}; {why}"] if lost else []
+
+
+def other_files(folder: Path) -> str:
+    """Say where an experiment's rows and reports come from that are in files without a table.
+
+    Args:
+        folder: Of the experiment; those within that have a page of their own are left out.
+    """
+    own = {folder / ANSWERS, folder / OBSERVATIONS}
+    lines: list[str] = []
+    notes: list[str] = []
+    shown: list[Provenance] = []
+    for file in sorted(set(folder.rglob("*.json*")) - own):
+        above = [parent for parent in file.parents if (parent / "README.md").exists()]
+        report = read_report(file) if file.suffix == ".json" else None
+        rows = latest(read_rows(file)) if file.suffix == ".jsonl" else []
+        found = [report] if report else [row.provenance for row in rows if row.provenance]
+        if above[0] != folder or not found:
+            continue
+        name = file.relative_to(folder).as_posix()
+        size = f"{len(rows):,} rows" if rows else "a report"
+        commits = ", ".join(sorted({p.commit for p in found}))
+        devices = "; ".join(sorted({p.device for p in found}))
+        date = max(p.date for p in found)[:10]
+        lines.append(f"| `{name}` | {size} | {date} | {devices} | {commits} |")
+        notes += [
+            f"`{name}` is superseded: since then {changed}."
+            for changed in _superseded(file.parent, rows)
+        ]
+        shown += found
+    if not lines:
+        return ""
+    title = ["| file | holds | last recorded | on | commits |", "|---|---|---|---|---|"]
+    return "\n\n".join(["\n".join([*title, *lines]), *notes, *_lost(folder, shown)])
 
 
 def pages() -> dict[Path, str]:
@@ -293,7 +345,10 @@ def pages() -> dict[Path, str]:
     for page in sorted(FOLDER.glob("*/**/README.md")):
         table = TABLES.get(page.parent.name, markdown)
         rows = recorded(page.parent)
-        found[page] = table(rows) + caveats(page.parent, rows)
+        observed = recorded(page.parent, OBSERVATIONS)
+        others = other_files(page.parent)
+        answers = table(rows) + caveats(page.parent, rows, observed) if rows or not others else ""
+        found[page] = "\n\n".join(filter(None, (answers, others)))
     return found
 
 

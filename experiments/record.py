@@ -17,9 +17,10 @@ from hwnas.atomic import locked, write_text
 from hwnas.deploy.catalogue import machine, processor_of, versions
 from hwnas.errors import RunError
 
-__all__ = ["Provenance", "Results", "Row", "read_rows"]
+__all__ = ["Provenance", "Results", "Row", "git", "read_report", "read_rows"]
 
 ROOT = Path(__file__).parents[1]
+_CODE = ("src", ":(glob)experiments/**/*.py", ":(glob)experiments/**/*.toml")
 _PACKAGES = ("numpy", "onnxruntime", "optuna", "ray", "scikit-learn", "torch", "triton")
 
 
@@ -32,8 +33,9 @@ class Provenance:
             ``configurations.json`` beside the rows.
         device: Processor and cores, and the graphics card if there is one.
         versions: Of hwnas and the libraries that matter, by name.
-        commit: Of the repository; ends in ``-dirty`` if the package was changed since. Of a copy of
-            the tree it is what ``HWNAS_COMMIT`` says.
+        commit: Of the repository; ends in ``-dirty`` if the package or code of an experiment was
+            changed since, or is not committed. Of a copy of the tree it is what ``HWNAS_COMMIT``
+            says.
         date: When the row was recorded, ISO 8601.
     """
 
@@ -153,21 +155,49 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
+def read_report(path: Path) -> Provenance | None:
+    """Return where a JSON file comes from that holds one report in place of rows, if it says so."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    said = found.get("provenance") if isinstance(found, dict) else None
+    return Provenance(**said) if isinstance(said, dict) else None
+
+
 def _config(row: Row) -> str | None:
     return row.provenance.config if row.provenance else None
 
 
+def git(*arguments: str) -> str | None:
+    """Return what git prints about this repository.
+
+    Args:
+        arguments: Of git, e.g. ``"rev-parse", "HEAD"``.
+
+    Returns:
+        The text, or None where git fails or is not installed, or where the tree is a copy without
+        a history, or inside another repository.
+    """
+    return _git(ROOT, *arguments) if _has_history(ROOT) else None
+
+
+@cache
+def _has_history(root: Path) -> bool:
+    top = _git(root, "rev-parse", "--show-toplevel")
+    return top is not None and Path(top).resolve() == root.resolve()
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # git is not installed
+        return None
+    return None if found.returncode else found.stdout.strip()
+
+
 @cache
 def _commit() -> str:
-    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = ["git", "-C", str(ROOT), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    try:
-        found = git("rev-parse", "--short=12", "HEAD")
-        if found.returncode:
-            return os.environ.get("HWNAS_COMMIT", "unknown")
-        changed = git("diff", "--quiet", "HEAD", "--", "src").returncode
-    except OSError:  # git is not installed
+    found = git("rev-parse", "--short=12", "HEAD")
+    if found is None:
         return os.environ.get("HWNAS_COMMIT", "unknown")
-    return found.stdout.strip() + ("-dirty" if changed else "")
+    changed = git("status", "--porcelain", "--untracked-files=all", "--", *_CODE)
+    return f"{found}-dirty" if changed else found

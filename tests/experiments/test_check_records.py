@@ -1,26 +1,37 @@
 """Every recorded row can be traced: its table is current, its commit and configuration known."""
 
 import json
+import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from experiments import check_records
+from experiments import check_records, record
 from experiments.check_records import FOLDER, recorded_files, scripts_of, unknown_commits, wrong
-from experiments.configuration import Configurations
-from experiments.readme_table import old_pages
-from experiments.record import Results, Row
+from experiments.configuration import Configuration, Configurations
+from experiments.readme_table import END, NOTHING, START, old_pages, pages
+from experiments.record import Provenance, Results, Row, git
+
+
+def needs_history() -> None:
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("no whole git history here: a copy or a shallow clone")
 
 
 def test_tables_are_made_from_what_is_recorded() -> None:
     assert not list(old_pages()), "run `python -m experiments.readme_table`"
 
 
+def test_a_page_of_what_is_recorded_has_a_place_for_its_table() -> None:
+    for page, table in pages().items():
+        lines = page.read_text(encoding="utf-8").splitlines()
+        assert table == NOTHING or [lines.count(START), lines.count(END)] == [1, 1], page
+
+
 def test_recorded_commits_exist() -> None:
-    unknown = unknown_commits()
-    if unknown is None:
-        pytest.skip("no whole git history here: a copy or a shallow clone")
-    assert not unknown
+    needs_history()
+    assert unknown_commits() == []
 
 
 def test_configurations_are_those_of_today_or_marked() -> None:
@@ -28,15 +39,74 @@ def test_configurations_are_those_of_today_or_marked() -> None:
 
 
 def test_a_made_up_commit_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if unknown_commits() is None:
-        pytest.skip("no whole git history here: a copy or a shallow clone")
-    path = tmp_path / "results.jsonl"
-    Results(path, {}).put([Row("a", "b", 0, 1.0, "", 1)])
-    row = json.loads(path.read_text())
-    row["provenance"]["commit"] = "0123456789ab"
-    path.write_text(json.dumps(row))
+    needs_history()
+    record_at("0123456789ab", tmp_path)
     monkeypatch.setattr(check_records, "FOLDER", tmp_path)
     assert unknown_commits() == ["results.jsonl: commit 0123456789ab is not in the history"]
+
+
+def test_a_made_up_commit_of_a_report_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_history()
+    provenance = {**asdict(Provenance.now("100 cases")), "commit": "0123456789ab"}
+    (tmp_path / "fuzz.json").write_text(json.dumps({"cases": 100, "provenance": provenance}))
+    (tmp_path / "other.json").write_text("[]")
+    monkeypatch.setattr(check_records, "FOLDER", tmp_path)
+    assert unknown_commits() == ["fuzz.json: commit 0123456789ab is not in the history"]
+
+
+@pytest.mark.parametrize("name", ["HEAD", "main", "d8658b97a9f9-dirty", "unknown", ""])
+def test_only_the_hash_of_a_commit_without_changes_is_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_history()
+    record_at(name, tmp_path / "zero_cost")
+    monkeypatch.setattr(check_records, "FOLDER", tmp_path)
+    assert unknown_commits() == [f"zero_cost/results.jsonl: commit {name} is not in the history"]
+
+
+def test_a_script_that_was_committed_after_its_rows_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_history()
+    first = (git("rev-list", "--max-parents=0", "HEAD") or "").split()
+    record_at(first[-1][:12], tmp_path / "predictor_intervals")
+    monkeypatch.setattr(check_records, "FOLDER", tmp_path)
+    [line] = unknown_commits() or []
+    assert line.endswith(f"commit {first[-1][:12]} has no experiments/predictor_intervals/run.py")
+
+
+def test_a_copy_inside_another_repository_is_no_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    (tmp_path / "copy").mkdir()
+    monkeypatch.setattr(record, "ROOT", tmp_path / "copy")
+    assert unknown_commits() is None
+
+
+def record_at(commit: str, folder: Path) -> None:
+    path = folder / "results.jsonl"
+    Results(path, {"networks": 200}).put([Row("a", "b", 0, 1.0, "", 1)])
+    row = json.loads(path.read_text())
+    row["provenance"]["commit"] = commit
+    path.write_text(json.dumps(row))
+
+
+def test_a_mark_that_is_no_longer_all_that_has_changed_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_records, "FOLDER", tmp_path)
+    path = tmp_path / "zero_cost" / "results.jsonl"
+    results = Results(path, {"networks": 7})
+    results.put([Row("a", "b", 0, 1.0, "", 1)])
+    known = Configurations(path.parent)
+    known.put(results.config, Configuration({"networks": 7}, "something else: 1 -> 2"))
+    [line] = wrong(path)
+    assert "superseded by more than is marked: networks: 7 -> 200" in line
+    assert not list(wrong(path, mark=True))
+    assert known[results.config].superseded == "networks: 7 -> 200"
 
 
 def test_another_configuration_has_to_be_marked(

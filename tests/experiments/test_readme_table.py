@@ -1,17 +1,22 @@
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 from experiments.over_cases import mean_over_cases
 from experiments.readme_table import (
     FOLDER,
     Headline,
     across,
+    caveats,
     crosstab,
     filled,
     headline_table,
     headlines,
     latest,
     markdown,
+    other_files,
 )
+from experiments.readme_table import recorded as recorded_rows
 from experiments.record import Results, Row, read_rows
 
 PAGE = "# Title\n\n<!-- results -->\nold\n<!-- /results -->\n\nThe end.\n"
@@ -122,6 +127,54 @@ def test_baselines_that_are_named_are_recorded() -> None:
         metric = line.baseline_metric or line.metric
         if rows and line.baseline_subject:
             assert (metric, line.baseline_subject) in {(r.metric, r.subject) for r in rows}
+
+
+def test_no_simple_baseline_that_is_recorded_is_stronger_than_the_one_that_is_named() -> None:
+    simple = {"macs", "params", "ridge", "ridge-10", "nearest", "nearest-10", "mean", "mean-0"}
+    simple |= {"roofline", "liveness", "scaled-liveness"}
+    for line in headlines():
+        if not line.baseline_subject:
+            continue
+        rows = recorded_rows(FOLDER / line.experiment, line.file)
+        case = line.baseline_subject.rpartition(" ")[0]
+        by_method: dict[str, list[float]] = {}
+        for found in rows:
+            above, _, method = found.subject.rpartition(" ")
+            same = found.metric == (line.baseline_metric or line.metric) and above == case
+            if same and method in simple and found.value is not None:
+                by_method.setdefault(method, []).append(found.value)
+        scores = {method: median(values) for method, values in by_method.items()}
+        best = max if "spearman" in line.metric or "tau" in line.metric else min
+        named = line.baseline_subject.rpartition(" ")[2]
+        if named in scores:
+            assert scores[named] == best(scores.values()), f"{line.question}: {scores}"
+
+
+def test_answers_of_measurements_elsewhere_name_both_machines(tmp_path: Path) -> None:
+    [here] = recorded(tmp_path, [row(0, 0.9)])
+    assert here.provenance is not None
+    there = replace(here, provenance=replace(here.provenance, device="Other processor"))
+    assert "Measured on Other processor;" in caveats(FOLDER / "predictor", [here], [there])
+    assert "Measured" not in caveats(FOLDER / "predictor", [here], [here])
+
+
+def test_a_table_names_all_commits_and_machines_of_its_rows(tmp_path: Path) -> None:
+    [first] = recorded(tmp_path, [row(0, 0.9)])
+    assert first.provenance is not None
+    older = replace(first.provenance, device="Older", commit="0123456789ab", date="2020-01-01")
+    source = markdown([first, replace(first, provenance=older)]).splitlines()[-1]
+    assert f"on Older; and on {first.provenance.device};" in source
+    assert f"commit 0123456789ab, {first.provenance.commit}," in source
+
+
+def test_files_without_a_table_are_on_the_page_with_commits_and_what_has_changed() -> None:
+    page = other_files(FOLDER / "deploy")
+    assert "| `choices.jsonl` | 88 rows |" in page
+    assert "| `fuzz.json` | a report |" in page
+    assert "6b417797d66f; [lost_commits.toml](../lost_commits.toml)" in page.replace(
+        ", 7f5b16fcc8a6, 80d70caf84ca, 8f7ba00bd732, a61cc62943c5, a64a76802c8c, f4dfb2c3c1f1", ""
+    )
+    assert "int8" not in page
 
 
 def test_what_was_compared_unfairly_is_not_on_the_main_page() -> None:

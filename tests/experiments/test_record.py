@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments import record
 from experiments.record import Results, Row, read_rows
 from hwnas.errors import RunError, StorageError
 
@@ -90,6 +92,53 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="file"):
         Results(tmp_path / "file" / "results.jsonl", CONFIG).put([row()])
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of one commit in the place of this one."""
+    for file in ("src/hwnas/a.py", "experiments/b/run.py", "experiments/b/results.jsonl"):
+        path = tmp_path / "tree" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n")
+    tree = tmp_path / "tree"
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "--quiet"], ["add", "."], [*who, "commit", "--quiet", "-m", "a"]):
+        subprocess.run(["git", "-C", tree, *command], check=True)
+    monkeypatch.setattr(record, "ROOT", tree)
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("file", "dirty"),
+    [
+        ("experiments/b/results.jsonl", False),
+        ("README.md", False),
+        ("src/hwnas/a.py", True),
+        ("src/hwnas/new.py", True),
+        ("experiments/b/run.py", True),
+        ("experiments/b/new.py", True),
+        ("experiments/new/recipe.toml", True),
+    ],
+)
+def test_a_commit_without_the_code_that_recorded_is_dirty(
+    repository: Path, file: str, dirty: bool
+) -> None:
+    clean = record._commit.__wrapped__()
+    assert len(clean) == 12
+    (repository / file).parent.mkdir(exist_ok=True)
+    (repository / file).write_text("changed\n")
+    assert record._commit.__wrapped__() == (f"{clean}-dirty" if dirty else clean)
+
+
+def test_a_copy_inside_another_repository_has_no_commit_of_that(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "ROOT", repository / "experiments")
+    monkeypatch.delenv("HWNAS_COMMIT", raising=False)
+    assert record._commit.__wrapped__() == "unknown"
+    monkeypatch.setenv("HWNAS_COMMIT", "0123456789ab")
+    assert record._commit.__wrapped__() == "0123456789ab"
 
 
 def put_ten(path: Path, seed: int) -> None:
