@@ -51,6 +51,13 @@ def nursery() -> Iterator[Nursery]:
         "eval('1')",
         "__import__('os')",
         "__builtins__['open']",
+        "import warnings\nwith warnings.catch_warnings(record=True) as w: ...",
+        "import warnings\nwarnings.filterwarnings('error', module='who')",
+        "import warnings\nf = warnings.filterwarnings",
+        "from warnings import filterwarnings",
+        "import warnings as w\nv = w",
+        "'InterpretedFunction' in str(kernel)",
+        "isinstance(kernel, triton.JITFunction)",
     ],
 )
 def test_what_no_kernel_needs_is_named(text: str) -> None:

@@ -19,6 +19,7 @@ from hwnas.kernels.verifier.specification import Specification
 from hwnas.kernels.verifier.variations import (
     all_options,
     large_sizes,
+    of_few_bits,
     similar_inputs,
     smallest_sizes,
     switch_sizes,
@@ -40,6 +41,7 @@ _ON_CPU = (
     "readonly",
 )
 LATE = ("large", "crowd", "many")  # aims of calls that take long
+_WIDER = 8  # times as large as examples, which are of about 1
 _CHUNK = 125  # calls that are told of together
 LOW_BITS = 2.0**-12  # relative; half of what float16, and TF32, can still tell apart is twice that
 
@@ -228,7 +230,18 @@ def _options(specification: Specification, random: Random) -> Iterator[Trial]:
             together = 16 if alone else 6
             varied = all_options(base.inputs, values, random, alone=alone, together=together)
             for about, inputs in varied:
-                yield _plain_trial("options", replace(base, about=about, inputs=inputs))
+                question = replace(base, about=about, inputs=inputs)
+                yield _plain_trial("options", question)
+                if place == 0:
+                    yield from _wider(question)
+
+
+def _wider(question: Question) -> Iterator[Trial]:
+    """The same options where values reach both ends of every activation."""
+    name, value = _main(question)
+    if value.is_floating_point():
+        about = f"{question.about}, {name} times {_WIDER}"
+        yield _plain_trial("wide options", _with(question, about, name, value * _WIDER))
 
 
 def _large(specification: Specification, random: Random) -> Iterator[Trial]:
@@ -259,7 +272,8 @@ def _large(specification: Specification, random: Random) -> Iterator[Trial]:
 def _similar(specification: Specification, random: Random) -> Iterator[Trial]:
     """The very same tensors, with values that have much in common with those before."""
     dtype = random.choice(specification.dtypes)
-    for base in _made(specification, specification.sizes[:1], dtype, random):
+    for made in _made(specification, specification.sizes[:1], dtype, random):
+        base = replace(made, inputs=of_few_bits(made.inputs))
         slot = {"slot": f"{id(base)} similar"}
         yield _plain_trial("similar", base, **slot)
         for about, inputs in similar_inputs(base.inputs, random):

@@ -20,7 +20,8 @@ _MODULES = frozenset(
         "__future__", "abc", "collections", "collections.abc", "contextlib", "copy", "dataclasses",
         "enum", "functools", "itertools", "logging", "math", "numbers", "numpy", "operator", "os",
         "torch", "torch.cuda", "torch.fft", "torch.linalg", "torch.nn", "torch.nn.functional",
-        "torch.special", "triton", "triton.language", "triton.language.core",
+        "torch.special", "torch.autograd", "torch.amp", "triton", "triton.language",
+        "triton.language.core",
         "triton.language.extra", "triton.language.extra.libdevice", "triton.language.math",
         "triton.language.standard", "triton.tools", "triton.tools.tensor_descriptor", "typing",
         "typing_extensions", "warnings", "torch.backends", "torch.backends.cuda",
@@ -48,6 +49,7 @@ _ATTRIBUTES = frozenset(
         "savez", "serialization", "share_memory_", "spawn", "sys", "system", "tb_frame", "tb_next",
         "tofile", "with_traceback", "_exit", "open_code", "untyped_storage", "typed_storage",
         "storage", "_typed_storage", "_version", "_base", "from_dlpack", "to_dlpack", "from_buffer",
+        "catch_warnings", "showwarning", "formatwarning", "JITFunction", "KernelInterface", "knobs",
     }
 )  # fmt: skip
 _DUNDERS = frozenset(
@@ -56,6 +58,8 @@ _DUNDERS = frozenset(
     | {"__contains__", "__eq__", "__hash__", "__version_info__", "__slots__", "__new__"}
 )
 _LITERAL_ONLY = ("getattr", "hasattr", "setattr")
+_ONLY_BY_NAME = ("os", "warnings")  # what of these is used has to be written out
+_FILTER, _KIND = "warnings.filterwarnings", ("action", "message", "category")
 _LOADS = ("tl", "language")  # `tl.load` is what kernels are made of
 
 
@@ -117,7 +121,7 @@ class _Reader:
             elif _is_module(whole):
                 yield from self._module(whole)
                 self._modules[alias.asname or alias.name] = whole
-            elif node.module == "os":
+            elif node.module in _ONLY_BY_NAME:
                 yield f"imports {whole}"
 
     def _module(self, name: str) -> Iterator[str]:
@@ -137,6 +141,9 @@ class _Reader:
             yield f"uses {whole}"
         if isinstance(node.ctx, ast.Store | ast.Del):
             yield f"replaces {whole}"
+        parent = self._parents.get(node)
+        if whole == _FILTER and not (isinstance(parent, ast.Call) and parent.func is node):
+            yield f"hands on {whole}"
 
     def _name(self, node: ast.Name) -> Iterator[str]:
         parent = self._parents.get(node)
@@ -146,8 +153,8 @@ class _Reader:
             isinstance(parent, ast.Call) and parent.func is node
         ):
             yield f"uses {node.id} without a name that is written out"
-        elif self._modules.get(node.id) == "os" and not isinstance(parent, ast.Attribute):
-            yield "hands on os"
+        elif self._modules.get(node.id) in _ONLY_BY_NAME and not isinstance(parent, ast.Attribute):
+            yield f"hands on {self._modules[node.id]}"
 
     def _call(self, node: ast.Call) -> Iterator[str]:
         if isinstance(node.func, ast.Name) and node.func.id in _LITERAL_ONLY:
@@ -162,6 +169,8 @@ class _Reader:
                 yield "formats by a text that is not written out"
         if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) > 1:
             yield "makes classes"
+        if self._resolved(node.func) == _FILTER and not _filters_by_kind(node):
+            yield f"uses {_FILTER} by who warns"
 
     def _text(self, node: ast.Constant) -> Iterator[str]:
         if node in self._texts or not isinstance(node.value, str):
@@ -172,6 +181,8 @@ class _Reader:
         for word in hidden:
             if word not in ("load", "save", "dump", "sys", "system", "open"):
                 yield f"has the text {word!r}"
+        if "interpret" in text.lower():
+            yield f"has the text {text!r}, as if it were to tell a check from real work"
 
     def _resolved(self, node: ast.AST) -> str | None:
         """The dotted name of what is in a module, or a module."""
@@ -199,6 +210,11 @@ class _Reader:
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 yield node.value
+
+
+def _filters_by_kind(call: ast.Call) -> bool:
+    """Whether warnings are told apart by text and category, and not by the module of a caller."""
+    return len(call.args) <= 3 and all(each.arg in _KIND for each in call.keywords)
 
 
 def _is_hidden(name: str) -> bool:

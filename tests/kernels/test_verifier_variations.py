@@ -1,0 +1,84 @@
+"""Inputs that a wrong kernel may take for others, and sizes at which it may be wrong."""
+
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwnas.kernels.verifier.variations import (
+    large_sizes,
+    of_few_bits,
+    similar_inputs,
+    switch_sizes,
+)
+
+SEEDS = st.integers(0, 2**30)
+DTYPES = st.sampled_from([torch.float16, torch.bfloat16, torch.float32])
+
+
+def drawn(seed: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator).to(dtype)
+
+
+@given(SEEDS, DTYPES)
+def test_sums_of_few_bits_do_not_depend_on_the_order(seed: int, dtype: torch.dtype) -> None:
+    value = of_few_bits({"x": drawn(seed, dtype, 300)})["x"]
+    assert value.dtype == dtype
+    assert torch.equal(value.float().sum(), value.flip(0).float().sum())
+    assert torch.equal(value.float().sum().double(), value.double().sum())
+
+
+@given(SEEDS, DTYPES)
+def test_few_bits_keep_signs_and_zeros(seed: int, dtype: torch.dtype) -> None:
+    before = drawn(seed, dtype, 50)
+    before[seed % 50] = 0
+    after = of_few_bits({"x": before})["x"]
+    assert torch.equal(before.sign(), after.sign())
+    assert (after.double() - before.double()).abs().max() <= before.abs().max() / 32
+
+
+@given(SEEDS, DTYPES)
+def test_similar_inputs_have_the_sums_that_they_say(seed: int, dtype: torch.dtype) -> None:
+    base = of_few_bits({"x": drawn(seed, dtype, 4, 5)})
+    found = dict(similar_inputs(base, Random(seed)))
+    exact = base["x"].double()
+    for axis in (0, 1):
+        changed = found[f"two values with the same sum along axis {axis} of x"]["x"].double()
+        assert torch.equal(changed.sum(axis), exact.sum(axis))
+        assert not torch.equal(changed, exact)
+    asked = [
+        inputs["x"].double()
+        for about, inputs in similar_inputs(base, Random(seed))
+        if about.startswith("four values")
+    ]
+    before, now = asked
+    assert not torch.equal(before, now)
+    for axis in (0, 1):
+        assert torch.equal(before.sort(axis).values, now.sort(axis).values)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_large_sizes_are_multiples_of_blocks_and_others(seed: int) -> None:
+    listed = [{"rows": 8, "columns": 8}, {"rows": 16, "columns": 16}]
+    lengths = [
+        sizes["columns"]
+        for _, tried in large_sizes(listed, Random(seed))
+        for sizes in tried[:1]
+        if sizes["rows"] <= 16
+    ]
+    assert any(length % 256 == 0 for length in lengths)
+    assert any(length % 2 for length in lengths)
+
+
+def test_options_are_tried_on_many_values() -> None:
+    listed = [
+        {"rows": 1, "columns": 1, "residual": 0},
+        {"rows": 20, "columns": 30, "residual": 1},
+        {"rows": 2000, "columns": 3000, "residual": 1},
+    ]
+    chosen = switch_sizes(listed)
+    assert [sizes["residual"] for sizes in chosen] == [1, 0]
+    assert all((sizes["rows"], sizes["columns"]) == (20, 30) for sizes in chosen)
