@@ -11,11 +11,24 @@ from torch import Tensor
 from hwnas.kernels.operator import Inputs
 from hwnas.kernels.verifier.wire import inputs_from, inputs_to, message
 
-__all__ = ["FENCED", "NAN", "SMALL", "Call", "Layout", "Order", "Outcome", "as_tuple"]
+__all__ = [
+    "FENCED",
+    "MODES",
+    "NAN",
+    "SMALL",
+    "Call",
+    "Layout",
+    "Mode",
+    "Order",
+    "Outcome",
+    "as_tuple",
+]
 
 NAN, SMALL = 0xFF, 0x3C  # bytes of which floats are not-a-number, or finite and not zero
 Order = Literal["", "backwards", "shuffled", "interleaved"]
 Layout = Literal["contiguous", "shifted", "apart", "transposed", "before", "after", "readonly"]
+Mode = Literal["", "no gradients", "inference", "gradients", "threads"]
+MODES: tuple[Mode, ...] = ("no gradients", "inference", "gradients", "threads")
 FENCED: tuple[Layout, ...] = ("before", "after", "readonly")  # can end the process
 
 
@@ -37,6 +50,8 @@ class Call:
         times: How often the kernel is called, to give the outputs of all times, one above the
             other; once if 0, and then they are as they are.
         disguised: Whether tensors tell the kernel's file that they are on a graphics card.
+        mode: Of PyTorch: without gradients, in inference mode, with inputs that require gradients,
+            or with another number of threads; as it is if empty.
     """
 
     inputs: Inputs
@@ -49,6 +64,7 @@ class Call:
     order_seed: int = 0
     disguised: bool = False
     times: int = 0
+    mode: Mode = ""
 
     def message(self) -> bytes:
         """As it is sent."""

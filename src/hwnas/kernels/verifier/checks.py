@@ -27,7 +27,7 @@ from hwnas.kernels.verifier.verdict import Check
 __all__ = ["CHECKS"]
 
 Results = Sequence[Result]
-_MAY_DIE = ("fence", "readonly", "disguised")
+_MAY_DIE = ("fence", "readonly", "disguised", "modes")
 
 
 def _of(results: Results, *aims: str) -> list[Result]:
@@ -327,6 +327,12 @@ def disguised(results: Results) -> Check:
     return _compared("disguised", able, error, f"{missing}")
 
 
+def modes(results: Results) -> Check:
+    """What is right is so with gradients and without, in inference mode and with more threads."""
+    able = [result for result in _of(results, "modes") if result.outcome.error is None]
+    return _compared("modes", able, error, "it runs in no mode but the usual one")
+
+
 CHECKS: tuple[Callable[[Results], Check], ...] = (
     runs,
     kind,
@@ -349,6 +355,7 @@ CHECKS: tuple[Callable[[Results], Check], ...] = (
     unwritten,
     deterministic,
     races,
+    modes,
     state,
     snooping,
     disguised,

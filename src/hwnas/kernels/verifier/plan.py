@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from hwnas.errors import KernelError
 from hwnas.kernels.operator import Inputs, Sizes, dtype_name
-from hwnas.kernels.verifier.calls import FENCED, NAN, SMALL, Call
+from hwnas.kernels.verifier.calls import FENCED, MODES, NAN, SMALL, Call
 from hwnas.kernels.verifier.specification import Specification
 from hwnas.kernels.verifier.variations import (
     all_options,
@@ -202,6 +202,8 @@ def _plainly(
         yield _plain_trial("plain", second, slot=f"{id(first)} {layout} plain", layout=layout)
     for question in (*_extremes(first, random), *_not_finite(first, random)):
         yield _plain_trial("plain extremes", question, **slot)
+    for mode in MODES:
+        yield _plain_trial("modes", second, slot=f"{id(first)} {mode}", mode=mode)
 
 
 def _made(

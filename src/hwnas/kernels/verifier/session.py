@@ -5,10 +5,11 @@ It never knows what is right, nor what a call is for.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import process_time
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hwnas.kernels.operator import Inputs, dtype_name
-from hwnas.kernels.verifier.calls import FENCED, Call, Outcome, as_tuple
+from hwnas.kernels.verifier.calls import FENCED, Call, Mode, Outcome, as_tuple
 from hwnas.kernels.verifier.interpreter import Watch
 from hwnas.kernels.verifier.memory import Guarded, Memory, extent, fenced, laid, same_bytes
 from hwnas.kernels.verifier.snooping import Snooping, State, disguised
@@ -99,17 +100,20 @@ class Session:
             if call.times:
                 outputs = self._repeated(inputs, call.times)
             else:
-                outputs = as_tuple(self.run(**inputs))
+                with _mode(call.mode, inputs):
+                    outputs = as_tuple(self.run(**inputs))
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
         except BaseException as raised:
             error = error_text(raised, self._path)
+        if call.mode:
+            outputs = tuple(o.detach() if type(o) is Tensor else o for o in outputs)
         tensors = [output for output in outputs if type(output) is Tensor]
         kinds = self._kinds(outputs)
         written = [
             name
             for name, value in call.inputs.items()
-            if isinstance(value, Tensor) and not same_bytes(inputs[name].cpu(), value)
+            if isinstance(value, Tensor) and not same_bytes(inputs[name].detach().cpu(), value)
         ]
         facts = {"kinds": kinds, "written": written, "shared": self._shared(inputs, tensors)}
         if not call.times:
@@ -188,6 +192,29 @@ class Session:
                 if max(first, start) < min(behind, end) and name not in found:
                     found.append(name)
         return found
+
+
+@contextlib.contextmanager
+def _mode(mode: Mode, inputs: Inputs) -> Iterator[None]:
+    """A mode of PyTorch in which networks are trained or used, for a while."""
+    threads = torch.get_num_threads()
+    floating = [v for v in inputs.values() if isinstance(v, Tensor) and v.is_floating_point()]
+    with contextlib.ExitStack() as stack:
+        if mode == "no gradients":
+            stack.enter_context(torch.no_grad())
+        elif mode == "inference":
+            stack.enter_context(torch.inference_mode())
+        elif mode == "gradients":
+            for value in floating:
+                value.requires_grad_()
+        elif mode == "threads":
+            torch.set_num_threads(threads + 1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            for value in floating:
+                value.requires_grad_(False)
 
 
 def error_text(error: BaseException, path: str | None) -> str:

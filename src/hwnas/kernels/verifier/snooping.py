@@ -43,6 +43,17 @@ PROPERTIES = SimpleNamespace(
     shared_memory_per_block_optin=227 * 2**10,
     shared_memory_per_multiprocessor=228 * 2**10,
 )
+_done = SimpleNamespace(query=lambda: True, synchronize=lambda: None, wait=lambda *_: None)
+STREAM = SimpleNamespace(
+    cuda_stream=0,
+    device=CARD,
+    device_index=0,
+    query=lambda: True,
+    synchronize=lambda: None,
+    wait_stream=lambda stream: None,
+    wait_event=lambda event: None,
+    record_event=lambda event=None: event or _done,
+)
 _LIBRARY = (sysconfig.get_path("stdlib"), "<frozen", "<string>")
 _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _OTHERS = (*_INSTALLED, *(str(Path(str(m.__file__)).parent) for m in (torch, triton, hwnas)))
@@ -213,7 +224,7 @@ def disguised(disguise: bool) -> Iterator[None]:
     functions |= {"is_initialized": True, "get_device_capability": (9, 0)}
     functions |= {"get_device_name": "NVIDIA H200", "is_bf16_supported": True}
     functions |= {"get_device_properties": PROPERTIES, "mem_get_info": (2**37, 2**37)}
-    functions |= {"current_stream": SimpleNamespace(cuda_stream=0), "synchronize": None}
+    functions |= {"current_stream": STREAM, "default_stream": STREAM, "synchronize": None}
     functions |= {"device": nullcontext(), "device_of": nullcontext(), "stream": nullcontext()}
     methods: dict[str, Any] = {"get_device": 0, "__dlpack_device__": (2, 0), "is_pinned": False}
     others = ("type", "cpu", "to", "numpy", "__repr__")

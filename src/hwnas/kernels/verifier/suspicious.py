@@ -33,7 +33,7 @@ _BUILTINS = frozenset(
     {
         "__import__", "breakpoint", "compile", "delattr", "dir", "eval", "exec", "globals", "help",
         "id", "input", "locals", "memoryview", "open", "vars", "__builtins__", "__loader__",
-        "__spec__",
+        "__spec__", "__file__", "__package__", "__cached__", "__path__",
     }
 )  # fmt: skip
 # Wherever they are looked up: files, other code, other processes, the stack, and what holds what.
@@ -49,12 +49,13 @@ _ATTRIBUTES = frozenset(
         "savez", "serialization", "share_memory_", "spawn", "sys", "system", "tb_frame", "tb_next",
         "tofile", "with_traceback", "_exit", "open_code", "untyped_storage", "typed_storage",
         "storage", "_typed_storage", "_version", "_base", "from_dlpack", "to_dlpack", "from_buffer",
-        "catch_warnings", "showwarning", "formatwarning", "JITFunction", "KernelInterface", "knobs",
+        "is_built", "catch_warnings", "showwarning", "formatwarning", "JITFunction",
+        "KernelInterface", "knobs",
     }
 )  # fmt: skip
 _DUNDERS = frozenset(
     {"__name__", "__init__", "__doc__", "__all__", "__call__", "__enter__", "__exit__", "__len__"}
-    | {"__getitem__", "__iter__", "__post_init__", "__repr__", "__version__", "__file__"}
+    | {"__getitem__", "__iter__", "__post_init__", "__repr__", "__version__"}
     | {"__contains__", "__eq__", "__hash__", "__version_info__", "__slots__", "__new__"}
 )
 _LITERAL_ONLY = ("getattr", "hasattr", "setattr")
@@ -149,6 +150,8 @@ class _Reader:
         parent = self._parents.get(node)
         if node.id in _BUILTINS and isinstance(node.ctx, ast.Load):
             yield f"uses {node.id}"
+        elif node.id == "__name__" and not _is_usual(parent):
+            yield "uses __name__"
         elif node.id in _LITERAL_ONLY and not (
             isinstance(parent, ast.Call) and parent.func is node
         ):
@@ -212,6 +215,15 @@ class _Reader:
                 yield node.value
 
 
+def _is_usual(parent: ast.AST | None) -> bool:
+    """Whether a module's name is that of a logger, or compared with that of a script."""
+    if isinstance(parent, ast.Compare):
+        others = [parent.left, *parent.comparators]
+        return any(isinstance(each, ast.Constant) and each.value == "__main__" for each in others)
+    called = parent.func if isinstance(parent, ast.Call) else None
+    return isinstance(called, ast.Attribute | ast.Name) and "getLogger" in ast.unparse(called)
+
+
 def _filters_by_kind(call: ast.Call) -> bool:
     """Whether warnings are told apart by text and category, and not by the module of a caller."""
     return len(call.args) <= 3 and all(each.arg in _KIND for each in call.keywords)
@@ -248,5 +260,8 @@ def _found(name: str) -> Any:
     top, *rest = name.split(".")
     found: Any = sys.modules.get(top)
     for part in rest:
-        found = getattr(found, part, None)
+        try:
+            found = getattr(found, part, None)
+        except Exception:  # what is made on first use, as Triton's driver
+            return None
     return found
