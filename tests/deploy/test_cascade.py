@@ -291,13 +291,18 @@ def umask() -> int:
     return found
 
 
-def test_the_runner_opens_images_as_hwnas_does(cascade: Cascade, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ramp.png", "ramp.tif"])
+def test_the_runner_opens_images_as_hwnas_does(
+    cascade: Cascade, tmp_path: Path, name: str
+) -> None:
     ramp = np.linspace(0, 65535, 30 * 20).reshape(30, 20).astype(np.uint16)
     orientation = Image.Exif()
     orientation[274] = 6
-    Image.fromarray(ramp).save(tmp_path / "ramp.png", exif=orientation)
-    (expected,) = cascade.run([tmp_path / "ramp.png"])
-    command = [sys.executable, cascade.folder / "runner.py", tmp_path / "ramp.png"]
+    Image.fromarray(ramp).save(tmp_path / name, exif=orientation)
+    (expected,) = cascade.run([tmp_path / name])
+    pixels = Runner(cascade.folder).read(tmp_path / name)
+    assert np.array_equal(pixels, cascade.small.preprocessing.read_image(tmp_path / name))
+    command = [sys.executable, cascade.folder / "runner.py", tmp_path / name]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     *_, label, probability, part = done.stdout.split()

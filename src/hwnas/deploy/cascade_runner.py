@@ -109,7 +109,8 @@ class Runner:
         from PIL import Image
 
         channels = self.about["small"]["preprocessing"]["channels"]
-        with Image.open(path) as image:
+        # As a file: by its path, Pillow maps plain TIFF files on their side with a wrong width.
+        with Path(path).open("rb") as file, Image.open(file) as image:
             pixels = upright_pixels(image, _MODES[channels])
         return pixels.reshape(*pixels.shape[:2], channels)
 
