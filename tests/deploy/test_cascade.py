@@ -157,6 +157,15 @@ def test_a_description_that_cannot_be(
         open_packed(tmp_path)
 
 
+def test_one_whose_replacement_was_interrupted_is_opened(
+    cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(cascade.folder, tmp_path / ".two.new")
+    assert isinstance(open_packed(tmp_path / "two"), Cascade)
+    monkeypatch.chdir(tmp_path / "two")
+    assert isinstance(open_packed(Path()), Cascade)
+
+
 def test_what_is_no_cascade(cascade: Cascade, folder: Path, tmp_path: Path) -> None:
     assert isinstance(open_packed(cascade.folder), Cascade)
     assert isinstance(open_packed(folder), Bundle)
@@ -292,9 +301,7 @@ def umask() -> int:
 
 
 @pytest.mark.parametrize("name", ["ramp.png", "ramp.tif"])
-def test_the_runner_opens_images_as_hwnas_does(
-    cascade: Cascade, tmp_path: Path, name: str
-) -> None:
+def test_the_runner_opens_images_as_hwnas_does(cascade: Cascade, tmp_path: Path, name: str) -> None:
     ramp = np.linspace(0, 65535, 30 * 20).reshape(30, 20).astype(np.uint16)
     orientation = Image.Exif()
     orientation[274] = 6
