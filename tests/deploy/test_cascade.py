@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -298,6 +299,24 @@ def umask() -> int:
     found = os.umask(0)
     os.umask(found)
     return found
+
+
+def test_the_runner_tells_of_damaged_images_in_one_line(cascade: Cascade, tmp_path: Path) -> None:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 400), np.uint8)).save(
+        file, "PNG"
+    )
+    first, _, rest = file.getvalue().rpartition(b"IDAT")  # of two
+    assert b"IDAT" in first
+    damaged = {"chunk.png": first + b"\x14\xfe\xee\x8e" + rest, "text.png": b"text"}
+    for name, content in damaged.items():
+        (tmp_path / name).write_bytes(content)
+    for name in (*damaged, "missing.png"):
+        command = [sys.executable, cascade.folder / "runner.py", tmp_path / name]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert name in done.stderr
 
 
 @pytest.mark.parametrize("name", ["ramp.png", "ramp.tif"])

@@ -176,8 +176,9 @@ def main(arguments: list[str]) -> int:
     for path in arguments:
         try:
             found = runner.answer(path)
-        except (OSError, ValueError) as error:  # no image, or no answer
-            print(f"{path}: {error}", file=sys.stderr)
+        except Exception as error:  # damaged images make Pillow raise nearly anything
+            reason = " ".join(str(error).split()) or type(error).__name__
+            print(f"{path}: {reason}", file=sys.stderr)
             return 2
         print(f"{path}  {found['label']}  {found['probability']:.1%}  ({found['network']})")
     return 0
