@@ -32,11 +32,12 @@ def may_saturate(model: Path) -> bool:
     from onnx import TensorProto
 
     read = read_whole_model(model)
-    constants = dict(_constants(read))
-    unsigned = {name for name, each in constants.items() if each.data_type == TensorProto.UINT8}
+    found = _constants(read)
+    constants = dict(found)
+    unsigned = {name for name, each in found if each.data_type == TensorProto.UINT8}
     if not any(_is_unsigned(node, unsigned) for node in messages(read, "NodeProto")):
         return False
-    return any(_has_large_weights(each) for each in constants.values()) or any(
+    return any(_has_large_weights(each) for _, each in found) or any(
         _makes_large_weights(node, constants)
         for node in messages(read, "NodeProto")
         if node.op_type == "QuantizeLinear"
@@ -62,7 +63,7 @@ def _makes_large_weights(node: Any, constants: Mapping[str, Any]) -> bool:
     import numpy as np
     from onnx import TensorProto, numpy_helper
 
-    weights, scale, zero = (constants.get(name) for name in (*node.input, "")[:3])
+    weights, scale, zero = (constants.get(name) for name in (*node.input, "", "", "")[:3])
     given = {each.name: each.i for each in node.attribute}
     kind = given.get("output_dtype", 0) if zero is None else zero.data_type
     if weights is None or scale is None or kind != TensorProto.INT8 or len(weights.dims) < 2:
