@@ -214,6 +214,15 @@ def test_a_folder_that_waits_does_not_outlive_the_one_that_is_there(tmp_path: Pa
     assert names(tmp_path) == ["bundle"]
 
 
+@pytest.mark.parametrize("name", [".", "..", "/", "sub/.."])
+def test_folders_without_a_name_are_found(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert recovered_folder(Path(name)) == Path(name)
+
+
 def test_a_link_or_a_file_is_not_replaced_by_a_folder(tmp_path: Path) -> None:
     (tmp_path / "to").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "to")

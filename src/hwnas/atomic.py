@@ -168,12 +168,18 @@ def write_json(path: Path, value: Any) -> None:
 
 def _temporary(path: Path) -> Path:
     """Return a name of this thread's own; its last part but one is the process."""
-    return path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}.tmp")
+    return _beside(path, f"{threading.get_ident()}.{os.getpid()}.tmp")
 
 
 def _waiting(path: Path) -> Path:
     """Return the name of a complete folder that is to become ``path``."""
-    return path.with_name(f".{path.name}.new")
+    return _beside(path, "new")
+
+
+def _beside(path: Path, ending: str) -> Path:
+    """Return a hidden name beside ``path``, which may be ``.`` or end in ``..``."""
+    named = path if path.name not in ("", "..") else path.resolve()
+    return named.parent / f".{named.name}.{ending}"
 
 
 def _put_in_place(temporary: Path, path: Path) -> None:

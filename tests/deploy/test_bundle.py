@@ -43,6 +43,14 @@ def test_a_whole_bundle_passes(packed: Bundle) -> None:
     assert all(check.ok for check in checks)
 
 
+def test_it_is_opened_from_within(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its card says: ``hwnas verify .``."""
+    (folder / "inner").mkdir()
+    for inside, named in ((folder, "."), (folder / "inner", "..")):
+        monkeypatch.chdir(inside)
+        assert all(check.ok for check in Bundle.load(Path(named)).verify())
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_one_flipped_bit_anywhere_is_found(folder: Path, name: str) -> None:
     path = folder / name

@@ -87,6 +87,8 @@ def image_files() -> dict[str, tuple[Image.Image, dict[str, Any]]]:
         "mirrored.jpg": (Image.fromarray(photo), {"exif": mirrored}),
         "16 bits.png": (Image.fromarray(ramp), {}),
         "16 bits.tif": (Image.fromarray(ramp), {}),
+        "sideways.tif": (Image.fromarray(photo), {"tiffinfo": {274: 6}}),
+        "16 bits sideways.tif": (Image.fromarray(ramp), {"tiffinfo": {274: 6}}),
         "alpha.png": (Image.fromarray(clear), {}),
         "grey with alpha.png": (Image.fromarray(clear).convert("LA"), {}),
         "palette.gif": (Image.fromarray(photo).quantize(16), {}),

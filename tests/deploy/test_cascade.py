@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -157,6 +158,15 @@ def test_a_description_that_cannot_be(
         open_packed(tmp_path)
 
 
+def test_one_whose_replacement_was_interrupted_is_opened(
+    cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(cascade.folder, tmp_path / ".two.new")
+    assert isinstance(open_packed(tmp_path / "two"), Cascade)
+    monkeypatch.chdir(tmp_path / "two")
+    assert isinstance(open_packed(Path()), Cascade)
+
+
 def test_what_is_no_cascade(cascade: Cascade, folder: Path, tmp_path: Path) -> None:
     assert isinstance(open_packed(cascade.folder), Cascade)
     assert isinstance(open_packed(folder), Bundle)
@@ -291,13 +301,34 @@ def umask() -> int:
     return found
 
 
-def test_the_runner_opens_images_as_hwnas_does(cascade: Cascade, tmp_path: Path) -> None:
+def test_the_runner_tells_of_damaged_images_in_one_line(cascade: Cascade, tmp_path: Path) -> None:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 400), np.uint8)).save(
+        file, "PNG"
+    )
+    first, _, rest = file.getvalue().rpartition(b"IDAT")  # of two
+    assert b"IDAT" in first
+    damaged = {"chunk.png": first + b"\x14\xfe\xee\x8e" + rest, "text.png": b"text"}
+    for name, content in damaged.items():
+        (tmp_path / name).write_bytes(content)
+    for name in (*damaged, "missing.png"):
+        command = [sys.executable, cascade.folder / "runner.py", tmp_path / name]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert name in done.stderr
+
+
+@pytest.mark.parametrize("name", ["ramp.png", "ramp.tif"])
+def test_the_runner_opens_images_as_hwnas_does(cascade: Cascade, tmp_path: Path, name: str) -> None:
     ramp = np.linspace(0, 65535, 30 * 20).reshape(30, 20).astype(np.uint16)
     orientation = Image.Exif()
     orientation[274] = 6
-    Image.fromarray(ramp).save(tmp_path / "ramp.png", exif=orientation)
-    (expected,) = cascade.run([tmp_path / "ramp.png"])
-    command = [sys.executable, cascade.folder / "runner.py", tmp_path / "ramp.png"]
+    Image.fromarray(ramp).save(tmp_path / name, exif=orientation)
+    (expected,) = cascade.run([tmp_path / name])
+    pixels = Runner(cascade.folder).read(tmp_path / name)
+    assert np.array_equal(pixels, cascade.small.preprocessing.read_image(tmp_path / name))
+    command = [sys.executable, cascade.folder / "runner.py", tmp_path / name]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     *_, label, probability, part = done.stdout.split()

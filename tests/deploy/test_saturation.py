@@ -183,6 +183,40 @@ def test_so_are_those_whose_activations_are_rounded_as_they_come(
     assert may_saturate(to) is not reduced
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("largest", [64, 127])
+def test_so_are_those_whose_weights_are_stored_as_floats(
+    axis: int | None, largest: int, tmp_path: Path
+) -> None:
+    """As PyTorch exports networks that were trained with rounded weights."""
+    weights = np.random.default_rng(0).uniform(0.5, 1, (4, 6)).astype(np.float32)
+    other = None if axis is None else (axis + 1) % 2
+    scale = np.asarray(weights.max(axis=other) / largest, np.float32)
+    zero = np.zeros(scale.shape, np.int8)
+    images, outputs = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
+        for name, size in (("x", 4), ("y", 6))
+    )
+    how = {} if axis is None else {"axis": axis}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "step", "middle"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "step", "middle"], ["d"]),
+        helper.make_node("QuantizeLinear", ["w", "s", "z"], ["wq"], **how),
+        helper.make_node("DequantizeLinear", ["wq", "s", "z"], ["wd"], **how),
+        helper.make_node("MatMul", ["d", "wd"], ["y"]),
+    ]
+    numbers = {
+        "w": weights, "s": scale, "z": zero, "step": np.float32(0.1), "middle": np.uint8(128),
+    }  # fmt: skip
+    stored = [numpy_helper.from_array(np.asarray(each), name) for name, each in numbers.items()]
+    graph = helper.make_graph(nodes, "g", [images], [outputs], stored)
+    opset = [helper.make_opsetid("", 20)]
+    made = helper.make_model(graph, opset_imports=opset, ir_version=10)
+    onnx.checker.check_model(made, full_check=True)
+    onnx.save(made, tmp_path / "a.onnx")
+    assert may_saturate(tmp_path / "a.onnx") is (largest == 127)
+
+
 @pytest.fixture
 def swept(packed: Bundle, measurement: Measurement, tmp_path: Path) -> Bundle:
     """A bundle whose first artifact was quantised for a processor with VNNI."""

@@ -222,7 +222,8 @@ def _code(description: Mapping[str, Any], file: str) -> list[str]:
             *standalone(prepared).splitlines(),
             "",
             "",
-            'with Image.open("image.png") as image:',
+            # As a file: by its path, Pillow maps plain TIFF files on their side with a wrong width.
+            'with open("image.png", "rb") as file, Image.open(file) as image:',
             f'    pixels = upright_pixels(image, "{PILLOW_MODES[channels]}")',
             f"pixels = pixels.reshape(*pixels.shape[:2], {channels})",
         ]

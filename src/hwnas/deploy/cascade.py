@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.atomic import recovered_folder
 from hwnas.deploy.agreement import TOLERANCE, relative_error
 from hwnas.deploy.bundle import Bundle, read_golden
 from hwnas.deploy.cascade_runner import CONFIDENCES, unsure
@@ -284,4 +285,5 @@ def open_packed(folder: Path) -> Bundle | Cascade:
     Raises:
         ArtifactError: It holds neither, or what it holds is damaged.
     """
-    return Cascade.load(folder) if Path(folder, DESCRIPTION).exists() else Bundle.load(folder)
+    found = recovered_folder(Path(folder))
+    return Cascade.load(found) if (found / DESCRIPTION).exists() else Bundle.load(found)

@@ -109,7 +109,8 @@ class Runner:
         from PIL import Image
 
         channels = self.about["small"]["preprocessing"]["channels"]
-        with Image.open(path) as image:
+        # As a file: by its path, Pillow maps plain TIFF files on their side with a wrong width.
+        with Path(path).open("rb") as file, Image.open(file) as image:
             pixels = upright_pixels(image, _MODES[channels])
         return pixels.reshape(*pixels.shape[:2], channels)
 
@@ -175,8 +176,9 @@ def main(arguments: list[str]) -> int:
     for path in arguments:
         try:
             found = runner.answer(path)
-        except (OSError, ValueError) as error:  # no image, or no answer
-            print(f"{path}: {error}", file=sys.stderr)
+        except Exception as error:  # damaged images make Pillow raise nearly anything
+            reason = " ".join(str(error).split()) or type(error).__name__
+            print(f"{path}: {reason}", file=sys.stderr)
             return 2
         print(f"{path}  {found['label']}  {found['probability']:.1%}  ({found['network']})")
     return 0

@@ -7,6 +7,7 @@ unsigned (U8U8), which ONNX Runtime multiplies by other instructions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,58 @@ def may_saturate(model: Path) -> bool:
     Raises:
         ArtifactError: The file is missing or damaged.
     """
+    from onnx import TensorProto
+
+    read = read_whole_model(model)
+    found = _constants(read)
+    constants = dict(found)
+    unsigned = {name for name, each in found if each.data_type == TensorProto.UINT8}
+    if not any(_is_unsigned(node, unsigned) for node in messages(read, "NodeProto")):
+        return False
+    return any(_has_large_weights(each) for _, each in found) or any(
+        _makes_large_weights(node, constants)
+        for node in messages(read, "NodeProto")
+        if node.op_type == "QuantizeLinear"
+    )
+
+
+def _has_large_weights(tensor: Any) -> bool:
+    """Return whether a tensor holds signed bytes beyond the reduced range."""
     import numpy as np
     from onnx import TensorProto, numpy_helper
 
-    read = read_whole_model(model)
-    large, unsigned = False, set()
-    for name, tensor in _constants(read):
-        if tensor.data_type == TensorProto.UINT8:
-            unsigned.add(name)
-        elif tensor.data_type == TensorProto.INT8 and len(tensor.dims) > 1 and not large:
-            weights = numpy_helper.to_array(tensor).astype(np.int16)
-            large = bool(weights.size and np.abs(weights).max() > LARGEST_REDUCED)
-    return large and any(_is_unsigned(node, unsigned) for node in messages(read, "NodeProto"))
+    if tensor.data_type != TensorProto.INT8 or len(tensor.dims) < 2:
+        return False
+    weights = numpy_helper.to_array(tensor).astype(np.int16)
+    return bool(weights.size and np.abs(weights).max() > LARGEST_REDUCED)
+
+
+def _makes_large_weights(node: Any, constants: Mapping[str, Any]) -> bool:
+    """Return whether a ``QuantizeLinear`` makes such of stored floats, as PyTorch exports them.
+
+    A runtime computes them once, as it loads the file.
+    """
+    import numpy as np
+    from onnx import TensorProto, numpy_helper
+
+    weights, scale, zero = (constants.get(name) for name in (*node.input, "", "", "")[:3])
+    given = {each.name: each.i for each in node.attribute}
+    kind = given.get("output_dtype", 0) if zero is None else zero.data_type
+    if weights is None or scale is None or kind != TensorProto.INT8 or len(weights.dims) < 2:
+        return False
+    steps = numpy_helper.to_array(scale).astype(np.float64)
+    if steps.ndim > 1:  # of blocks: the largest of each is made the largest byte
+        return True
+    floats = numpy_helper.to_array(weights)
+    try:
+        if steps.size > 1:
+            shape = [1] * floats.ndim
+            shape[given.get("axis", 1)] = -1
+            steps = steps.reshape(shape)
+        with np.errstate(all="ignore"):
+            return bool(np.abs(np.rint(floats / steps)).max() > LARGEST_REDUCED)
+    except (ValueError, IndexError):  # they do not fit, and no runtime takes them
+        return False
 
 
 def _constants(model: Any) -> list[tuple[str, Any]]:

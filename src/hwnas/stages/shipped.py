@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hwnas.atomic import recovered_folder
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.device import Device, Target
 from hwnas.deploy.io import Preprocessing
@@ -96,6 +97,7 @@ def opened(source: Path, data: str | None = None, pick: str | None = None) -> It
         ArtifactError: The bundle or the file is damaged.
         RunError: The run is damaged, busy or stale.
     """
+    source = recovered_folder(source)
     if (source / "run.json").is_file():
         with trusted_job(RunFolder.open(source)) as job:
             yield _of_run(job, _picked(job, pick), data)

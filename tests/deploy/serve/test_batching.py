@@ -1,5 +1,7 @@
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -95,6 +97,32 @@ def test_a_full_queue_is_said_at_once() -> None:
     assert waiting.result().tolist() == [[2], [4]]
     with pytest.raises(Refusal, match="ending"):
         batcher.submit(images(5))
+
+
+def test_a_cancelled_request_takes_no_memory_while_the_network_runs() -> None:
+    """Nor does one that was answered: no garbage collection is needed to free it."""
+    gate, reasons = Gate(), list[str]()
+    batcher = Batcher(gate, 1, 0, 10, dropped=reasons.append)
+    first, second, third = images(0), images(1), images(2, 3)
+    kept = [weakref.ref(each) for each in (first, second, third)]
+    running = batcher.submit(first)
+    assert gate.entered.wait(10)
+    cancelled, waits = batcher.submit(second), batcher.submit(third)
+    del first, second, third
+    gc.disable()
+    try:
+        assert cancelled.cancel()
+        assert batcher.waiting == 2
+        assert kept[1]() is None
+        gate.open.set()
+        assert running.result(10).tolist() == [[0]]
+        assert waits.result(10).tolist() == [[4], [6]]
+        batcher.close()
+        assert [each() for each in kept] == [None] * 3
+    finally:
+        gc.enable()
+    assert reasons == ["late"]
+    assert gate.batches == [1, 1, 1]
 
 
 @pytest.mark.parametrize("broken", [lambda x: 1 / 0, lambda x: x[:0]])

@@ -194,6 +194,7 @@ def raw(server: BundleServer, request: bytes, end: bool = False) -> bytes:
         (b"GET /health HTTP/9.9\r\n\r\n", 505),
         (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", 414),
         (b"GET /health HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
+        (b"GET /health HTTP/1.1\r\n" + (b"A: " + b"b" * 60_000 + b"\r\n") * 2 + b"\r\n", 431),
         (b"BREW /health HTTP/1.1\r\n\r\n", 501),
         (b"POST /predict HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST /predict HTTP/1.1\r\nContent-Length: many\r\n\r\n", 400),

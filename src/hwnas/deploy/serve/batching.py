@@ -27,7 +27,7 @@ Drop = Literal["late", "gone"]
 """Why a request is not computed: its time is over, or its client has hung up."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Waiting:
     inputs: NDArray[np.float32]
     deadline: float
@@ -120,6 +120,7 @@ class Batcher:
             self._images += len(inputs)
             if len(self._queue) == 1 or self._images >= self._max_batch:
                 self._changed.notify()
+        waiting.answer.add_done_callback(self._forget)
         return waiting.answer
 
     def close(self) -> None:
@@ -193,6 +194,18 @@ class Batcher:
             else:
                 self._refuse(following, reason or "late")
         return taken
+
+    def _forget(self, answer: Future[NDArray[Any]]) -> None:
+        """Free the inputs of a request that was cancelled: its memory is no longer reserved."""
+        if not answer.cancelled():
+            return
+        with self._changed:
+            for each in self._queue:
+                if each.answer is answer:
+                    self._queue.remove(each)
+                    self._images -= len(each.inputs)
+                    self._dropped("late")
+                    return
 
     def _drop_unwanted(self) -> None:
         """Make room in a full queue."""

@@ -7,6 +7,7 @@ import select
 import socket
 import time
 from http import HTTPStatus
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ __all__ = ["Handler"]
 
 
 _HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r?\n")
+_MOST_HEAD_BYTES = 2**16
+"""Of the headers of a request: they are not counted among its memory."""
+_MOST_SKIPPED_BYTES = 2**23  # all headers that the base class would take
 _BLANK = (b"\r\n", b"\n", b"")
 _ONCE = (
     "Content-Length", "Content-Type", "Host", "Transfer-Encoding", "Inference-Header-Content-Length"
@@ -30,14 +34,28 @@ _ONCE = (
 
 
 class _Lines:
-    """The lines of a request's head, which remembers the first that is no header."""
+    """The lines of a request's head, which remembers the first that is no header.
+
+    Attributes:
+        broken: That line; None if there is none.
+        unused_bytes: How much longer the head may be.
+    """
 
     def __init__(self, file: BufferedIOBase) -> None:
         self._file = file
         self.broken: bytes | None = None
+        self.unused_bytes = _MOST_HEAD_BYTES
 
     def readline(self, limit: int = -1) -> bytes:
+        """Read a line.
+
+        Raises:
+            HTTPException: The head is too long.
+        """
         line = self._file.readline(limit)
+        self.unused_bytes -= len(line)
+        if self.unused_bytes < 0:
+            raise HTTPException(f"at most {_MOST_HEAD_BYTES} bytes are taken")
         if self.broken is None and line not in _BLANK and not _HEADER.fullmatch(line):
             self.broken = line
         return line
@@ -78,6 +96,8 @@ class Handler(BaseHTTPRequestHandler):
             parsed = super().parse_request()
         finally:
             self.rfile = whole
+        if lines.unused_bytes < 0:
+            self._unread = _MOST_SKIPPED_BYTES
         if parsed and (problem := self._problem()):
             self.send_error(400, problem)
             return False
@@ -118,7 +138,8 @@ class Handler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the base class finds wrong, told as all other errors are."""
         self.close_connection = True
-        self._send(error_answer(code, message or HTTPStatus(code).phrase))
+        told = ": ".join(filter(None, (message or HTTPStatus(code).phrase, explain)))
+        self._send(error_answer(code, told))
         self.server.count("other", code)
 
     def log_message(self, format: str, *arguments: object) -> None:

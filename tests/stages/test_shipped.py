@@ -1,0 +1,15 @@
+"""Opening what a user has."""
+
+import shutil
+from pathlib import Path
+
+from hwnas.stages.shipped import opened
+
+BUNDLE = Path(__file__).parents[1] / "old_runs/schema_1/run/bundles/2c38d0692970"
+
+
+def test_a_bundle_whose_replacement_was_interrupted_is_opened(tmp_path: Path) -> None:
+    shutil.copytree(BUNDLE, tmp_path / ".bundle.new")
+    with opened(tmp_path / "bundle") as found:
+        assert found.bundle is not None
+        assert found.bundle.description["id"] == BUNDLE.name
