@@ -308,13 +308,16 @@ def test_a_further_objective_is_searched_with_the_evaluations_that_are_there(
 
 @pytest.mark.slow
 def test_training_goes_on_where_it_gets_more_epochs(hwnas: Command, made: Path) -> None:
-    run = made / "run"
+    run, steps_per_epoch = made / "run", 270 // 32
     lines = (run / "supernet" / "training.jsonl").read_text().splitlines()
     answer = hwnas("resume", run, "--set", "train.epochs=4")
     assert "train goes on: train.epochs was 2.0, is 4.0" in answer.err
     after = (run / "supernet" / "training.jsonl").read_text().splitlines()
     assert after[: len(lines)] == lines
-    assert len(after) == 2 * len(lines)
+    steps = [json.loads(line)["step"] for line in after]  # a row every so many seconds
+    made_before = 2 * steps_per_epoch
+    assert max(steps[: len(lines)]) < made_before <= min(steps[len(lines) :])
+    assert max(steps) < 2 * made_before
 
 
 WRONG = [
