@@ -310,7 +310,11 @@ class Job:
     @property
     def lineage(self) -> Lineage | None:
         """The networks that the search trained, where its evaluator keeps them."""
-        return Lineage(self._evaluator_folder) if self._evaluator_factory is GrowEvaluator else None
+        if self._evaluator_factory is not GrowEvaluator:
+            return None
+        evaluator = self._plain_evaluator(None)
+        assert isinstance(evaluator, GrowEvaluator)
+        return evaluator.lineage
 
     def identity(self, stage: RecipeStage, **inputs: Any) -> Identity:
         """Return what a stage depends on.
@@ -354,15 +358,18 @@ class Job:
 
         Where code of the user's own decides on scores, it is part of the evaluator's key.
         """
+        evaluator = self._plain_evaluator(weights)
+        check_key(self.recipe.search.evaluator, evaluator)
+        code = code_of(self.recipe, "search")
+        return OwnCodeEvaluator(evaluator, code) if code else evaluator
+
+    def _plain_evaluator(self, weights: Mapping[str, Any] | None) -> Evaluator:
         i = self.ingredients
         known: dict[str, Any] = {"space": i.space, "task": i.task, "data": i.data}
         known |= {"train": self.recipe.train, "seed": self.recipe.seed, "weights": weights}
         known |= {"folder": self._evaluator_folder, **i.searched.roles}
         wanted = inspect.signature(self._evaluator_factory).parameters
-        evaluator = self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
-        check_key(self.recipe.search.evaluator, evaluator)
-        code = code_of(self.recipe, "search")
-        return OwnCodeEvaluator(evaluator, code) if code else evaluator
+        return self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
 
     def is_done(self, stage: Stage) -> bool:
         """Whether a stage was finished with today's inputs and what it made is still there."""

@@ -57,6 +57,8 @@ def searching(
             # Others recalibrated on other images then: on extending, they are evaluated again.
             if job.recipe.search.evaluator not in ("supernet", "grow"):
                 _adopt_trials(job.folder.path / "study.db", study_name, goal, trials)
+            if job.lineage is not None:
+                job.lineage.adopt()
 
         trials = _trial_identity(job, goal, evaluator, costs)
         # Objectives count as the recipe has them, under the key of that name.
