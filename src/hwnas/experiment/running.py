@@ -169,8 +169,7 @@ def _continue(
         recipe, text = folder.revised(overrides)
         cache = folder.path / "cache"
         ingredients = Ingredients.prepare(recipe, folder.recipe_folder, cache)
-        if overrides:
-            folder.revise(recipe, text)
+        folder.revise(recipe, text if overrides else None)
         return _work(folder, ingredients, goals(folder), reporter, ray_address)
 
 
