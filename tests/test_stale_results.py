@@ -206,6 +206,15 @@ def test_nothing_is_left_of_labels_that_have_changed(
     assert "nothing is left to do" in hwnas("resume", run).err
 
 
+def test_no_target_is_added_to_a_stale_run(hwnas: Command, old: Path) -> None:
+    hwnas("export", old, "--out", old.parent / "out")  # from now on its inputs have names
+    shift_labels(old.parent / "digits.npz")
+    before = content(old)
+    target = ("--target", "cpu-onnxruntime-fp32-b2-t1")
+    hwnas("specialise", old, *target).refused("is stale: train", "hwnas resume")
+    assert content(old) == before
+
+
 def test_one_changed_pixel_is_noticed(hwnas: Command, made: Path) -> None:
     arrays = dict(np.load(made / "images.npz"))
     arrays["x_train"][207, 3, 3] ^= 1
