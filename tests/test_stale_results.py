@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 from hwnas import experiment
 from hwnas.deploy import Bundle
 from hwnas.deploy.catalogue import machine
+from hwnas.errors import RunError
 from hwnas.progress import make_reporter
 from hwnas.recipe_keys import decides, redone_by
 from hwnas.run_folder import RunFolder
@@ -205,6 +206,15 @@ def test_nothing_is_left_of_labels_that_have_changed(
     assert "nothing is left to do" in hwnas("resume", run).err
 
 
+def test_no_target_is_added_to_a_stale_run(hwnas: Command, old: Path) -> None:
+    hwnas("export", old, "--out", old.parent / "out")  # from now on its inputs have names
+    shift_labels(old.parent / "digits.npz")
+    before = content(old)
+    target = ("--target", "cpu-onnxruntime-fp32-b2-t1")
+    hwnas("specialise", old, *target).refused("is stale: train", "hwnas resume")
+    assert content(old) == before
+
+
 def test_one_changed_pixel_is_noticed(hwnas: Command, made: Path) -> None:
     arrays = dict(np.load(made / "images.npz"))
     arrays["x_train"][207, 3, 3] ^= 1
@@ -350,6 +360,85 @@ def test_an_edited_recipe_counts_like_an_override(hwnas: Command, made: Path) ->
     recipe = made / "run" / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("trials = 6", "trials = 7"))
     assert "search is stale: search.trials was 6, is 7" in hwnas("status", made / "run").out
+
+
+def test_an_edited_part_of_the_images_is_told_and_nothing_is_made_of_the_run(
+    hwnas: Command, made: Path
+) -> None:
+    run = made / "run"
+    recipe = run / "recipe.toml"
+    text = recipe.read_text()
+    recipe.write_text(text.replace("[data]", "[data]\nvalidation_fraction = 0.3"))
+    told = "train is stale: data.validation_fraction was the default, is 0.3"
+    assert told in hwnas("status", run).out
+    hwnas("export", run, "--out", made / "out").refused("is stale: train", "data changed")
+    recipe.write_text(text)
+    assert hwnas("status", run).out.startswith("stale: finished")
+    assert hwnas("export", run, "--out", made / "out").status == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("added", "removed", "stage"),
+    [
+        ("search.random_baseline=true", "search.random_baseline=false", "random-baseline"),
+        ("train.ranking_check=4", "train.ranking_check=0", "ranking"),
+    ],
+)
+def test_the_report_follows_a_comparison_that_is_added_and_removed(
+    hwnas: Command, made: Path, added: str, removed: str, stage: str
+) -> None:
+    run = made / "run"
+    for override, stages in ((added, [stage, "report"]), (removed, ["report"])):
+        start = logged(run)
+        answer = hwnas("resume", run, "--set", override, "--set", "train.ranking_epochs=1")
+        assert answer.status == 0, answer.err
+        assert performed(run, start) == stages
+        assert hwnas("status", run).out.startswith("stale: finished")
+    assert hwnas("export", run, "--out", made / "out").status == 0
+
+
+# Cut off while it is redone
+
+
+CUT = {
+    "train": ("hwnas.stages.training.train_supernet", "search is stale: train is not finished"),
+    "train, after it": (
+        "hwnas.stages.search._trial_identity",
+        "search is stale: what it is made from was redone since",
+    ),
+    "search": ("hwnas.stages.search.run_search", "finalists is stale: search is not finished"),
+    "finalists": (
+        "hwnas.stages.finalists.make_bundles",
+        "report is stale: finalists is not finished",
+    ),
+}
+"""What stops where a run is cut off, and what its status then says first."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", CUT)
+def test_a_run_that_is_cut_off_while_it_is_redone_is_stale(
+    hwnas: Command, made: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """What earlier inputs gave is never shown as what those of now give."""
+    run, (function, reason) = made / "run", CUT[stage]
+
+    def stopped(*args: Any, **options: Any) -> None:
+        raise RunError("stopped")
+
+    with monkeypatch.context() as cut:
+        cut.setattr(function, stopped)
+        hwnas("resume", run, "--set", "train.epochs=3").refused("stopped")
+    told = hwnas("status", run).out
+    assert told.startswith("stale: stale")
+    assert reason in told
+    assert ("6 of 6 candidates evaluated" in told) == (stage == "finalists")
+    hwnas("export", run, "--out", made / "out").refused("is stale", "hwnas resume")
+    assert hwnas("resume", run).status == 0
+    assert hwnas("status", run).out.startswith("stale: finished")
+    assert_finalists_are_of(run)
+    assert hwnas("export", run, "--out", made / "out").status == 0
 
 
 # Other code

@@ -17,6 +17,8 @@ __all__ = ["Change", "Identity", "may_reuse"]
 
 SCHEMA = 1
 """Raised where the meaning of an input changes, so that results of before are not reused."""
+_LONGEST = 200
+"""Characters of two values that a line still shows."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,12 @@ class Change:
 
     @property
     def text(self) -> str:
-        """One line: values of settings and hardware in full, hashes only as changed."""
-        if not re.fullmatch(r"seed|hardware|[a-z]+\.[a-z_.]+", self.name):
+        """One line: short values of settings and hardware in full, all else only as changed."""
+        before, now = _shown(self.before), _shown(self.now)
+        known = re.fullmatch(r"seed|hardware|[a-z]+\.[a-z_.]+", self.name)
+        if not known or len(before) + len(now) > _LONGEST:
             return f"{self.name} changed"
-        return f"{self.name} was {_shown(self.before)}, is {_shown(self.now)}"
+        return f"{self.name} was {before}, is {now}"
 
 
 def _shown(value: Any) -> str:

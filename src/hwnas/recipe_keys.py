@@ -22,6 +22,7 @@ __all__ = [
     "code_of",
     "continues",
     "decides",
+    "later_than",
     "recipe_keys",
     "redone_by",
     "settings_of",
@@ -175,7 +176,16 @@ def _modules(value: Any) -> set[str]:
 
 def redone_by(key: str) -> list[RecipeStage]:
     """Return the stages that are redone or continued where a key changes, in order."""
-    found = set(decides(key).stages)
+    return _with_later(decides(key).stages)
+
+
+def later_than(stage: RecipeStage) -> list[RecipeStage]:
+    """Return the stages that are made from the results of one, in order."""
+    return [each for each in _with_later([stage]) if each != stage]
+
+
+def _with_later(stages: Iterable[RecipeStage]) -> list[RecipeStage]:
+    found = set(stages)
     for stage, before in AFTER.items():
         if found.intersection(before):
             found.add(stage)

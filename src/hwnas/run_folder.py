@@ -8,7 +8,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,9 +22,10 @@ from hwnas.atomic import recovered_folder, storage_errors, write_json, write_tex
 from hwnas.deploy.catalogue import machine, versions
 from hwnas.deploy.gpu_time import GpuClock
 from hwnas.errors import RunError
-from hwnas.identity import Identity, may_reuse
+from hwnas.identity import Change, Identity, may_reuse
 from hwnas.recipe import SCHEMA as RECIPE_SCHEMA
 from hwnas.recipe import Recipe, read_recipe
+from hwnas.recipe_keys import redone_by
 
 __all__ = ["RunFolder", "StageRecord", "all_or_nothing"]
 
@@ -48,6 +49,8 @@ class StageRecord:
         cpu_s: Seconds of CPU time of this process and its workers.
         gpu_s: Seconds in which GPUs were busy while processes of the stage computed on them, summed
             over GPUs; None where none did, or nothing tells (`GpuClock`).
+        doubtful: Whether something that it is made from is being redone since, so that nobody
+            knows yet whether its inputs are the same.
     """
 
     state: Literal["running", "done"]
@@ -55,6 +58,7 @@ class StageRecord:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     gpu_s: float | None = None
+    doubtful: bool = False
 
     @property
     def identity(self) -> Identity | None:
@@ -107,6 +111,7 @@ class RunFolder:
             "seed": recipe.seed,
             "recipe": recipe.hash,
             "recipe_schema": RECIPE_SCHEMA,
+            "recipe_values": dict(recipe.values),
             "recipe_folder": str(recipe_folder.absolute()),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "hwnas": __version__,
@@ -141,16 +146,38 @@ class RunFolder:
         path = self.path / "recipe.toml"
         return read_recipe(path, overrides, _recipe_schema(self.about))
 
-    def revise(self, recipe: Recipe, text: str) -> None:
+    def revise(self, recipe: Recipe, text: str | None = None) -> None:
         """Go on with another recipe; stages that it makes stale are redone when the run is resumed.
+
+        Args:
+            recipe: The recipe.
+            text: As TOML; None where it is in the folder already, because the user edited it there.
 
         Raises:
             StorageError: The folder cannot be written.
         """
-        write_text(self.path / "recipe.toml", text)
+        changed = {stage for edit in self._edits(recipe) for stage in redone_by(edit.name)}
+        self.doubt(name for name in self.stages if name.partition("@")[0] in changed)
+        if text is not None:
+            write_text(self.path / "recipe.toml", text)
+            self.about["recipe_schema"] = RECIPE_SCHEMA
         self.recipe = recipe
-        self.about |= {"recipe": recipe.hash, "recipe_schema": RECIPE_SCHEMA, "seed": recipe.seed}
-        self._save()
+        about = {"recipe": recipe.hash, "recipe_values": dict(recipe.values), "seed": recipe.seed}
+        if text is not None or about != {name: self.about.get(name) for name in about}:
+            self.about |= about
+            self._save()
+
+    @property
+    def edits(self) -> tuple[Change, ...]:
+        """What was edited in the folder's recipe since the run was last worked on.
+
+        Nothing is known of a run that an older hwnas worked on.
+        """
+        return self._edits(self.recipe)
+
+    def _edits(self, recipe: Recipe) -> tuple[Change, ...]:
+        before = self.about.get("recipe_values", recipe.values)
+        return Identity(recipe.values).changes_since(Identity(before))
 
     # Who works on it
 
@@ -207,6 +234,23 @@ class RunFolder:
     def unnamed(self) -> list[str]:
         """The stages that an older hwnas did, which recorded no inputs by name."""
         return [name for name, record in self.stages.items() if record.identity is None]
+
+    def doubt(self, stages: Iterable[str]) -> None:
+        """Record that what these stages are made from is being redone, until `confirm`.
+
+        A kill before they are looked at again would otherwise leave them as good as new.
+        """
+        records = self.stages
+        doubted = [n for n in stages if n in records and not records[n].doubtful]
+        for name in doubted:
+            self.about["stages"][name] = asdict(replace(records[name], doubtful=True))
+        if doubted:
+            self._save()
+
+    def confirm(self, stage: str) -> None:
+        """Record that a stage which is done has today's inputs."""
+        if (record := self.stages[stage]).doubtful:
+            self._record(stage, replace(record, doubtful=False))
 
     def adopt(self, stage: str, inputs: Identity) -> None:
         """Record the inputs of a stage that an older hwnas finished."""

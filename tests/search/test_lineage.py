@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from hwnas.search import (
     run_search,
 )
 from hwnas.search.evaluate import score
-from hwnas.search.training import NetworkStep
+from hwnas.search.training import NetworkStep, load_weights, save_weights
 from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, mobilenet, nasbench201
 from hwnas.search_spaces.mobilenet.growth import moves
 
@@ -82,6 +83,44 @@ def test_it_starts_from_the_nearest_of_its_ancestors_and_the_best_of_these(
     assert growing.ancestor(first) == smallest
     assert growing.ancestor(smallest) is None
     assert growing.ancestor(small_space.largest()) is None, "it is of another width"
+
+
+def test_nothing_grows_from_what_other_labels_taught(
+    growing: GrowEvaluator, small_space: MobileNetSpace, few_digits: ImageData
+) -> None:
+    parent = small_space.smallest()
+    child = children(small_space, parent)[0]
+    evaluated(growing, parent)
+    splits = {
+        name: replace(split, image_targets=(split.image_targets + 1) % 10)
+        for name in ("train", "validation", "test")
+        if (split := getattr(few_digits, name))
+    }
+    other = replace(growing, data=replace(few_digits, **splits))
+    assert growing.ancestor(child) == parent
+    assert other.ancestor(child) is None
+    assert other.lineage.weights(parent) is None
+    evaluated(other, parent)
+    assert other.ancestor(child) == parent
+    assert growing.ancestor(child) is None, "it was replaced"
+
+
+def test_networks_of_an_older_hwnas_are_adopted(
+    growing: GrowEvaluator, small_space: MobileNetSpace
+) -> None:
+    parent = small_space.smallest()
+    evaluated(growing, parent)
+    [about] = growing.folder.glob("*.json")
+    kept = json.loads(about.read_text())
+    del kept["identity"]
+    about.write_text(json.dumps(kept))
+    weights = about.with_suffix(".safetensors")
+    save_weights(weights, load_weights(weights))
+    child = children(small_space, parent)[0]
+    assert growing.ancestor(child) is None
+    growing.lineage.adopt()
+    assert growing.ancestor(child) == parent
+    assert growing.lineage.weights(parent) is not None
 
 
 def test_it_goes_on_in_another_process(growing: GrowEvaluator, small_space: MobileNetSpace) -> None:

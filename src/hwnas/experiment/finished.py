@@ -52,7 +52,11 @@ def status(folder: str | Path) -> dict[str, Any]:
     result = SearchResult(goal.objectives, ())
     stale = stale_stages(opened)
     if (opened.path / "study.db").exists() and goal.stage("search") not in stale:
-        result = found(opened.path, goal)
+        # A search for other objectives may have been cut off before its study was made.
+        begun = opened.stages.get(goal.stage("search"))
+        unmade = begun is not None and begun.state == "running"
+        with contextlib.suppress(*((RunError,) if unmade else ())):
+            result = found(opened.path, goal)
     state = "finished" if is_finished(opened, goal) else "unfinished"
     return {
         "name": opened.recipe.name,

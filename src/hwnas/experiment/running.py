@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwnas.atomic import storage_errors
-from hwnas.errors import ConfigError, InfeasibleError
+from hwnas.errors import ConfigError, InfeasibleError, RunError
 from hwnas.experiment.finished import is_finished, unfinished
 from hwnas.plugin import imports_from
 from hwnas.progress import Reporter, make_reporter
@@ -21,6 +21,7 @@ from hwnas.stages.images import tell_changed_images
 from hwnas.stages.job import Goal, Ingredients, Job, goals_of
 from hwnas.stages.plan import is_done, stages_of
 from hwnas.stages.search import check_shared_study
+from hwnas.stages.staleness import stale_stages, told_stale
 from hwnas.stages.summary import Summary, summarise
 
 __all__ = ["Experiment", "resume", "run", "specialise"]
@@ -133,7 +134,7 @@ def specialise(
         reporter: Who tells the user what happens.
 
     Raises:
-        RunError: The run is not finished.
+        RunError: The run is not finished, or is stale.
         ConfigError: A target is unknown, or is the run's own.
         InfeasibleError: No network keeps the limits on a target, which then is not added.
     """
@@ -147,6 +148,9 @@ def specialise(
             )
     if not is_finished(opened, own):
         raise unfinished(opened)
+    stale = stale_stages(opened, anywhere=True)
+    if own_stale := {name: reasons for name, reasons in stale.items() if "@" not in name}:
+        raise RunError(told_stale(opened, own_stale))
     try:
         return _continue(opened, lambda _: goals, reporter)
     except InfeasibleError:
@@ -169,8 +173,7 @@ def _continue(
         recipe, text = folder.revised(overrides)
         cache = folder.path / "cache"
         ingredients = Ingredients.prepare(recipe, folder.recipe_folder, cache)
-        if overrides:
-            folder.revise(recipe, text)
+        folder.revise(recipe, text if overrides else None)
         return _work(folder, ingredients, goals(folder), reporter, ray_address)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +16,16 @@ from torch import Tensor, nn
 from hwnas.atomic import write_json
 from hwnas.content import content_hash
 from hwnas.errors import ArtifactError, ConfigError
+from hwnas.identity import Identity, may_reuse
 from hwnas.search.data import ImageData
 from hwnas.search.evaluate import Evaluation, Fidelity, recalibrate, score, shorter
 from hwnas.search.task import Task
 from hwnas.search.threads import torch_threads
-from hwnas.search.training.checkpoint import load_weights, save_weights
+from hwnas.search.training.checkpoint import (
+    load_weights,
+    save_weights,
+    weights_identity,
+)
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Architecture, Candidate, MobileNetSpace, SearchSpace
 from hwnas.search_spaces.mobilenet.growth import can_grow, grow
@@ -37,9 +43,12 @@ class Lineage:
 
     Attributes:
         folder: Where they lie; workers on one machine, or with a folder in common, share them.
+        identity: What they were trained from and how. Networks of another identity lie in the
+            folder as if they were not there, until one of this identity replaces them.
     """
 
     folder: Path
+    identity: Identity
 
     def keep(self, architecture: Architecture, weights: Mapping[str, Tensor], value: float) -> None:
         """Keep a network; it is there, whole, once this returns.
@@ -52,38 +61,71 @@ class Lineage:
         Raises:
             StorageError: The folder cannot be written.
         """
-        save_weights(self._weights(architecture), dict(weights))
+        save_weights(self._weights(architecture), dict(weights), self.identity.key)
         write_json(
             self.folder / f"{architecture.id}.json",
-            {"architecture": architecture.to_json(), "value": value},
+            {
+                "architecture": architecture.to_json(),
+                "value": value,
+                "identity": self.identity.key,
+            },
         )
 
     def networks(self) -> dict[Architecture, float]:
-        """What is kept, and how good it is.
+        """Return the networks of this identity, and how good each is.
 
         Raises:
             ArtifactError: A file is damaged.
         """
         found = {}
         for path in sorted(self.folder.glob("*.json")):
-            try:
+            with _damage_named(path):
                 about = json.loads(path.read_text(encoding="utf-8"))
-                found[Architecture.from_json(about["architecture"])] = float(about["value"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise ArtifactError(f"{path} is damaged ({error}); remove it") from error
+                network, value = Architecture.from_json(about["architecture"]), about["value"]
+                if may_reuse(about.get("identity"), self.identity):
+                    found[network] = float(value)
         return found
 
     def weights(self, architecture: Architecture) -> dict[str, Tensor] | None:
-        """The state dict of a network, if it is kept.
+        """Return the state dict of a network; None where none of this identity is kept.
 
         Raises:
             ArtifactError: The file is damaged.
         """
         path = self._weights(architecture)
-        return load_weights(path) if path.exists() else None
+        if path.exists() and may_reuse(weights_identity(path), self.identity):
+            return load_weights(path)
+        return None
+
+    def adopt(self) -> None:
+        """Record the identity in networks of an older hwnas, which have none.
+
+        Raises:
+            ArtifactError: A file is damaged.
+            StorageError: The folder cannot be written.
+        """
+        for path in sorted(self.folder.glob("*.json")):
+            with _damage_named(path):
+                about = json.loads(path.read_text(encoding="utf-8"))
+                known = about.get("identity") is not None
+            if known:
+                continue
+            weights = path.with_suffix(".safetensors")
+            if weights.exists():
+                save_weights(weights, load_weights(weights), self.identity.key)
+            write_json(path, {**about, "identity": self.identity.key})
 
     def _weights(self, architecture: Architecture) -> Path:
         return self.folder / f"{architecture.id}.safetensors"
+
+
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Name the file that holds something else than `Lineage.keep` wrote."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{path} is damaged ({error}); remove it") from error
 
 
 def check_growable(space: SearchSpace) -> None:
@@ -145,8 +187,8 @@ class GrowEvaluator:
 
     @property
     def lineage(self) -> Lineage:
-        """All networks that were evaluated."""
-        return Lineage(self.folder)
+        """All networks that were evaluated with what this evaluator depends on."""
+        return Lineage(self.folder, Identity.of(evaluator=self.key))
 
     def ancestor(self, architecture: Architecture) -> Architecture | None:
         """The network whose weights this one starts from."""

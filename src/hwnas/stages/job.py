@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from hwnas.identity import Identity
 from hwnas.plugin import build, resolve
 from hwnas.progress import Advance, Reporter, make_reporter
 from hwnas.recipe import Recipe
-from hwnas.recipe_keys import RecipeStage, code_of, continues, settings_of
+from hwnas.recipe_keys import RecipeStage, code_of, continues, later_than, settings_of
 from hwnas.run_folder import RunFolder
 from hwnas.search import EVALUATORS, TASKS
 from hwnas.search.data import ImageData, load_data
@@ -33,7 +33,16 @@ from hwnas.search.training.sampling import SAMPLING, check_sampling
 from hwnas.search_spaces import ChoiceSpace, RecipeSpace, SearchSpace
 from hwnas.search_spaces.catalogue import joint_space
 
-__all__ = ["Goal", "Ingredients", "Job", "Stage", "goals_of"]
+__all__ = [
+    "Goal",
+    "Ingredients",
+    "Job",
+    "Stage",
+    "goals_of",
+    "needs_supernet",
+    "parts_of",
+    "serves",
+]
 
 
 @dataclass(frozen=True)
@@ -240,6 +249,37 @@ def goals_of(folder: RunFolder) -> list[Goal]:
     return [Goal(folder.recipe.objective), *added]
 
 
+def needs_supernet(recipe: Recipe) -> bool:
+    """Return whether the evaluator of a recipe asks for the weights of a trained supernet.
+
+    Raises:
+        ConfigError: There is no such evaluator.
+    """
+    factory = resolve("evaluator", recipe.search.evaluator, EVALUATORS)
+    return "weights" in inspect.signature(factory).parameters
+
+
+def parts_of(name: str) -> tuple[RecipeStage, str | None]:
+    """Return stage and target of a stage's name in a run's record; see `Goal.stage`."""
+    stage, _, target = name.partition("@")
+    return stage, target or None  # type: ignore[return-value]
+
+
+def serves(before: str, name: str, own_targets: Collection[str]) -> bool:
+    """Return whether a stage is done for the goal that another one belongs to.
+
+    Args:
+        before: Name of the one stage.
+        name: Name of the other.
+        own_targets: Targets of the run's own goal.
+    """
+    stage, place = parts_of(before)
+    target = parts_of(name)[1]
+    if stage == "calibrate":
+        return place == target or (target is None and place in own_targets)
+    return stage in ("train", "ranking") or place == target
+
+
 @dataclass(frozen=True)
 class Stage:
     """A step of a run.
@@ -301,7 +341,7 @@ class Job:
     @property
     def needs_supernet(self) -> bool:
         """Whether the evaluator asks for the weights of a trained supernet."""
-        return "weights" in inspect.signature(self._evaluator_factory).parameters
+        return needs_supernet(self.recipe)
 
     @property
     def _evaluator_folder(self) -> Path:
@@ -310,7 +350,11 @@ class Job:
     @property
     def lineage(self) -> Lineage | None:
         """The networks that the search trained, where its evaluator keeps them."""
-        return Lineage(self._evaluator_folder) if self._evaluator_factory is GrowEvaluator else None
+        if self._evaluator_factory is not GrowEvaluator:
+            return None
+        evaluator = self._plain_evaluator(None)
+        assert isinstance(evaluator, GrowEvaluator)
+        return evaluator.lineage
 
     def identity(self, stage: RecipeStage, **inputs: Any) -> Identity:
         """Return what a stage depends on.
@@ -354,15 +398,18 @@ class Job:
 
         Where code of the user's own decides on scores, it is part of the evaluator's key.
         """
+        evaluator = self._plain_evaluator(weights)
+        check_key(self.recipe.search.evaluator, evaluator)
+        code = code_of(self.recipe, "search")
+        return OwnCodeEvaluator(evaluator, code) if code else evaluator
+
+    def _plain_evaluator(self, weights: Mapping[str, Any] | None) -> Evaluator:
         i = self.ingredients
         known: dict[str, Any] = {"space": i.space, "task": i.task, "data": i.data}
         known |= {"train": self.recipe.train, "seed": self.recipe.seed, "weights": weights}
         known |= {"folder": self._evaluator_folder, **i.searched.roles}
         wanted = inspect.signature(self._evaluator_factory).parameters
-        evaluator = self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
-        check_key(self.recipe.search.evaluator, evaluator)
-        code = code_of(self.recipe, "search")
-        return OwnCodeEvaluator(evaluator, code) if code else evaluator
+        return self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
 
     def is_done(self, stage: Stage) -> bool:
         """Whether a stage was finished with today's inputs and what it made is still there."""
@@ -371,7 +418,9 @@ class Job:
     def perform(self, stage: Stage) -> None:
         """Do a stage, unless it is done."""
         if self.is_done(stage):
+            self.folder.confirm(stage.name)
             return
+        self._doubt_later(stage.name)
         record = self.folder.stages.get(stage.name)
         stored = record.identity if record is not None else None
         if stored is not None and (changes := stage.identity.changes_since(stored)):
@@ -381,3 +430,12 @@ class Job:
             self.reporter.note(f"{stage.name} {what}: {why}", stage=stage.name)
         with self.reporter.stage(stage.name) as advance:
             self.folder.perform(stage.name, stage.identity, lambda: stage.work(advance))
+
+    def _doubt_later(self, stage: str) -> None:
+        """Record that all that is made from a stage has to be looked at again."""
+        later, own = later_than(parts_of(stage)[0]), Goal(self.recipe.objective).targets
+        self.folder.doubt(
+            name
+            for name in self.folder.stages
+            if parts_of(name)[0] in later and serves(stage, name, own)
+        )

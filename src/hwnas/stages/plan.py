@@ -16,8 +16,15 @@ __all__ = ["is_done", "stages_of"]
 
 
 def is_done(job: Job, goal: Goal) -> bool:
-    """Whether all stages of a goal are; one that is not ends the look at them."""
-    return all(job.is_done(stage) for stage in stages_of(job, goal))
+    """Whether all stages of a goal are, which then is recorded; one that is not ends the look."""
+    names = []
+    for stage in stages_of(job, goal):
+        if not job.is_done(stage):
+            return False
+        names.append(stage.name)
+    for name in names:
+        job.folder.confirm(name)
+    return True
 
 
 def stages_of(job: Job, goal: Goal) -> Iterator[Stage]:

@@ -59,12 +59,19 @@ def reporting(job: Job, goal: Goal, result: SearchResult, table: Path) -> Stage:
         table: All that was timed.
     """
     finalists = job.folder.stages.get(goal.stage("finalists"))
+    ranking = job.folder.stages.get("ranking") if job.recipe.train.ranking_check else None
+    baseline = _baseline(job, goal)
+    compared = {
+        **({} if ranking is None else {"ranking": ranking.inputs}),
+        **({} if baseline is None else {"baseline": baseline}),
+    }
     identity = job.identity(
         "report",
         trials=result,
         training=job.training.key,
         finalists=finalists.inputs if finalists is not None else {},
         measurements=read_measurements(table),
+        **compared,
     )
     out = job.folder.output(goal.target)
     made = [out / "front.csv", out / "report.html"]

@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from optuna.samplers import BaseSampler
+
 from hwnas.errors import InfeasibleError
 from hwnas.predictors import CostSource, DevicePredictor
 from hwnas.progress import Advance
@@ -49,6 +51,7 @@ def searching(
     def stage(name: RecipeStage, study_name: str, sampler: str) -> Stage:
         def work(advance: Advance) -> None:
             check_limits(job, goal, costs)
+            _mark_stale(job.folder.path / "study.db", study_name, goal, trials)
             ignored = (InfeasibleError,) if study_name == BASELINE else ()
             with _executor(evaluator, config) as executor, contextlib.suppress(*ignored):
                 _search(job, goal, executor, costs, study_name, sampler, advance)
@@ -57,6 +60,8 @@ def searching(
             # Others recalibrated on other images then: on extending, they are evaluated again.
             if job.recipe.search.evaluator not in ("supernet", "grow"):
                 _adopt_trials(job.folder.path / "study.db", study_name, goal, trials)
+            if job.lineage is not None:
+                job.lineage.adopt()
 
         trials = _trial_identity(job, goal, evaluator, costs)
         # Objectives count as the recipe has them, under the key of that name.
@@ -87,6 +92,17 @@ def _trial_identity(
         job.recipe.search.fidelity,
         costs,
     )
+
+
+def _mark_stale(path: Path, study_name: str, goal: Goal, identity: TrialIdentity) -> None:
+    """Mark trials that have become stale before workers start, since a kill may come then."""
+    if path.exists():
+        SearchStudy(study_name, goal.objectives, _no_sampler, path, identity=identity).close()
+
+
+def _no_sampler(known: int) -> BaseSampler:
+    """Return a sampler for a study that is not asked for trials."""
+    return make_sampler("random", 0, {})
 
 
 def _adopt_trials(path: Path, study_name: str, goal: Goal, identity: TrialIdentity) -> None:
@@ -194,7 +210,7 @@ def found(folder: Path, goal: Goal, study_name: str | None = None) -> SearchResu
     study = SearchStudy(
         study_name or goal.study_name,
         goal.objectives,
-        lambda known: make_sampler("random", 0, {}),
+        _no_sampler,
         folder / "study.db",
     )
     trials, failed = scored_trials(study, goal.objectives), failed_trials(study)

@@ -7,46 +7,89 @@ images come from, the user's own code, the processor, and the files that a stage
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hwnas.deploy.catalogue import processor_of
 from hwnas.deploy.device import Target
 from hwnas.errors import HwnasError
-from hwnas.identity import Identity
+from hwnas.identity import Change, Identity
 from hwnas.plugin import imports_from
-from hwnas.recipe_keys import AFTER, RecipeStage, code_of, settings_of
+from hwnas.recipe_keys import AFTER, RecipeStage, code_of, decides, settings_of
 from hwnas.run_folder import RunFolder, StageRecord
 from hwnas.search.data import data_manifest
 from hwnas.search.data_manifest import DataManifest, manifest_difference
 from hwnas.stages.images import MANIFEST
+from hwnas.stages.job import Goal, needs_supernet, parts_of, serves
 
 __all__ = ["stale_stages", "told_stale"]
 
 
-def stale_stages(folder: RunFolder, anywhere: bool = False) -> dict[str, tuple[str, ...]]:
+def stale_stages(
+    folder: RunFolder, anywhere: bool = False, edits: bool = True
+) -> dict[str, tuple[str, ...]]:
     """Return the stages whose results do not belong to today's inputs, each with the reasons.
 
     A stage that an older hwnas recorded is left out: its inputs are not known by name. So is one
-    that is not done.
+    that is not done, or that the recipe no longer asks for.
 
     Args:
         folder: The run.
         anywhere: Accept results that were measured on another processor.
+        edits: Count edits of keys of which only the content that they stand for matters, though
+            that may be the same.
     """
     with imports_from(folder.recipe_folder):
         images = _images(folder)
         stale: dict[str, tuple[str, ...]] = {}
         for name, record in folder.stages.items():
-            stage, target = _parts(name)
+            if not _is_wanted(folder, name):
+                continue
             if record.state == "done" and record.identity is not None:
-                own = tuple(_reasons(folder, stage, record, images, anywhere))
-                before = [each for each in stale if _parts(each) in _upstream(stage, target)]
-                reasons = own or tuple(f"{each} is stale" for each in before[:1])
+                stage = parts_of(name)[0]
+                own = [*_reasons(folder, stage, record, images, anywhere)]
+                own += [edit.text for edit in folder.edits if edits and _redoes(edit, stage)]
+                reasons = tuple(own) or tuple(_upstream_reasons(folder, name, record, stale))
                 if reasons:
                     stale[name] = reasons
     return stale
+
+
+def _redoes(edit: Change, stage: RecipeStage) -> bool:
+    """Return whether the edit of a key may redo a stage that does not record the key itself."""
+    found = decides(edit.name)
+    return found.how == "by content" and stage in found.stages
+
+
+def _is_wanted(folder: RunFolder, name: str) -> bool:
+    """Return whether a run as its recipe is now has a stage."""
+    (stage, target), recipe = parts_of(name), folder.recipe
+    if stage == "calibrate":
+        return target in (*Goal(recipe.objective).targets, *folder.specialised)
+    if stage == "random-baseline":
+        return recipe.search.random_baseline
+    if stage == "ranking" and not recipe.train.ranking_check:
+        return False
+    return stage not in ("train", "ranking") or needs_supernet(recipe)
+
+
+def _upstream_reasons(
+    folder: RunFolder, name: str, record: StageRecord, stale: Collection[str]
+) -> Iterator[str]:
+    """Yield why what a stage is made from may be other than it was: one reason at most."""
+    upstream, own = AFTER[parts_of(name)[0]], Goal(folder.recipe.objective).targets
+    before = [
+        each
+        for each in folder.stages
+        if parts_of(each)[0] in upstream and serves(each, name, own) and _is_wanted(folder, each)
+    ]
+    if late := [each for each in before if each in stale]:
+        yield f"{late[0]} is stale"
+    elif late := [each for each in before if folder.stages[each].state != "done"]:
+        yield f"{late[0]} is not finished"
+    elif record.doubtful:
+        yield "what it is made from was redone since"
 
 
 def told_stale(folder: RunFolder, stale: Mapping[str, tuple[str, ...]]) -> str:
@@ -56,16 +99,6 @@ def told_stale(folder: RunFolder, stale: Mapping[str, tuple[str, ...]]) -> str:
         f"{folder.path} is stale: {stage} ({'; '.join(reasons)}). `hwnas resume {folder.path}` "
         "redoes what depends on it"
     )
-
-
-def _parts(name: str) -> tuple[RecipeStage, str | None]:
-    stage, _, target = name.partition("@")
-    return stage, target or None  # type: ignore[return-value]
-
-
-def _upstream(stage: RecipeStage, target: str | None) -> set[tuple[RecipeStage, str | None]]:
-    """The stages that one is made from: of its own target, or of the run."""
-    return {(before, place) for before in AFTER[stage] for place in (target, None)}
 
 
 def _reasons(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hwnas.errors import RunError
 from hwnas.plugin import imports_from
 from hwnas.run_folder import RunFolder
 from hwnas.stages.adoption import adopt
-from hwnas.stages.job import Job, goals_of
+from hwnas.stages.job import Job, goals_of, parts_of
 from hwnas.stages.staleness import stale_stages, told_stale
 
 __all__ = ["trusted_job"]
@@ -30,11 +30,11 @@ def trusted_job(opened: RunFolder) -> Iterator[Job]:
         if opened.unnamed:
             adopt(job, goals_of(opened))
         others = {name: ("made from other images",) for name in opened.unnamed}
-        anywhere = stale_stages(opened, anywhere=True)
+        anywhere = stale_stages(opened, anywhere=True, edits=False)
         stale = {
             name: reasons
-            for name, reasons in (anywhere | others).items()
-            if not name.startswith("report")
+            for name, reasons in (_learned_otherwise(job) | anywhere | others).items()
+            if not name.startswith("report") or not _has_finalists(opened, name)
         }
         if stale:
             raise RunError(
@@ -43,3 +43,29 @@ def trusted_job(opened: RunFolder) -> Iterator[Job]:
         if (here := stale_stages(opened)) != anywhere:
             job.reporter.note(told_stale(opened, here))
         yield job
+
+
+def _has_finalists(opened: RunFolder, report: str) -> bool:
+    """Return whether the finalists that a report shows are done."""
+    record = opened.stages.get(report.replace("report", "finalists", 1))
+    return record is not None and record.state == "done"
+
+
+def _learned_otherwise(job: Job) -> dict[str, tuple[str, ...]]:
+    """Return the stages of another space or task, or of other images, each with the reasons.
+
+    `stale_stages` does not see all of these: an image may be the same, and its part in the
+    training another.
+    """
+    found = {}
+    for name, record in job.folder.stages.items():
+        stored = record.identity
+        if stored is None or record.state != "done":
+            continue
+        now: Mapping[str, str] = job.learned
+        if parts_of(name)[0] == "calibrate":
+            now = {"space": job.ingredients.space.fingerprint}
+        changed = [k for k, value in now.items() if stored.inputs.get(k, value) != value]
+        if changed:
+            found[name] = tuple(f"{what} changed" for what in changed)
+    return found
