@@ -48,6 +48,18 @@ QUICK = {  # one for each kind of check; the rest is slow together
     "right_when_patched",
     "wrong_beyond_64_rows",
     "plain_torch",
+    "asks_by_array",
+    "asks_by_moving",
+    "asks_warnings",
+    "counts_by_generator",
+    "counts_calls",
+    "error_where_disguised",
+    "race_where_unwatched",
+    "remembered_by_row_sums",
+    "remembered_rounded",
+    "wrong_for_large_weights",
+    "wrong_for_parameters",
+    "wrong_in_whole_blocks",
 }
 LIMITS = Limits(seconds=30, memory_bytes=2**30)
 Command = Callable[..., Any]
@@ -89,8 +101,9 @@ def test_a_correct_kernel_is_accepted(path: Path, nursery: Nursery) -> None:
     verdict = verdict_of(path, nursery)
     assert [check for check in verdict.checks if check.status == "failed"] == []
     passed = {check.name for check in verdict.checks if check.status == "passed"}
-    passed |= {"disguised"} if path.stem == "in_numpy" else set()  # NumPy takes no GPU's tensors
-    assert passed >= {"runs", "values", "shapes", "bounds", "races", "low bits", "disguised"}
+    if path.stem != "in_numpy":  # which raises an error on a card
+        assert "disguised" in passed
+    assert passed >= {"runs", "values", "shapes", "bounds", "races", "low bits"}
     assert passed >= {"unpatched", "options", "large", "similar", "many", "source"}
 
 

@@ -79,3 +79,16 @@ def test_lanes_of_one_program_that_write_to_one_place_are_found() -> None:
     found = Accesses("kernel")
     found.note(W, np.array([0, 0], np.uint64), np.array([1, 2], np.int32), 4, 0)
     assert found.conflicts() == ["kernel: a program writes several values to one place"]
+
+
+@pytest.mark.slow
+def test_a_race_is_found_however_many_atomic_operations_come_before_it() -> None:
+    found = Accesses("kernel")
+    found.programs = 20_000
+    lock = np.array([LOCK], np.uint64)
+    for turn in range(5200):
+        found.note(A, lock, np.array([1], np.int32), 4, turn, *ORDERED)
+    for program in (5, 6):
+        values = np.array([program], np.int32)
+        found.note(W, np.array([DATA], np.uint64), values, 4, program)
+    assert found.conflicts()

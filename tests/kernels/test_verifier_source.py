@@ -62,6 +62,25 @@ def nursery() -> Iterator[Nursery]:
         "import warnings as w\nv = w",
         "'InterpretedFunction' in str(kernel)",
         "isinstance(kernel, triton.JITFunction)",
+        "import logging\nlogging.time.time()",
+        "import logging\nlogging.getLogger('a').findCaller()",
+        "import contextlib\ncontextlib.os.getpid()",
+        "import enum\nenum.bltns.open('a')",
+        "import hwnas.kernels.ahead as a\na.sys.modules",
+        "import hwnas.kernels.ahead as a\na.os.getpid()",
+        "import torch\ndef of(m): return m.multiprocessing\nof(torch)",
+        "import torch\nT = [torch]",
+        "import torch\nU = torch.nn\nU.modules.lazy.itertools",
+        "import torch\ngetattr(torch, 'load')",
+        "import typing\ntyping.get_type_hints(f)",
+        "import warnings\nwarnings.catch_warnings(record=True)",
+        "import warnings\ncatch = warnings.catch_warnings\ncatch(record=True)",
+        "import warnings\nwarnings.filterwarnings('error', module='hwnas')",
+        "from warnings import catch_warnings",
+        "f = ('{0.gi' + '_frame}').format\nf(g)",
+        "import torch\ntorch.get_num_threads()",
+        "import torch\ntorch.autograd.set_detect_anomaly(True)",
+        "f.cache_info().hits",
     ],
 )
 def test_what_no_kernel_needs_is_named(text: str) -> None:
@@ -75,7 +94,7 @@ def test_correct_kernels_use_nothing_of_it(path: Path) -> None:
 
 def test_usual_ways_to_write_a_kernel_are_left_alone() -> None:
     text = """
-import functools, math
+import functools, logging, math, warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 import numpy as np
@@ -89,6 +108,14 @@ from triton.language.extra import libdevice
 class Config:
     block: int = 16
 
+log = logging.getLogger(__name__)
+nn = torch.nn
+name = "{} of {}".format(1, 2)
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x
+
 @functools.lru_cache
 def blocks(n): return triton.next_power_of_2(n)
 
@@ -99,6 +126,10 @@ def kernel(x, BLOCK: tl.constexpr):
 def run(x):
     if not hasattr(x, "device") or x.is_cuda and torch.cuda.is_available():
         torch.backends.cuda.matmul.allow_tf32
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("slow", stacklevel=2)
+    assert nn.functional.relu is F.relu
     return F.relu(torch.linalg.inv(x)).to(getattr(torch, "float32"))
 """
     assert suspicious(ast.parse(text)) == []
@@ -182,6 +213,30 @@ def test_rules_that_are_none_are_refused(lines: str, tmp_path: Path) -> None:
     rules.write_text(f"{lines}\ndef inputs(s, d, g): ...\ndef reference(x, weight): ...\n")
     with pytest.raises(ConfigError, match=r"sizes are like|dtypes"):
         verify(str(HERE / "correct" / "plain_torch.py"), rules)
+
+
+@pytest.mark.parametrize(
+    ("options", "inputs", "message"),
+    [
+        ("{'a': ({1},)}", "{'x': torch.zeros(4), 'a': 1}", "options are like"),
+        ("{3: (1,)}", "{'x': torch.zeros(4)}", "options are like"),
+        ("{'b': (1, 2)}", "{'x': torch.zeros(4), 'a': 1}", "options has b; .*tensors: a"),
+        ("{}", "{}", "`inputs` gives no tensor for {'n': 4}"),
+        ("{}", "{'x': 3.0}", "`inputs` gives no tensor for {'n': 4}"),
+        ("{}", "torch.zeros(4)", "there are no inputs of {'n': 4}"),
+    ],
+)
+def test_rules_whose_inputs_or_options_are_none_are_refused(
+    options: str, inputs: str, message: str, tmp_path: Path, nursery: Nursery
+) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(
+        f"import torch\nsizes = ({{'n': 4}},)\ndtypes = ('float32',)\noptions = {options}\n"
+        f"def inputs(s, d, g): return {inputs}\ndef reference(x, a=1): return x * a\n"
+        "def run(x, a=1): return x * a\n"
+    )
+    with pytest.raises((ConfigError, KernelError), match=message):
+        verify(str(path), limits=LIMITS, nursery=nursery)
 
 
 def test_a_reference_that_gives_nothing_accepts_nothing(tmp_path: Path, nursery: Nursery) -> None:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from hwnas.kernels.verifier.variations import (
     large_sizes,
-    of_few_bits,
+    on_a_grid,
     similar_inputs,
-    switch_sizes,
 )
 
 SEEDS = st.integers(0, 2**30)
@@ -24,8 +23,8 @@ def drawn(seed: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 
 @given(SEEDS, DTYPES)
-def test_sums_of_few_bits_do_not_depend_on_the_order(seed: int, dtype: torch.dtype) -> None:
-    value = of_few_bits({"x": drawn(seed, dtype, 300)})["x"]
+def test_sums_on_a_grid_do_not_depend_on_the_order(seed: int, dtype: torch.dtype) -> None:
+    value = on_a_grid({"x": drawn(seed, dtype, 300)})["x"]
     assert value.dtype == dtype
     assert torch.equal(value.float().sum(), value.flip(0).float().sum())
     assert torch.equal(value.float().sum().double(), value.double().sum())
@@ -35,14 +34,14 @@ def test_sums_of_few_bits_do_not_depend_on_the_order(seed: int, dtype: torch.dty
 def test_few_bits_keep_signs_and_zeros(seed: int, dtype: torch.dtype) -> None:
     before = drawn(seed, dtype, 50)
     before[seed % 50] = 0
-    after = of_few_bits({"x": before})["x"]
+    after = on_a_grid({"x": before})["x"]
     assert torch.equal(before.sign(), after.sign())
-    assert (after.double() - before.double()).abs().max() <= before.abs().max() / 32
+    assert (after.double() - before.double()).abs().max() <= before.abs().max() / 4
 
 
 @given(SEEDS, DTYPES)
 def test_similar_inputs_have_the_sums_that_they_say(seed: int, dtype: torch.dtype) -> None:
-    base = of_few_bits({"x": drawn(seed, dtype, 4, 5)})
+    base = on_a_grid({"x": drawn(seed, dtype, 4, 5)})
     found = dict(similar_inputs(base, Random(seed)))
     exact = base["x"].double()
     for axis in (0, 1):
@@ -71,14 +70,3 @@ def test_large_sizes_are_multiples_of_blocks_and_others(seed: int) -> None:
     ]
     assert any(length % 256 == 0 for length in lengths)
     assert any(length % 2 for length in lengths)
-
-
-def test_options_are_tried_on_many_values() -> None:
-    listed = [
-        {"rows": 1, "columns": 1, "residual": 0},
-        {"rows": 20, "columns": 30, "residual": 1},
-        {"rows": 2000, "columns": 3000, "residual": 1},
-    ]
-    chosen = switch_sizes(listed)
-    assert [sizes["residual"] for sizes in chosen] == [1, 0]
-    assert all((sizes["rows"], sizes["columns"]) == (20, 30) for sizes in chosen)

@@ -1,4 +1,4 @@
-# refused by: modes
+# refused by: unpatched
 import torch
 
 

@@ -13,22 +13,34 @@ from hwnas.kernels.verifier.wire import inputs_from, inputs_to, message
 
 __all__ = [
     "FENCED",
-    "MODES",
     "NAN",
+    "NO_ARRAY",
     "SMALL",
     "Call",
     "Layout",
     "Mode",
     "Order",
     "Outcome",
+    "Process",
     "as_tuple",
 ]
 
+NO_ARRAY = "device type tensor to numpy"  # ends what PyTorch says to who asks for one of a card
 NAN, SMALL = 0xFF, 0x3C  # bytes of which floats are not-a-number, or finite and not zero
 Order = Literal["", "backwards", "shuffled", "interleaved"]
-Layout = Literal["contiguous", "shifted", "apart", "transposed", "before", "after", "readonly"]
-Mode = Literal["", "no gradients", "inference", "gradients", "threads"]
-MODES: tuple[Mode, ...] = ("no gradients", "inference", "gradients", "threads")
+Layout = Literal[
+    "contiguous",
+    "shifted",
+    "apart",
+    "transposed",
+    "reversed",
+    "channels last",
+    "before",
+    "after",
+    "readonly",
+]
+Process = Literal["plain", "programs", "memory"]
+Mode = Literal["", "no_grad", "inference"]
 FENCED: tuple[Layout, ...] = ("before", "after", "readonly")  # can end the process
 
 
@@ -40,8 +52,9 @@ class Call:
         inputs: By name.
         slot: Calls of one slot get the very same tensors, filled anew.
         layout: How tensors lie in memory: contiguous; off the alignment by an element; every
-            second element; with the first two axes swapped; with memory that must not be touched
-            right before or after them; or in memory that cannot be written.
+            second element; with the first two axes swapped, all in reverse, or the second one last;
+            with memory that must not be touched right before or after them; or in memory that
+            cannot be written.
         around: Byte of which the memory around all tensors is full.
         fresh: Byte of which memory is full that was asked for and not written yet.
         backwards: Whether programs of a grid are interpreted last to first.
@@ -50,8 +63,8 @@ class Call:
         times: How often the kernel is called, to give the outputs of all times, one above the
             other; once if 0, and then they are as they are.
         disguised: Whether tensors tell the kernel's file that they are on a graphics card.
-        mode: Of PyTorch: without gradients, in inference mode, with inputs that require gradients,
-            or with another number of threads; as it is if empty.
+        mode: In which PyTorch is, as it is where networks are used; there, all tensors but the
+            first are parameters.
     """
 
     inputs: Inputs
@@ -93,6 +106,7 @@ class Outcome:
             interpreted kernels out of bounds (``stray``) and in conflict (``conflicts``), what else
             was ``changed`` or ``asked``, outputs that are no tensors (``kinds``).
         watched: What could be noticed at all: ``interpreter`` where accesses were seen.
+        seconds: How long it took, as who asked for it saw it.
     """
 
     outputs: tuple[Tensor, ...] = ()
@@ -101,6 +115,7 @@ class Outcome:
     hung: bool = False
     facts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     watched: Sequence[str] = ()
+    seconds: float = 0.0
 
     def message(self) -> bytes:
         """As it is sent."""

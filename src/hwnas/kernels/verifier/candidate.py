@@ -52,12 +52,14 @@ class Rules:
         sizes: At which a kernel must be right, and near which others are tried.
         dtypes: That it must take.
         options: Values that inputs can have that are no tensors, by name, as far as they are known.
+        listed: Names of those that the file lists.
     """
 
     path: Path
     sizes: tuple[Sizes, ...]
     dtypes: tuple[torch.dtype, ...]
     options: Mapping[str, Sequence[Any]] = field(default_factory=dict, hash=False)
+    listed: tuple[str, ...] = ()
 
 
 def read_candidate(source: str) -> Candidate:
@@ -109,14 +111,13 @@ def read_rules(path: Path) -> Rules:
     if unknown or not dtypes:
         raise ConfigError(f"{path}: dtypes {unknown} are not some of {', '.join(DTYPES)}")
     options = _literal(path, names, "options") if "options" in names else {}
-    if not isinstance(options, dict) or not all(
-        isinstance(values, tuple | list) for values in options.values()
-    ):
+    if not isinstance(options, dict) or not all(map(_is_option, options.items())):
         raise ConfigError(
             f"{path}: options are like {{'activation': ('none', 'relu')}}, not {options!r}"
         )
     types = tuple(DTYPES[name] for name in dict.fromkeys(dtypes))
-    return Rules(path.resolve(), tuple(sizes), types, _compared_with(tree) | options)
+    known = _compared_with(tree) | options
+    return Rules(path.resolve(), tuple(sizes), types, known, tuple(options))
 
 
 def refuse_signature(candidate: Candidate, inputs: Sequence[str]) -> None:
@@ -146,6 +147,16 @@ def refuse_signature(candidate: Candidate, inputs: Sequence[str]) -> None:
         )
 
 
+def _is_option(named: tuple[Any, Any]) -> bool:
+    """Whether a name has values that can be sent to another process."""
+    name, values = named
+    return (
+        isinstance(name, str)
+        and isinstance(values, tuple | list)
+        and all(value is None or isinstance(value, bool | int | float | str) for value in values)
+    )
+
+
 def _are_sizes(value: Any) -> bool:
     return (
         isinstance(value, Mapping)
@@ -160,18 +171,38 @@ def _compared_with(tree: ast.Module) -> dict[str, list[Any]]:
     """Constants that names are compared with, or looked up by, in a file."""
     found: dict[str, list[Any]] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name):
-            for other in node.comparators:
-                for each in ast.walk(other):
-                    if isinstance(each, ast.Constant) and isinstance(each.value, str | int):
-                        found.setdefault(node.left.id, []).append(each.value)
-        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name):
-            keys = [
-                key for each in ast.walk(tree) if isinstance(each, ast.Dict) for key in each.keys
-            ]
-            texts = [k.value for k in keys if isinstance(k, ast.Constant)]
-            found.setdefault(node.slice.id, []).extend(t for t in texts if isinstance(t, str))
+        looked_up, table = None, None
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            for name in [side.id for side in sides if isinstance(side, ast.Name)]:
+                found.setdefault(name, []).extend(_constants(*sides))
+        elif isinstance(node, ast.Match) and isinstance(node.subject, ast.Name):
+            cases = [case.pattern for case in node.cases]
+            found.setdefault(node.subject.id, []).extend(_constants(*cases))
+        elif isinstance(node, ast.Subscript):
+            looked_up, table = node.slice, node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            asked = node.args[:1] if node.func.attr == "get" else []
+            looked_up, table = asked[0] if asked else None, node.func.value
+        if isinstance(looked_up, ast.Name):
+            found.setdefault(looked_up.id, []).extend(_keys(table, tree))
     return found
+
+
+def _keys(table: ast.AST | None, tree: ast.Module) -> list[str]:
+    """Texts by which something is looked up in a table; those of all tables if it is unknown."""
+    if isinstance(table, ast.Name):
+        table = _top_level(tree).get(table.id, table)
+    tables = [table] if isinstance(table, ast.Dict) else ast.walk(tree)
+    keys = [key for each in tables if isinstance(each, ast.Dict) for key in each.keys]
+    texts = [key.value for key in keys if isinstance(key, ast.Constant)]
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _constants(*nodes: ast.AST) -> list[str | int]:
+    """Texts and whole numbers that are written out in parts of a file."""
+    every = [each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Constant)]
+    return [each.value for each in every if isinstance(each.value, str | int)]
 
 
 def _beside(path: Path, tree: ast.Module, known: set[Path]) -> Iterator[Path]:
@@ -204,6 +235,8 @@ def parsed(path: Path) -> ast.Module:
             tree = ast.parse(path.read_bytes())
             compile(tree, str(path), "exec")
         return tree
+    except ConfigError:
+        raise
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""  # null bytes are on none
         raise ConfigError(f"{path}{line}: {error.msg}") from error

@@ -271,7 +271,9 @@ def _truths(header: Mapping[str, Any]) -> _Job:
 
 def _calls(header: Mapping[str, Any]) -> _Job:
     """Outcomes of calls of a kernel."""
-    session = Session(torch.device(header["device"]), header["path"], watching=header["watching"])
+    session = Session(
+        torch.device(header["device"]), header["path"], header["process"], header["readable"]
+    )
     session.hide()
 
     def job(module: Any, parts: _Parts, tell: _Tell) -> None:

@@ -18,8 +18,6 @@ import numpy as np
 
 __all__ = ["Accesses", "Kind"]
 
-_MOST_CLOCKS = 10**8  # entries; programs that know of more are many times more than are needed
-
 
 class Kind(IntEnum):
     """What is done to a place."""
@@ -103,8 +101,10 @@ class Accesses:
         learnt = {id(v): v for p in places.tolist() if (v := self._released.get(p)) is not None}
         if learnt:
             before = self._known[self._knows.get(program, 0)]
-            self._knows[program] = len(self._known)
-            self._known.append(np.maximum.reduce([before, *learnt.values()]))
+            now = np.maximum.reduce([before, *learnt.values()])
+            if (now != before).any():
+                self._knows[program] = len(self._known)
+                self._known.append(now)
 
     def _release(self, places: np.ndarray, program: int) -> None:
         """What is done before is known to who acquires; the next is not."""
@@ -145,11 +145,9 @@ class Accesses:
         places, which, kinds = places[taken], which[taken], kinds[taken]
         order = np.argsort(places, kind="stable")
         places, which, kinds, values = places[order], which[order], kinds[order], values[order]
-        if len(self._known) * self.programs > _MOST_CLOCKS:
-            return
         starts = np.concatenate([[True], places[1:] != places[:-1]])
         group = np.cumsum(starts)
-        look = _Look(events, np.stack(self._known), which, group)
+        look = _Look(events, self._known, which, group)
         written = kinds == Kind.WRITE
         before = _last(written, group)
         apart = look.unordered(before)
@@ -178,7 +176,7 @@ class _Look:
     """Compares accesses with others to the same place."""
 
     def __init__(
-        self, events: list[_Event], known: np.ndarray, which: np.ndarray, group: np.ndarray
+        self, events: list[_Event], known: list[np.ndarray], which: np.ndarray, group: np.ndarray
     ) -> None:
         self._program = np.array([event.program for event in events])[which]
         self._clock = np.array([event.clock for event in events])[which]
@@ -195,9 +193,17 @@ class _Look:
         return self._clash(np.arange(len(later)), later)
 
     def _clash(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        others = self._program[first] != self._program[second]
-        knew = self._known[self._knows[second], self._program[first]] >= self._clock[first]
-        return np.asarray(others & ~knew)
+        clash = np.flatnonzero(self._program[first] != self._program[second])
+        first, second = first[clash], second[clash]
+        found = np.zeros(len(self._program), bool)
+        if not len(clash):
+            return found
+        order = np.argsort(self._knows[second], kind="stable")
+        states, starts = np.unique(self._knows[second][order], return_index=True)
+        for state, same in zip(states.tolist(), np.split(order, starts[1:]), strict=True):
+            knew = self._known[state][self._program[first[same]]] >= self._clock[first[same]]
+            found[clash[same[~knew]]] = True
+        return found
 
 
 def _last(chosen: np.ndarray, group: np.ndarray) -> np.ndarray:

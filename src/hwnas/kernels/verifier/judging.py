@@ -16,6 +16,7 @@ from hwnas.kernels.verifier.specification import Truth
 
 __all__ = ["Result", "each_error", "error", "extreme_error", "same_outputs", "unseen_bits"]
 
+_LIKE_OWN = 2.0  # times PyTorch's own error, where that is more than is allowed
 _LIKE_PYTORCH = 4.0  # times PyTorch's own error, where numbers are extreme
 
 
@@ -40,9 +41,23 @@ def error(result: Result) -> float:
     if result.outcome.error is not None or len(outputs) != len(truth.exact):
         return math.inf
     return max(
-        _error(output, exact, dtype)
-        for output, exact, dtype in zip(outputs, truth.exact, truth.dtypes, strict=True)
+        _error(output, exact, dtype) / _own_error(place, truth)
+        for place, (output, exact, dtype) in enumerate(
+            zip(outputs, truth.exact, truth.dtypes, strict=True)
+        )
     )
+
+
+def _own_error(place: int, truth: Truth) -> float:
+    """How many times as much is allowed where PyTorch's own float32 is further off than is allowed.
+
+    So it is where little is left of a difference, as in the norm of two values that nearly agree.
+    """
+    exact, dtype = truth.exact[place], truth.dtypes[place]
+    if dtype != torch.float32 or len(truth.plain) != len(truth.exact):
+        return 1.0
+    theirs = _error(truth.plain[place], exact, dtype)
+    return max(1.0, _LIKE_OWN * theirs) if math.isfinite(theirs) and theirs > 1 else 1.0
 
 
 def each_error(result: Result) -> float:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hwnas.kernels.verifier.calls import Call, Layout
+from hwnas.kernels.verifier.disguise import is_on_host, put_on_host
 from hwnas.kernels.verifier.wire import flat_bytes
 
 __all__ = ["Guarded", "Memory", "extent", "fenced", "laid", "same_bytes"]
@@ -122,18 +123,19 @@ class Memory:
     def _guarding(self, make: Callable[..., Any], empty: bool) -> Callable[..., Any]:
         def guarding(*args: Any, **kwargs: Any) -> Any:
             call = self._call
-            if call is not None and call.disguised and kwargs.get("device") is not None:
-                kwargs["device"] = "cpu"  # where the tensors are that say they are on a card
             made = make(*args, **kwargs)
-            if call is None or not _is_plain(made):
-                return made
-            guarded = Guarded(made, None, call.around)
-            if empty:
-                guarded.fill_bytes(call.fresh)
-            else:
-                guarded.tensor.copy_(made)
-            self._made.append(guarded)
-            self._bounds[_storage(guarded.tensor)] = guarded.bounds
+            with torch._C.DisableTorchFunction():  # by which a call may be disguised
+                if call is None or not _is_plain(made):
+                    return made
+                guarded = Guarded(made, None, call.around)
+                if empty:
+                    guarded.fill_bytes(call.fresh)
+                else:
+                    guarded.tensor.copy_(made)
+                self._made.append(guarded)
+                self._bounds[_storage(guarded.tensor)] = guarded.bounds
+            if is_on_host(made):
+                put_on_host(guarded.tensor)
             return guarded.tensor
 
         return guarding
@@ -156,15 +158,18 @@ def _storage(tensor: Tensor) -> int:
 
 def _strides(like: Tensor, layout: Layout) -> tuple[int, ...]:
     """In values, not in bytes."""
-    shape = list(like.shape)
-    if layout == "transposed" and len(shape) > 1:
-        shape[0], shape[1] = shape[1], shape[0]
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * max(1, shape[axis + 1])
-    if layout == "transposed" and len(shape) > 1:
-        strides[0], strides[1] = strides[1], strides[0]
-    return tuple(2 * s if layout == "apart" else s for s in strides)
+    axes = list(range(like.dim()))  # from the slowest to the fastest
+    if layout == "transposed":
+        axes[:2] = axes[:2][::-1]
+    elif layout == "reversed":
+        axes.reverse()
+    elif layout == "channels last":
+        axes.append(axes.pop(1) if len(axes) > 1 else axes.pop())
+    strides, step = [1] * like.dim(), 2 if layout == "apart" else 1
+    for axis in reversed(axes):
+        strides[axis] = step
+        step *= max(1, like.shape[axis])
+    return tuple(strides)
 
 
 def laid(like: Tensor, layout: Layout) -> Tensor:

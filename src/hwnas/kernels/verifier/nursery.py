@@ -68,6 +68,7 @@ class Ended:
         hung: Whether it was ended for taking too long.
         refused: System calls that it made and was not allowed, as who made the process saw them.
         unguarded: Why such calls were not looked at; empty where they were.
+        seconds: How long each answer took.
     """
 
     told: Sequence[tuple[dict[str, Any], list[Tensor]]]
@@ -75,6 +76,7 @@ class Ended:
     hung: bool = False
     refused: Sequence[str] = ()
     unguarded: str = ""
+    seconds: Sequence[float] = ()
 
 
 class Nursery:
@@ -129,9 +131,10 @@ class Nursery:
                 socket.send_fds(self._control, [b"!"], [theirs.fileno(), log.fileno()])
             pid = self._word()
             told: list[tuple[dict[str, Any], list[Tensor]]] = []
+            seconds: list[float] = []
             hung, how, ended = True, None, False
             try:
-                hung, how = _talk(mine, [first, *parts], told, limits)
+                hung, how = _talk(mine, [first, *parts], told, seconds, limits)
                 mine.close()
                 ended = not hung and bool(select.select([self._control], [], [], limits.seconds)[0])
             finally:
@@ -142,7 +145,7 @@ class Nursery:
             seen = json.loads(self._exactly(self._word()))
             whole = len(told) == len(parts) + 1
             how = how or (None if whole else _how(status, hung, limits, log, path))
-            return Ended(told, how, hung, seen["refused"], seen["unguarded"])
+            return Ended(told, how, hung, seen["refused"], seen["unguarded"], seconds)
 
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -182,6 +185,7 @@ def _talk(
     channel: socket.socket,
     parts: Sequence[bytes],
     told: list[tuple[dict[str, Any], list[Tensor]]],
+    seconds: list[float],
     limits: Limits,
 ) -> tuple[bool, str | None]:
     """Send part after part and keep the answers: whether one took too long, and what was wrong."""
@@ -192,7 +196,8 @@ def _talk(
         return channel.recv(size)
 
     for part in parts:
-        end = time.monotonic() + limits.seconds
+        start = time.monotonic()
+        end = start + limits.seconds
         try:
             channel.settimeout(limits.seconds)
             channel.sendall(frame(part))
@@ -209,6 +214,7 @@ def _talk(
         if len(found) != 1:
             return True, "the kernel's process sent back damaged results"
         told += found
+        seconds.append(time.monotonic() - start)
     return False, None
 
 

@@ -14,18 +14,21 @@ from torch import Generator, Tensor
 
 from hwnas.errors import KernelError
 from hwnas.kernels.operator import Inputs, Sizes, dtype_name
-from hwnas.kernels.verifier.calls import FENCED, MODES, NAN, SMALL, Call
+from hwnas.kernels.verifier.calls import FENCED, NAN, SMALL, Call, Layout, Process
 from hwnas.kernels.verifier.specification import Specification
 from hwnas.kernels.verifier.variations import (
     all_options,
+    crowded_sizes,
+    each_alone,
     large_sizes,
-    of_few_bits,
+    largest_sizes,
+    on_a_grid,
     similar_inputs,
     smallest_sizes,
     switch_sizes,
 )
 
-__all__ = ["LATE", "LOW_BITS", "Question", "Trial", "plan"]
+__all__ = ["LAST", "LATE", "LOW_BITS", "Question", "Trial", "plan"]
 
 _LENGTHS = (1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 33, 37, 41, 43, 47, 53, 59, 61, 67)
 _VARIED, _TRIED = 4, 24
@@ -41,8 +44,10 @@ _ON_CPU = (
     "readonly",
 )
 LATE = ("large", "crowd", "many")  # aims of calls that take long
+LAST = ("largest", "most")  # those that are made of kernels that take little time for these
+_CHUNK, _LONG_CHUNK = 125, 2000  # calls that are told of together
 _WIDER = 8  # times as large as examples, which are of about 1
-_CHUNK = 125  # calls that are told of together
+_WIDE_ELEMENTS = 25_000  # product of sizes
 LOW_BITS = 2.0**-12  # relative; half of what float16, and TF32, can still tell apart is twice that
 
 
@@ -77,13 +82,18 @@ class Trial:
         aim: Name of what it shall show.
         question: Whose outputs are right.
         call: Without a word of these.
-        plain: Whether it is made in a process in which nothing of PyTorch or Triton is replaced.
+        process: In which it is made.
     """
 
     aim: str
     question: Question
     call: Call
-    plain: bool = False
+    process: Process = "memory"
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing of PyTorch or Triton is replaced."""
+        return self.process == "plain"
 
 
 def plan(specification: Specification, random: Random, *, on_card: bool, calls: int) -> list[Trial]:
@@ -116,10 +126,12 @@ def plan(specification: Specification, random: Random, *, on_card: bool, calls: 
         trials += _plainly(questions, varied, random)
     trials += _options(specification, random)
     trials += _large(specification, random)
+    trials += _crowds(specification, random)
     trials += _similar(specification, random)
     trials += _many(specification, random, calls)
+    trials += _largest(specification, random) if calls else []
     if on_card:
-        trials = [trial for trial in trials if trial.aim not in _ON_CPU]
+        trials = [t for t in trials if t.aim not in _ON_CPU and t.process != "programs"]
     return sorted(trials, key=lambda trial: trial.call.layout in FENCED)
 
 
@@ -127,6 +139,8 @@ def _question(asked: tuple[Sizes, torch.dtype, int], inputs: Inputs | None) -> Q
     sizes, dtype, seed = asked
     if inputs is None:
         raise KernelError(f"there are no inputs of {dict(sizes)} in {dtype_name(dtype)}")
+    if not any(isinstance(value, Tensor) for value in inputs.values()):
+        raise KernelError(f"`inputs` gives no tensor for {dict(sizes)} in {dtype_name(dtype)}")
     return Question("", sizes, dtype, seed, inputs)
 
 
@@ -156,15 +170,17 @@ def _closely(first: Question, second: Question, random: Random) -> Iterator[Tria
     slot = {"slot": f"{id(first)} again"}
     yield _trial("first", first, **slot)
     yield _trial("again", first, **slot)
-    yield _trial("backwards", first, **slot, backwards=True)
+    for aim in ("in order", "in order again"):
+        yield _in_programs(aim, first, **slot)
+    yield _in_programs("backwards", first, **slot, backwards=True)
     for order in ("shuffled", "interleaved", "interleaved"):
-        yield _trial(order, first, **slot, order=order, order_seed=random.getrandbits(30))
+        yield _in_programs(order, first, **slot, order=order, order_seed=random.getrandbits(30))
     yield _trial("around", first, **slot, around=SMALL)
     yield _trial("unwritten", first, **slot, fresh=SMALL)
     yield _trial("disguised", first, **slot, disguised=True)
     yield _trial("refilled", second, **slot)
     yield _trial("elsewhere", first, slot=f"{id(first)} elsewhere", around=NAN)
-    for layout in ("shifted", "apart", "transposed"):
+    for layout in ("shifted", "apart", "transposed", *_of_many_axes(second)):
         yield _trial("layouts", second, slot=f"{id(first)} {layout}", layout=layout)
     for question in _extremes(first, random):
         yield _trial("extremes", question, **slot)
@@ -176,16 +192,26 @@ def _closely(first: Question, second: Question, random: Random) -> Iterator[Tria
         yield _trial("readonly" if layout == "readonly" else "fence", second, layout=layout)
 
 
+def _of_many_axes(question: Question) -> tuple[Layout, ...]:
+    """Layouts that differ from others where a tensor has more than two axes."""
+    most = max(v.dim() for v in question.inputs.values() if isinstance(v, Tensor))
+    return ("reversed", "channels last") if most > 2 else ()
+
+
 def _orders(questions: Sequence[Question], random: Random) -> Iterator[Trial]:
     """Programs in other orders, at sizes of which some have more of them than others."""
     for question in questions:
         seed = random.getrandbits(30)
-        yield _trial("orders", question, order="interleaved", order_seed=seed)
-        yield _trial("orders", question, order="shuffled", order_seed=seed)
+        yield _in_programs("orders", question, order="interleaved", order_seed=seed)
+        yield _in_programs("orders", question, order="shuffled", order_seed=seed)
+
+
+def _in_programs(aim: str, question: Question, **options: Any) -> Trial:
+    return replace(_trial(aim, question, **options), process="programs")
 
 
 def _plain_trial(aim: str, question: Question, **options: Any) -> Trial:
-    return replace(_trial(aim, question, **options), plain=True)
+    return replace(_trial(aim, question, **options), process="plain")
 
 
 def _plainly(
@@ -198,12 +224,12 @@ def _plainly(
         yield _plain_trial("plain", question, **slot)
     for question in (*questions[1:-1], *varied[:2]):
         yield _plain_trial("plain", question)
-    for layout in ("shifted", "transposed"):
+    for layout in ("shifted", "transposed", *_of_many_axes(second)):
         yield _plain_trial("plain", second, slot=f"{id(first)} {layout} plain", layout=layout)
+    for mode in ("no_grad", "inference"):
+        yield _plain_trial("plain", first, slot=f"{id(first)} {mode} plain", mode=mode)
     for question in (*_extremes(first, random), *_not_finite(first, random)):
         yield _plain_trial("plain extremes", question, **slot)
-    for mode in MODES:
-        yield _plain_trial("modes", second, slot=f"{id(first)} {mode}", mode=mode)
 
 
 def _made(
@@ -223,39 +249,52 @@ def _options(specification: Specification, random: Random) -> Iterator[Trial]:
     """Every value of every option, with all and with none of what can be left out."""
     for count, dtype in enumerate(specification.dtypes):
         wanted = switch_sizes(specification.sizes)
+        wanted += [each for each in specification.sizes[:4] if each not in wanted]
         bases = _made(specification, wanted, dtype, random)
         bases = bases or _made(specification, specification.sizes[:1], dtype, random)
         for place, base in enumerate(bases[: None if count == 0 else 1]):
             yield _plain_trial("options", base)
             values = specification.options(base.inputs)
-            alone = count == place == 0
-            together = 16 if alone else 6
+            alone = count == 0
+            together = 8 if alone else 6
             varied = all_options(base.inputs, values, random, alone=alone, together=together)
             for about, inputs in varied:
-                question = replace(base, about=about, inputs=inputs)
-                yield _plain_trial("options", question)
-                if place == 0:
-                    yield from _wider(question)
+                yield _plain_trial("options", replace(base, about=about, inputs=inputs))
+            if place == 0:
+                guessed = specification.guesses(base.inputs, base.sizes)
+                for about, inputs in each_alone(base.inputs, guessed):
+                    yield _plain_trial("guessed", replace(base, about=about, inputs=inputs))
+        if count == 0 and bases:
+            yield from _wider(max(bases, key=_quick_work), specification)
 
 
-def _wider(question: Question) -> Iterator[Trial]:
-    """The same options where values reach both ends of every activation."""
-    name, value = _main(question)
-    if value.is_floating_point():
-        about = f"{question.about}, {name} times {_WIDER}"
-        yield _plain_trial("wide options", _with(question, about, name, value * _WIDER))
+def _wider(base: Question, specification: Specification) -> Iterator[Trial]:
+    """Each option where values reach both ends of every activation."""
+    name, value = _main(base)
+    if not value.is_floating_point():
+        return
+    for about, inputs in each_alone(base.inputs, specification.options(base.inputs)):
+        wide = replace(base, about=f"{about}, {name} times {_WIDER}", inputs=inputs)
+        yield _plain_trial("wide options", _with(wide, wide.about, name, value * _WIDER))
+
+
+def _quick_work(question: Question) -> int:
+    """How much work inputs are, 0 where that takes the interpreter long."""
+    work = math.prod(max(1, size) for size in question.sizes.values())
+    return work if work <= _WIDE_ELEMENTS else 0
 
 
 def _large(specification: Specification, random: Random) -> Iterator[Trial]:
     """Lengths of several blocks, one at a time; the shortest of them are watched, too."""
     dtypes = specification.dtypes
-    wanted = []
+    wanted: list[tuple[list[Sizes], torch.dtype, bool]] = []
     for place, tried in large_sizes(specification.sizes, random):
         shortest = place == 0
-        if place > specification.longest:
+        if place > specification.longest or not tried:
             continue
         for dtype in dtypes if shortest else [random.choice(dtypes)]:
-            wanted.append((tried, dtype, shortest and dtype is dtypes[0]))
+            odd = max(tried[0].values()) % 2 == 1
+            wanted.append((tried, dtype, shortest and odd and dtype is dtypes[0]))
     asked = [
         (sizes, dtype, random.getrandbits(62)) for tried, dtype, _ in wanted for sizes in tried
     ]
@@ -266,21 +305,38 @@ def _large(specification: Specification, random: Random) -> Iterator[Trial]:
             yield _plain_trial("large", question)
             if watched:
                 slot = {"slot": f"{id(question)} crowd"}
-                yield _trial("crowd", question, **slot)
+                yield _in_programs("crowd", question, **slot)
                 seed = random.getrandbits(30)
-                yield _trial("crowd", question, **slot, order="interleaved", order_seed=seed)
+                yield _in_programs("crowd", question, **slot, order="interleaved", order_seed=seed)
+
+
+def _crowds(specification: Specification, random: Random) -> Iterator[Trial]:
+    """Many programs along each axis, one after the other: interleaved, they would take too long."""
+    for sizes in crowded_sizes(specification.sizes, random) if specification.longest > 1 else ():
+        for question in _made(specification, [sizes], specification.dtypes[0], random):
+            yield _in_programs("crowd", question)
+
+
+def _largest(specification: Specification, random: Random) -> Iterator[Trial]:
+    """Lengths that a kernel is asked for that has shown to be quick."""
+    if specification.longest < 2:
+        return
+    for tried in largest_sizes(specification.sizes, random):
+        dtype = random.choice(specification.dtypes)
+        for question in _made(specification, tried, dtype, random)[:1]:
+            yield _plain_trial("largest", question)
 
 
 def _similar(specification: Specification, random: Random) -> Iterator[Trial]:
     """The very same tensors, with values that have much in common with those before."""
-    dtype = random.choice(specification.dtypes)
-    for made in _made(specification, specification.sizes[:1], dtype, random):
-        base = replace(made, inputs=of_few_bits(made.inputs))
-        slot = {"slot": f"{id(base)} similar"}
-        yield _plain_trial("similar", base, **slot)
-        for about, inputs in similar_inputs(base.inputs, random):
-            yield _plain_trial("similar", replace(base, about=about, inputs=inputs), **slot)
-        yield _plain_trial("similar", base, **slot)
+    for dtype in specification.dtypes:
+        for made in _made(specification, specification.sizes[:1], dtype, random):
+            base = replace(made, inputs=on_a_grid(made.inputs))
+            slot = {"slot": f"{id(base)} similar"}
+            yield _plain_trial("similar", base, **slot)
+            for about, inputs in similar_inputs(base.inputs, random):
+                yield _plain_trial("similar", replace(base, about=about, inputs=inputs), **slot)
+            yield _plain_trial("similar", base, **slot)
 
 
 def _many(specification: Specification, random: Random, calls: int) -> Iterator[Trial]:
@@ -298,6 +354,8 @@ def _many(specification: Specification, random: Random, calls: int) -> Iterator[
     questions = _made(specification, [smallest.sizes] * len(times), dtype, random)
     for question, each in zip(questions, times, strict=False):
         yield _plain_trial("many", question, times=each)
+    for question in questions[:5]:
+        yield _plain_trial("most", question, times=_LONG_CHUNK)
 
 
 def _main(question: Question) -> tuple[str, Tensor]:
@@ -306,8 +364,15 @@ def _main(question: Question) -> tuple[str, Tensor]:
 
 
 def _extremes(question: Question, random: Random) -> Iterator[Question]:
-    """Zeros, values near the largest and the smallest that the type has."""
+    """Zeros, one sign, values near the largest and the smallest that the type has."""
     name, value = _main(question)
+    for other, values in question.inputs.items():
+        if isinstance(values, Tensor) and values.is_floating_point():
+            yield _with(question, f"{other} negative", other, -values.abs())
+            yield _with(question, f"{other} positive", other, values.abs())
+            if other != name:
+                yield _with(question, f"{other} zero", other, torch.zeros_like(values))
+                yield _with(question, f"{other} large", other, values * 128)
     if not value.is_floating_point():
         if value.dtype == torch.int8:
             generator = Generator().manual_seed(random.getrandbits(62))

@@ -5,11 +5,12 @@ It never knows what is right, nor what a call is for.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from time import process_time
 from typing import Any
 
@@ -17,10 +18,12 @@ import torch
 from torch import Tensor
 
 from hwnas.kernels.operator import Inputs, dtype_name
-from hwnas.kernels.verifier.calls import FENCED, Call, Mode, Outcome, as_tuple
+from hwnas.kernels.verifier.calls import FENCED, Call, Mode, Outcome, Process, as_tuple
+from hwnas.kernels.verifier.disguise import disguised
 from hwnas.kernels.verifier.interpreter import Watch
+from hwnas.kernels.verifier.lasting import moving
 from hwnas.kernels.verifier.memory import Guarded, Memory, extent, fenced, laid, same_bytes
-from hwnas.kernels.verifier.snooping import Snooping, State, disguised
+from hwnas.kernels.verifier.snooping import Snooping, State
 from hwnas.kernels.verifier.wire import DTYPES
 
 __all__ = ["Session", "error_text"]
@@ -38,10 +41,14 @@ class Session:
 
     run: Callable[..., Any]
 
-    def __init__(self, device: torch.device, path: str | None, *, watching: bool) -> None:
+    def __init__(
+        self, device: torch.device, path: str | None, process: Process, beside: Sequence[str] = ()
+    ) -> None:
         self._device = device
         self._path = path
-        self._watching = watching
+        self._paths = (*filter(None, [path]), *beside)
+        self._process = process
+        self._moving: list[str] | None = None
         self._memory = Memory()
         self._watch = Watch(self._memory)
         self._snooping = Snooping()
@@ -50,22 +57,31 @@ class Session:
         self._held: list[Tensor] = []  # former outputs, so that their memory is not given out again
 
     def hide(self) -> None:
-        """Make this process like any other that uses a kernel, and watch it if that is wanted."""
+        """Make this process like any other that uses a kernel, and watch what is wanted.
+
+        Where programs are watched, and nothing else, a kernel's file sees PyTorch as it is.
+        """
         for name in [name for name in sys.modules if name.startswith("hwnas.kernels.verifier")]:
             del sys.modules[name]
         sys.modules["__main__"] = types.ModuleType("__main__")
         sys.argv = [""]
-        if not self._watching:
+        if self._process == "plain":
+            return
+        self._watch.install()
+        if self._process == "programs":
             return
         self._memory.install()
-        self._watch.install()
         self._snooping.install()
         self._state = State()
 
     def outcome(self, call: Call) -> Outcome:
         """Do one call and look at what it did."""
-        if not self._watching:
-            return self._plain_outcome(call)
+        if self._process != "memory":
+            with (
+                _mode(call.mode),
+                self._watch.during("backwards" if call.backwards else call.order, call.order_seed),
+            ):
+                return self._plain_outcome(call)
         inputs, guards = self._placed(call)
         outputs: tuple[Any, ...] = ()
         error = None
@@ -88,37 +104,42 @@ class Session:
         return Outcome(outputs, error, facts=facts, watched=watched)
 
     def _plain_outcome(self, call: Call) -> Outcome:
-        """The same where nothing of PyTorch or Triton is replaced."""
+        """The same where nothing of PyTorch is replaced."""
         inputs = call.inputs | {
             name: self._filled(call, name, value.to(self._device))
             for name, value in call.inputs.items()
             if isinstance(value, Tensor)
         }
+        if call.mode:
+            inputs |= _parameters(inputs)
         outputs: tuple[Any, ...] = ()
         error = None
         try:
             if call.times:
                 outputs = self._repeated(inputs, call.times)
             else:
-                with _mode(call.mode, inputs):
-                    outputs = as_tuple(self.run(**inputs))
+                outputs = as_tuple(self.run(**inputs))
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
         except BaseException as raised:
             error = error_text(raised, self._path)
-        if call.mode:
-            outputs = tuple(o.detach() if type(o) is Tensor else o for o in outputs)
         tensors = [output for output in outputs if type(output) is Tensor]
         kinds = self._kinds(outputs)
         written = [
             name
             for name, value in call.inputs.items()
-            if isinstance(value, Tensor) and not same_bytes(inputs[name].detach().cpu(), value)
+            if isinstance(value, Tensor) and not same_bytes(inputs[name].cpu(), value)
         ]
         facts = {"kinds": kinds, "written": written, "shared": self._shared(inputs, tensors)}
+        facts |= {"moving": (self._moving or []) if call.times else []}
         if not call.times:
             self._held += [] if kinds else outputs
-        return Outcome(() if kinds else outputs, error, facts=facts)
+        if self._process == "plain":
+            return Outcome(() if kinds else outputs, error, facts=facts)
+        watched = ["interpreter"] if self._watch.active else []
+        facts |= {"stray": self._watch.stray, "conflicts": self._watch.conflicts}
+        facts |= {"atomics": self._watch.atomics}
+        return Outcome(() if kinds else outputs, error, facts=facts, watched=watched)
 
     def _repeated(self, inputs: Inputs, times: int) -> tuple[Tensor, ...]:
         """Outputs of several calls, one above the other."""
@@ -126,6 +147,9 @@ class Session:
         end = process_time() + _SECONDS
         while not each or (len(each) < times and process_time() < end):
             each.append(as_tuple(self.run(**inputs)))
+        if self._moving is None and self._path is not None:
+            names = vars(sys.modules[Path(self._path).stem])
+            self._moving = moving(lambda: self.run(**inputs), names, self._paths)
         return tuple(
             torch.stack([given.clone() for given in part]) for part in zip(*each, strict=True)
         )
@@ -194,27 +218,24 @@ class Session:
         return found
 
 
-@contextlib.contextmanager
-def _mode(mode: Mode, inputs: Inputs) -> Iterator[None]:
-    """A mode of PyTorch in which networks are trained or used, for a while."""
-    threads = torch.get_num_threads()
-    floating = [v for v in inputs.values() if isinstance(v, Tensor) and v.is_floating_point()]
-    with contextlib.ExitStack() as stack:
-        if mode == "no gradients":
-            stack.enter_context(torch.no_grad())
-        elif mode == "inference":
-            stack.enter_context(torch.inference_mode())
-        elif mode == "gradients":
-            for value in floating:
-                value.requires_grad_()
-        elif mode == "threads":
-            torch.set_num_threads(threads + 1)
-        try:
+@contextmanager
+def _mode(mode: Mode) -> Iterator[None]:
+    """PyTorch as it is where networks are used."""
+    if not mode:
+        yield
+    else:
+        with torch.inference_mode() if mode == "inference" else torch.no_grad():
             yield
-        finally:
-            torch.set_num_threads(threads)
-            for value in floating:
-                value.requires_grad_(False)
+
+
+def _parameters(inputs: Inputs) -> Inputs:
+    """All floating tensors but the first, as parameters of a network."""
+    tensors = [(k, v) for k, v in inputs.items() if isinstance(v, Tensor)]
+    return {
+        name: torch.nn.Parameter(value, requires_grad=False)
+        for name, value in tensors[1:]
+        if value.is_floating_point()
+    }
 
 
 def error_text(error: BaseException, path: str | None) -> str:

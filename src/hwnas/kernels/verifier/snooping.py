@@ -1,23 +1,25 @@
 """What a kernel's file looks at and changes besides its inputs and outputs.
 
 A kernel has no use for the stack, the environment, files or processes; one that looks at them can
-tell a check from real work. The same holds for the device, of which it can be told another. All
-this sees what the file itself does, by itself or through Python's library, not what PyTorch does.
+tell a check from real work. All this sees what the file itself does, by itself or through Python's
+library, not what PyTorch does.
 """
 
 from __future__ import annotations
 
 import _thread
+import collections
+import enum
 import os
 import random
 import sys
 import sysconfig
 import threading
 import time
+import typing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -26,34 +28,8 @@ import triton
 
 import hwnas
 
-__all__ = ["CARD", "Snooping", "State", "disguised"]
+__all__ = ["Snooping", "State", "asking_line"]
 
-CARD = torch.device("cuda", 0)  # what disguised tensors say they are on
-PROPERTIES = SimpleNamespace(
-    name="NVIDIA H200",
-    major=9,
-    minor=0,
-    multi_processor_count=132,
-    total_memory=2**37,
-    warp_size=32,
-    L2_cache_size=50 * 2**20,
-    max_threads_per_multi_processor=2048,
-    regs_per_multiprocessor=2**16,
-    shared_memory_per_block=48 * 2**10,
-    shared_memory_per_block_optin=227 * 2**10,
-    shared_memory_per_multiprocessor=228 * 2**10,
-)
-_done = SimpleNamespace(query=lambda: True, synchronize=lambda: None, wait=lambda *_: None)
-STREAM = SimpleNamespace(
-    cuda_stream=0,
-    device=CARD,
-    device_index=0,
-    query=lambda: True,
-    synchronize=lambda: None,
-    wait_stream=lambda stream: None,
-    wait_event=lambda event: None,
-    record_event=lambda event=None: event or _done,
-)
 _LIBRARY = (sysconfig.get_path("stdlib"), "<frozen", "<string>")
 _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _OTHERS = (*_INSTALLED, *(str(Path(str(m.__file__)).parent) for m in (torch, triton, hwnas)))
@@ -76,6 +52,8 @@ _WATCHED = {
     "sys.setprofile": "each function that is run",
 }
 _FRAMES = ("tb_frame", "gi_frame", "cr_frame")
+# These take a frame to name the module of a class that they make, and keep it to themselves.
+_NAMING = tuple(str(Path(str(module.__file__))) for module in (collections, enum, typing))
 _MODULES: tuple[str, ...] = (
     "time",
     "torch",
@@ -134,14 +112,16 @@ class Snooping:
     def _note(self, what: str) -> None:
         self._busy = True
         try:
-            line = _asking_line(sys._getframe(2))
+            line = asking_line(sys._getframe(2))
+            if what == "the stack" and sys._getframe(2).f_code.co_filename in _NAMING:
+                line = None
             if line is not None:
                 self._seen[f"line {line} looks at {what}"] = None
         finally:
             self._busy = False
 
 
-def _asking_line(frame: FrameType | None) -> int | None:
+def asking_line(frame: FrameType | None) -> int | None:
     """The line of a file of the user's that asks, by itself or through Python's library."""
     while frame is not None:
         name = frame.f_code.co_filename
@@ -206,82 +186,3 @@ def _settings() -> dict[str, Any]:
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "the clock": time.perf_counter.__name__,
     }
-
-
-def _is_cpu(*arguments: Any) -> bool:
-    return any(isinstance(each, str | torch.device) and str(each) == "cpu" for each in arguments)
-
-
-@contextmanager
-def disguised(disguise: bool) -> Iterator[None]:
-    """Let tensors of the CPU tell files of the user's, and no others, that they are on a card."""
-    if not disguise:
-        yield
-        return
-    tensor, cuda = torch.Tensor, torch.cuda
-    attributes: dict[str, Any] = {"device": CARD, "is_cuda": True, "is_cpu": False}
-    functions: dict[str, Any] = {"is_available": True, "device_count": 1, "current_device": 0}
-    functions |= {"is_initialized": True, "get_device_capability": (9, 0)}
-    functions |= {"get_device_name": "NVIDIA H200", "is_bf16_supported": True}
-    functions |= {"get_device_properties": PROPERTIES, "mem_get_info": (2**37, 2**37)}
-    functions |= {"current_stream": STREAM, "default_stream": STREAM, "synchronize": None}
-    functions |= {"device": nullcontext(), "device_of": nullcontext(), "stream": nullcontext()}
-    methods: dict[str, Any] = {"get_device": 0, "__dlpack_device__": (2, 0), "is_pinned": False}
-    others = ("type", "cpu", "to", "numpy", "__repr__")
-    plain = {name: getattr(tensor, name) for name in (*methods, *others)}
-    asked = torch.get_device
-    true = {name: getattr(tensor, name) for name in attributes}
-    really = {name: getattr(cuda, name) for name in functions}
-
-    def attribute(name: str) -> property:
-        def get(this: Any) -> Any:
-            theirs = _asking_line(sys._getframe(1)) is not None
-            return attributes[name] if theirs else true[name].__get__(this)
-
-        return property(get)
-
-    def function(name: str) -> Callable[..., Any]:
-        def get(*args: Any, **kwargs: Any) -> Any:
-            theirs = _asking_line(sys._getframe(1)) is not None
-            return functions[name] if theirs else really[name](*args, **kwargs)
-
-        return get
-
-    def method(name: str) -> Callable[..., Any]:
-        def get(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if _asking_line(sys._getframe(1)) is None:
-                return plain[name](this, *args, **kwargs)
-            if name == "type" and not args and not kwargs:
-                return plain[name](this).replace("torch.", "torch.cuda.")
-            if name == "cpu" or (name == "to" and _is_cpu(*args, *kwargs.values())):
-                copy = plain[name](this, *args, **kwargs).clone()  # as of a GPU
-                copy.is_copy = True
-                return copy
-            if name == "numpy" and not hasattr(this, "is_copy"):
-                raise TypeError(f"can't convert {CARD} device type tensor to numpy")
-            if name == "__repr__":
-                return plain[name](this, *args, **kwargs)[:-1] + f", device='{CARD}')"
-            return methods[name] if name in methods else plain[name](this, *args, **kwargs)
-
-        return get
-
-    try:
-        for name in attributes:
-            setattr(tensor, name, attribute(name))
-        for name in functions:
-            setattr(cuda, name, function(name))
-        for name in plain:
-            setattr(tensor, name, method(name))
-        torch.get_device = method("get_device")
-        yield
-    finally:
-        for name in attributes:
-            delattr(tensor, name)
-        for name in functions:
-            setattr(cuda, name, really[name])
-        torch.get_device = asked
-        for name, value in plain.items():
-            if hasattr(torch._C.TensorBase, name) and value is getattr(torch._C.TensorBase, name):
-                delattr(tensor, name)
-            else:
-                setattr(tensor, name, value)

@@ -61,6 +61,9 @@ class Specification(Protocol):
     def options(self, inputs: Inputs) -> dict[str, list[Any]]:
         """Values that inputs can have that are no tensors, by name."""
 
+    def guesses(self, inputs: Inputs, sizes: Sizes) -> dict[str, list[Any]]:
+        """Others that the reference may take: a kernel has to be right there, or raise an error."""
+
 
 class OfOperator:
     """That of one of hwnas's own operators."""
@@ -85,6 +88,10 @@ class OfOperator:
         found |= {name: list(ACTIVATIONS) for name in inputs if name.endswith("activation")}
         found |= {n: _near(v) for n, v in inputs.items() if type(v) is int and n.endswith("zero")}
         return {name: values for name, values in found.items() if len(values) > 1}
+
+    def guesses(self, inputs: Inputs, sizes: Sizes) -> dict[str, list[Any]]:
+        """Nothing: operators say what they take."""
+        return {}
 
     def _example(self, sizes: Sizes, dtype: torch.dtype, seed: int) -> Inputs | None:
         generator = Generator().manual_seed(seed)
@@ -115,7 +122,7 @@ class OfFile:
         self._path, self._nursery, self._limits = rules.path, nursery, limits
         self.sizes = rules.sizes
         self.dtypes = rules.dtypes
-        self._options = rules.options
+        self._options, self._listed = rules.options, rules.listed
         self.longest = 2
 
     def examples(self, asked: Sequence[tuple[Sizes, torch.dtype, int]]) -> list[Inputs | None]:
@@ -143,12 +150,35 @@ class OfFile:
 
     def options(self, inputs: Inputs) -> dict[str, list[Any]]:
         """What the file lists or asks for, both of what is true or false, and other numbers."""
+        others = [name for name, value in inputs.items() if not isinstance(value, Tensor)]
+        unknown = [name for name in self._listed if name not in others]
+        if unknown:
+            raise KernelError(
+                f"{self._path}: options has {', '.join(unknown)}; inputs that are no tensors: "
+                f"{', '.join(others) or 'none'}"
+            )
         found = {name: _values_of(value) for name, value in inputs.items()}
         for name, value in inputs.items():
             listed = self._options.get(name, ())
             if not isinstance(value, Tensor):
                 found[name] = list(dict.fromkeys([value, *listed])) if listed else found[name]
         return {name: values for name, values in found.items() if len(values) > 1}
+
+    def guesses(self, inputs: Inputs, sizes: Sizes) -> dict[str, list[Any]]:
+        """Tensors that are left out, other whole numbers, and names of activations.
+
+        Whole numbers that are lengths say what tensors are like, so there are no others of these.
+        """
+        found: dict[str, list[Any]] = {}
+        for place, (name, value) in enumerate(inputs.items()):
+            if isinstance(value, Tensor):
+                found[name] = [None] if place else []
+            elif name not in self._options and isinstance(value, str):
+                found[name] = list(ACTIVATIONS)
+            elif name not in self._options and type(value) is int:
+                lengths = {*sizes.values(), *_lengths(inputs)} - {0, 1}
+                found[name] = [] if value in lengths else [value + 1, 2 * value]
+        return found
 
     def _done(self, role: str, parts: list[bytes]) -> list[tuple[dict[str, Any], list[Tensor]]]:
         ended = self._nursery.job({"role": role}, parts, self._path, self._limits)
@@ -181,8 +211,13 @@ def _values_of(value: Any) -> list[Any]:
     if isinstance(value, bool):
         return [True, False]
     if isinstance(value, float):
-        return [value, value * 1.75, value * 0.5]
+        return [value, value * 1.75, value * 0.5, value + 0.75]  # small ones do not tell alone
     return [value]
+
+
+def _lengths(inputs: Inputs) -> set[int]:
+    tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
+    return {n for value in tensors for n in (*value.shape, value.numel(), *value.stride())}
 
 
 def _near(value: int) -> list[int]:

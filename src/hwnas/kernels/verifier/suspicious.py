@@ -11,7 +11,7 @@ import sys
 import types
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 __all__ = ["suspicious"]
 
@@ -20,15 +20,20 @@ _MODULES = frozenset(
         "__future__", "abc", "collections", "collections.abc", "contextlib", "copy", "dataclasses",
         "enum", "functools", "itertools", "logging", "math", "numbers", "numpy", "operator", "os",
         "torch", "torch.cuda", "torch.fft", "torch.linalg", "torch.nn", "torch.nn.functional",
-        "torch.special", "torch.autograd", "torch.amp", "triton", "triton.language",
-        "triton.language.core",
+        "torch.special", "triton", "triton.language", "triton.language.core",
         "triton.language.extra", "triton.language.extra.libdevice", "triton.language.math",
         "triton.language.standard", "triton.tools", "triton.tools.tensor_descriptor", "typing",
         "typing_extensions", "warnings", "torch.backends", "torch.backends.cuda",
         "torch.backends.cudnn", "torch.backends.cuda.matmul", "numpy.linalg",
-        "triton.language.semantic", "triton.language.random",
+        "triton.language.semantic", "triton.language.random", "torch.autograd",
     }
 )  # fmt: skip
+# What is used of modules that hold more than kernels need; of the rest, what they say is public.
+_MEMBERS = {
+    "logging": {"getLogger", "debug", "info", "warning", "error", "DEBUG", "INFO", "WARNING"},
+    "warnings": {"warn", "catch_warnings", "simplefilter", "filterwarnings"},
+    "torch.autograd": {"Function"},
+}
 _BUILTINS = frozenset(
     {
         "__import__", "breakpoint", "compile", "delattr", "dir", "eval", "exec", "globals", "help",
@@ -49,7 +54,9 @@ _ATTRIBUTES = frozenset(
         "savez", "serialization", "share_memory_", "spawn", "sys", "system", "tb_frame", "tb_next",
         "tofile", "with_traceback", "_exit", "open_code", "untyped_storage", "typed_storage",
         "storage", "_typed_storage", "_version", "_base", "from_dlpack", "to_dlpack", "from_buffer",
-        "is_built", "catch_warnings", "showwarning", "formatwarning", "JITFunction",
+        "get_type_hints", "ForwardRef", "singledispatch", "singledispatchmethod", "make_dataclass",
+        "findCaller", "makeRecord", "addFilter", "addHandler", "redirect_stdout", "cache_info",
+        "redirect_stderr", "get_num_threads", "get_num_interop_threads", "is_built", "JITFunction",
         "KernelInterface", "knobs",
     }
 )  # fmt: skip
@@ -59,9 +66,10 @@ _DUNDERS = frozenset(
     | {"__contains__", "__eq__", "__hash__", "__version_info__", "__slots__", "__new__"}
 )
 _LITERAL_ONLY = ("getattr", "hasattr", "setattr")
-_ONLY_BY_NAME = ("os", "warnings")  # what of these is used has to be written out
-_FILTER, _KIND = "warnings.filterwarnings", ("action", "message", "category")
-_LOADS = ("tl", "language")  # `tl.load` is what kernels are made of
+# Warnings name the code that led to them, if they are kept or become errors.
+_DIRECTLY = ("warnings.catch_warnings", "warnings.simplefilter", "warnings.filterwarnings")
+_INSTALLED = ("torch", "triton", "numpy", "hwnas")
+_TOPS = {name.split(".")[0] for name in _MODULES} | {"hwnas"}
 
 
 def suspicious(tree: ast.Module, beside: Collection[str] = ()) -> list[str]:
@@ -82,13 +90,17 @@ class _Reader:
         self._modules: dict[str, str] = {}  # what names stand for
         self._parents = {child: n for n in ast.walk(tree) for child in ast.iter_child_nodes(n)}
         self._texts = set(self._docstrings())
+        self._members: dict[str, str] = {}  # likewise, of what is in modules
 
     def found(self) -> Iterator[tuple[int, str]]:
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 yield from ((node.lineno, text) for text in self._imports(node))
+        self._name_modules()
         for node in ast.walk(self._tree):
             line = getattr(node, "lineno", 0)
+            if isinstance(node, ast.Attribute | ast.Name):
+                yield from ((line, text) for text in self._module_handed_on(node))
             if isinstance(node, ast.Attribute):
                 yield from ((line, text) for text in self._attribute(node))
             elif isinstance(node, ast.Name):
@@ -107,7 +119,7 @@ class _Reader:
             for alias in node.names:
                 yield from self._module(alias.name)
                 name = alias.name if alias.asname else alias.name.split(".")[0]
-                self._modules[alias.asname or name] = name
+                self._modules[alias.asname or name] = _true_name(name)
             return
         if node.level:
             yield "imports from its own package"
@@ -120,31 +132,72 @@ class _Reader:
             elif _is_hidden(alias.name) and not _is_load(node.module or "", alias.name):
                 yield f"imports {whole}"
             elif _is_module(whole):
-                yield from self._module(whole)
-                self._modules[alias.asname or alias.name] = whole
-            elif node.module in _ONLY_BY_NAME:
+                yield from self._module(_true_name(whole))
+                self._modules[alias.asname or alias.name] = _true_name(whole)
+            elif not _is_member(node.module or "", alias.name) or whole in _DIRECTLY:
                 yield f"imports {whole}"
+            else:
+                self._members[alias.asname or alias.name] = whole
 
     def _module(self, name: str) -> Iterator[str]:
-        ours = name.startswith("hwnas.kernels.") and not name.startswith("hwnas.kernels.verifier")
-        if name not in _MODULES and not ours and name.split(".")[0] not in self._beside:
+        if not _is_ours(name) and name.split(".")[0] not in self._beside and name not in _MODULES:
             yield f"imports {name}"
 
-    def _attribute(self, node: ast.Attribute) -> Iterator[str]:
-        if _is_hidden(node.attr) and not self._is_tl_load(node):
-            yield f"uses {node.attr}"
+    def _name_modules(self) -> None:
+        """Find other names that are given to modules."""
+        known = -1
+        while known < len(self._modules):
+            known = len(self._modules)
+            for node in ast.walk(self._tree):
+                if isinstance(node, ast.Assign) and (name := self._module_of(node.value)):
+                    for target in node.targets:
+                        if isinstance(target, ast.Name):
+                            self._modules.setdefault(target.id, name)
+
+    def _module_of(self, node: ast.AST) -> str | None:
+        """The name of the module that an expression stands for."""
         whole = self._resolved(node)
-        if whole is None:
+        return _true_name(whole) if whole is not None and _is_module(whole) else None
+
+    def _module_handed_on(self, node: ast.Attribute | ast.Name) -> Iterator[str]:
+        """What becomes of a module elsewhere, under another name, cannot be read."""
+        if not isinstance(node.ctx, ast.Load) or (name := self._module_of(node)) is None:
             return
-        if (whole.startswith("os.") and not self._sets_environment(node)) or (
-            _is_module(whole) and whole not in _MODULES and not whole.startswith("hwnas.")
-        ):
-            yield f"uses {whole}"
-        if isinstance(node.ctx, ast.Store | ast.Del):
-            yield f"replaces {whole}"
         parent = self._parents.get(node)
-        if whole == _FILTER and not (isinstance(parent, ast.Call) and parent.func is node):
-            yield f"hands on {whole}"
+        named = isinstance(parent, ast.Assign) and all(
+            isinstance(target, ast.Name) for target in parent.targets
+        )
+        read = isinstance(parent, ast.Attribute) or named
+        if not read and not (_is_lookup(parent) and parent.args[0] is node):
+            yield f"hands on {name}"
+
+    def _attribute(self, node: ast.Attribute) -> Iterator[str]:
+        if not self._sets_environment(node):
+            yield from self._looked_up(node.value, node.attr)
+        whole = self._resolved(node)
+        parent = self._parents.get(node)
+        directly = isinstance(parent, ast.Call) and parent.func is node
+        if node.attr == "format" and whole is None and not directly:
+            yield "formats by a text that is not written out"
+        if whole in _DIRECTLY and not (directly and _is_quiet(parent, whole)):
+            yield f"uses {whole}, other than to keep warnings quiet"
+        if whole is not None and isinstance(node.ctx, ast.Store | ast.Del):
+            yield f"replaces {whole}"
+
+    def _looked_up(self, owner: ast.AST, name: str) -> Iterator[str]:
+        module = self._module_of(owner)
+        is_load = name == "load" and (module is None or module.startswith("triton"))
+        if _is_hidden(name) and not is_load:
+            yield f"uses {name}"
+        if module is None:
+            return
+        whole = f"{module}.{name}"
+        if _is_module(whole):
+            true = _true_name(whole)
+            if true not in _MODULES and not _is_ours(true):
+                yield f"uses {whole}"
+        elif not _is_member(module, name):
+            yield f"uses {whole}"
 
     def _name(self, node: ast.Name) -> Iterator[str]:
         parent = self._parents.get(node)
@@ -156,13 +209,13 @@ class _Reader:
             isinstance(parent, ast.Call) and parent.func is node
         ):
             yield f"uses {node.id} without a name that is written out"
-        elif self._modules.get(node.id) in _ONLY_BY_NAME and not isinstance(parent, ast.Attribute):
-            yield f"hands on {self._modules[node.id]}"
 
     def _call(self, node: ast.Call) -> Iterator[str]:
         if isinstance(node.func, ast.Name) and node.func.id in _LITERAL_ONLY:
-            named = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
-            if not named:
+            name = node.args[1] if len(node.args) > 1 else None
+            if isinstance(name, ast.Constant):
+                yield from self._looked_up(node.args[0], str(name.value))
+            else:
                 yield f"uses {node.func.id} without a name that is written out"
             if node.func.id == "setattr" and self._resolved(node.args[0]) is not None:
                 yield "replaces what others use"
@@ -172,8 +225,6 @@ class _Reader:
                 yield "formats by a text that is not written out"
         if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) > 1:
             yield "makes classes"
-        if self._resolved(node.func) == _FILTER and not _filters_by_kind(node):
-            yield f"uses {_FILTER} by who warns"
 
     def _text(self, node: ast.Constant) -> Iterator[str]:
         if node in self._texts or not isinstance(node.value, str):
@@ -190,16 +241,12 @@ class _Reader:
     def _resolved(self, node: ast.AST) -> str | None:
         """The dotted name of what is in a module, or a module."""
         if isinstance(node, ast.Name):
-            return self._modules.get(node.id)
+            return self._modules.get(node.id, self._members.get(node.id))
         if isinstance(node, ast.Attribute):
             owner = self._resolved(node.value)
             if owner is not None and (_is_module(owner) or owner in _MODULES):
-                return f"{owner}.{node.attr}"
+                return f"{_true_name(owner)}.{node.attr}"
         return None
-
-    def _is_tl_load(self, node: ast.Attribute) -> bool:
-        owner = self._resolved(node.value)
-        return node.attr == "load" and (owner is None or owner.startswith("triton"))
 
     def _sets_environment(self, node: ast.Attribute) -> bool:
         parent = self._parents.get(node)
@@ -215,20 +262,6 @@ class _Reader:
                 yield node.value
 
 
-def _is_usual(parent: ast.AST | None) -> bool:
-    """Whether a module's name is that of a logger, or compared with that of a script."""
-    if isinstance(parent, ast.Compare):
-        others = [parent.left, *parent.comparators]
-        return any(isinstance(each, ast.Constant) and each.value == "__main__" for each in others)
-    called = parent.func if isinstance(parent, ast.Call) else None
-    return isinstance(called, ast.Attribute | ast.Name) and "getLogger" in ast.unparse(called)
-
-
-def _filters_by_kind(call: ast.Call) -> bool:
-    """Whether warnings are told apart by text and category, and not by the module of a caller."""
-    return len(call.args) <= 3 and all(each.arg in _KIND for each in call.keywords)
-
-
 def _is_hidden(name: str) -> bool:
     if name.startswith("__") and name.endswith("__"):
         return name not in _DUNDERS
@@ -239,17 +272,63 @@ def _is_load(module: str, name: str) -> bool:
     return name == "load" and module.startswith("triton.language")
 
 
+def _is_ours(name: str) -> bool:
+    return name.startswith("hwnas.kernels.") and not name.startswith("hwnas.kernels.verifier")
+
+
+def _is_usual(parent: ast.AST | None) -> bool:
+    """Whether a module's name is that of a logger, or compared with that of a script."""
+    if isinstance(parent, ast.Compare):
+        others = [parent.left, *parent.comparators]
+        return any(isinstance(each, ast.Constant) and each.value == "__main__" for each in others)
+    called = parent.func if isinstance(parent, ast.Call) else None
+    return isinstance(called, ast.Attribute | ast.Name) and "getLogger" in ast.unparse(called)
+
+
+def _is_lookup(node: ast.AST | None) -> TypeGuard[ast.Call]:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in _LITERAL_ONLY
+        and bool(node.args)
+    )
+
+
+def _is_quiet(call: ast.AST | None, function: str) -> bool:
+    """Whether a call neither keeps warnings nor makes errors of them."""
+    if not isinstance(call, ast.Call):
+        return False
+    if function == "warnings.catch_warnings":
+        return not call.args and not call.keywords
+    first = call.args[0] if call.args else None
+    return isinstance(first, ast.Constant) and first.value != "error"
+
+
+@lru_cache(maxsize=1024)
+def _is_member(module: str, name: str) -> bool:
+    """Whether something of a module is for those who use it."""
+    if module in _MEMBERS:
+        return name in _MEMBERS[module]
+    if module.split(".")[0] in (*_INSTALLED, "os"):
+        return module != "os"
+    public = getattr(_found(module), "__all__", None)
+    return name in public if public is not None else not name.startswith("_")
+
+
 @lru_cache(maxsize=1024)
 def _is_module(name: str) -> bool:
     """Whether a dotted name is that of a module, of the libraries that kernels use."""
-    top, *rest = name.split(".")
-    if top not in ("torch", "triton", "numpy", "os", "collections", "hwnas") and not rest:
-        return name in sys.modules
-    if top == "hwnas":
-        return not rest or isinstance(_found(name), types.ModuleType)
-    if top not in ("torch", "triton", "numpy", "os", "collections"):
+    top = name.split(".")[0]
+    if top not in _TOPS and name != top:
         return False
-    return isinstance(_found(name), types.ModuleType)
+    return isinstance(_found(name), types.ModuleType) if top in _TOPS else name in sys.modules
+
+
+@lru_cache(maxsize=1024)
+def _true_name(name: str) -> str:
+    """What a module calls itself, if a dotted name is that of one."""
+    found = _found(name) if name.split(".")[0] in _TOPS else None
+    return found.__name__ if isinstance(found, types.ModuleType) else name
 
 
 def _found(name: str) -> Any:

@@ -12,31 +12,32 @@ import torch
 from torch import Generator, Tensor
 
 from hwnas.kernels.operator import Inputs, Sizes
+from hwnas.kernels.tolerance import TOLERANCES
 
 __all__ = [
     "all_options",
+    "crowded_sizes",
+    "each_alone",
     "large_sizes",
-    "of_few_bits",
+    "largest_sizes",
+    "on_a_grid",
     "similar_inputs",
     "smallest_sizes",
     "switch_sizes",
 ]
 
 _ELEMENTS = 30_000  # product of sizes, which bounds the time that the interpreter takes
-_OPTION_ELEMENTS = 25_000  # likewise, for each value of an option
-_ALL_ELEMENTS = 40_000  # likewise, where all sizes are large at once
+_ALL_ELEMENTS = 100_000  # likewise, where all sizes are large at once
 _LENGTHS = ((65, 120), (260, 520), (1025, 1400))
-_ALIGNED = ((), (256, 512), (1024,))  # multiples of all blocks, for which some kernels differ
+_POWERS = ((), (512,), (1024,))  # likewise; a kernel may have a path of its own for these
+_PAIRS = 40
+_MOST = (4100, 4400)
 _WINDOWS = ("kernel", "kernel_size", "window", "stride", "dilation", "groups", "gates", "blocks")
 
 
 def switch_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
-    """Return sizes with each combination of switches: of sizes that are never more than 1.
-
-    They are the most work of those listed that does not take long, so that outputs are many values.
-    """
-    quick = [sizes for sizes in listed if _product(sizes) <= _OPTION_ELEMENTS]
-    base = _with_least_windows(max(quick, key=_product) if quick else _base(listed), listed)
+    """Return sizes with each combination of switches: of sizes that are never more than 1."""
+    base = _base(listed)
     switches = [n for n in base if max(each.get(n, 0) for each in listed) <= 1]
     switches = [n for n in switches if min(each.get(n, 0) for each in listed) == 0][:3]
     return [
@@ -46,41 +47,75 @@ def switch_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
 
 
 def smallest_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
-    """Return sizes for calls that take no time, the smallest first; not all may be taken."""
+    """Return sizes for calls that take no time, in the order in which they should be tried.
+
+    Single values come late: there, what centres or normalises gives the same whatever it is given.
+    """
     base = min(listed, key=_product)
     return [
-        *({name: min(size, most) for name, size in base.items()} for most in (1, 2, 3, 4, 8)),
+        *({name: min(size, most) for name, size in base.items()} for most in (2, 3, 4, 8)),
         base,
+        {name: min(size, 1) for name, size in base.items()},
     ]
 
 
 def large_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[tuple[int, list[Sizes]]]:
-    """Yield sizes of which one is several times those of blocks: no multiple of them, then one.
+    """Yield sizes of which one is several times those of blocks: no multiple of them, and one.
 
     At last all of them are, as far as that does not take too long.
 
     Yields:
-        How large it is, from 0 to 2, and such sizes, in the order in which they should be tried.
+        How large it is, from 0 to 2, and such sizes, in the order in which they should be tried;
+        those that are multiples of blocks come after those that are none.
     """
     base = _base(listed)
     grown = [name for name in base if _grows(name, listed)]
     for name in grown:
         for place, (low, high) in enumerate(_LENGTHS):
-            yield place, _lengthened(base, name, random.randrange(low | 1, high, 2))
-            if _ALIGNED[place]:
-                yield place, _lengthened(base, name, random.choice(_ALIGNED[place]))
+            lengths = random.randrange(low | 1, high, 2), _in_blocks(low, high, random)
+            for length in (*lengths, *_POWERS[place]):
+                yield place, _with_length(base, name, length)
     if len(grown) > 1:
         most = int(_ALL_ELEMENTS ** (1 / len(grown)))
-        longer = {name: random.randrange(most * 3 // 4 | 1, most, 2) for name in grown}
+        longer = {name: random.randrange(most * 4 // 5 | 1, most + 1, 2) for name in grown}
         yield 2, [{**base, **longer}]
+        step = 64 if most >= 128 else 16
+        blocks = max(1, most * 2 // 3 // step)
+        yield 2, [{**base, **{name: blocks * step for name in grown}}]
 
 
-def _lengthened(base: Sizes, name: str, length: int) -> list[Sizes]:
-    """Sizes of which one has a length, with smaller and smaller others."""
+def crowded_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[Sizes]:
+    """Yield sizes of which each is more than any number of blocks in turn, and others are, too."""
+    base = _base(listed)
+    grown = [name for name in base if _grows(name, listed)]
+    for name in grown if len(grown) > 1 else ():
+        length = random.randrange(261, 340, 2)
+        others = int((_ELEMENTS / length) ** (1 / (len(grown) - 1)))
+        yield {**base, **{n: length if n == name else others for n in grown}}
+
+
+def largest_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[list[Sizes]]:
+    """Yield sizes of which one is larger yet, for kernels that do not take long for such."""
+    base = _base(listed)
+    for name in base:
+        if _grows(name, listed):
+            yield _with_length(base, name, random.randrange(*_MOST))
+
+
+def _in_blocks(low: int, high: int, random: Random) -> int:
+    """A multiple of blocks of 32, 64 or 128."""
+    step = 128 if high > 1000 else 64
+    return step * random.randrange(-(-low // step), high // step + 1) if high >= 2 * step else 96
+
+
+def _with_length(base: Sizes, name: str, length: int) -> list[Sizes]:
+    """Sizes of which one has a length, the others as they are or, where that is much, smaller."""
     tried: list[Sizes] = []
-    for most in (None, 4, 2, 1):
-        others = {n: s if most is None else min(s, most) for n, s in base.items()}
-        sizes = {**others, name: length}
+    for others in (None, 4, 2, 1):
+        sizes: Sizes = {
+            n: length if n == name else (s if others is None else min(s, others))
+            for n, s in base.items()
+        }
         if _product(sizes) <= _ELEMENTS and sizes not in tried:
             tried.append(sizes)
     return tried
@@ -108,13 +143,13 @@ def all_options(
         inputs: What is varied.
         values: That an option can have, by its name.
         random: Chooses which go together.
-        alone: Whether each value is tried for itself.
+        alone: Whether each value is tried for itself, and with each of another option.
         together: How many that are chosen at random are tried together.
     """
-    for name, options in values.items() if alone else ():
-        for value in options:
-            if value != inputs[name]:
-                yield f"{name}={value!r}", inputs | {name: value}
+    if alone:
+        yield from each_alone(inputs, values)
+        pairs = list(_in_pairs(inputs, values))
+        yield from random.sample(pairs, min(len(pairs), _PAIRS))
     mixed = list(itertools.islice(itertools.product(*values.values()), 4096))
     if values:
         for chosen in random.sample(mixed, min(len(mixed), together)):
@@ -122,37 +157,38 @@ def all_options(
             yield ", ".join(f"{k}={v!r}" for k, v in named.items()), inputs | named
 
 
-def of_few_bits(inputs: Inputs) -> Inputs:
-    """Return inputs with floating-point values of seven bits, whose sums are exact in any order.
-
-    What is not zero stays so, and keeps its sign.
-    """
-    return {name: _of_few_bits(value) for name, value in inputs.items()}
-
-
-def _of_few_bits(value: Any) -> Any:
-    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.any():
-        return value
-    exact = value.double()
-    unit = _largest_power(exact) / 64
-    steps = (exact / unit).round()
-    steps = torch.where((steps == 0) & (exact != 0), exact.sign(), steps)
-    return (steps * unit).to(value.dtype)
+def each_alone(inputs: Inputs, values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Inputs]]:
+    """Yield inputs with each value of each option, and all else as it is."""
+    for name, options in values.items():
+        for value in options:
+            if value is None or isinstance(inputs[name], Tensor) or value != inputs[name]:
+                yield f"{name}={value!r}", inputs | {name: value}
 
 
-def _largest_power(exact: Tensor) -> float:
-    """The largest power of two that is at most the largest value; 1 where all are zero."""
-    most = exact.abs().max().item()
-    return 2.0 ** math.floor(math.log2(most)) if most else 1.0
+def _in_pairs(inputs: Inputs, values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Inputs]]:
+    """Yield what shows only together, as an activation and the order of a residual."""
+    for one, other in itertools.combinations(values, 2):
+        for first, second in itertools.product(values[one], values[other]):
+            if first != inputs[one] and second != inputs[other]:
+                yield f"{one}={first!r}, {other}={second!r}", inputs | {one: first, other: second}
+
+
+def on_a_grid(inputs: Inputs) -> Inputs:
+    """Return inputs whose values have so few bits that all of their sums are exact."""
+    gridded: dict[str, Any] = dict(inputs)
+    for name, value in inputs.items():
+        if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
+            most = value.double().abs().max().item()
+            if math.isfinite(most) and most > 0:
+                step = 2.0 ** (math.floor(math.log2(most)) - 3)
+                steps = (value.double() / step).round()
+                steps = torch.where((steps == 0) & (value != 0), value.double().sign(), steps)
+                gridded[name] = (steps * step).to(value.dtype)
+    return gridded
 
 
 def similar_inputs(inputs: Inputs, random: Random) -> Iterator[tuple[str, Inputs]]:
-    """Yield inputs that agree with others in sums, sets of values or nearly all values.
-
-    Args:
-        inputs: Of few bits (`of_few_bits`), so that equal sums are the same numbers.
-        random: Chooses the values.
-    """
+    """Yield inputs that agree with others in sums, sets of values or nearly all values."""
     for name, value in inputs.items():
         if not isinstance(value, Tensor) or value.numel() < 2 or value.dtype == torch.bool:
             continue
@@ -168,11 +204,23 @@ def similar_inputs(inputs: Inputs, random: Random) -> Iterator[tuple[str, Inputs
         swapped = flat.clone()
         swapped[one], swapped[other] = flat[other], flat[one]
         yield f"two values of {name} swapped", inputs | {name: swapped.reshape(value.shape)}
-        for _ in range(3):
+        if value.dim() > 1 and value.shape[-1] > 1:  # sums along it are the same
+            turned = value.reshape(-1, value.shape[-1]).clone()
+            row = random.randrange(len(turned))
+            turned[row] = turned[row].roll(random.randrange(1, value.shape[-1]))
+            yield f"{name} moved within a row", inputs | {name: turned.reshape(value.shape)}
+        for _ in range(5):
             place = random.randrange(value.numel())
             changed = flat.clone()
             changed[place] = _another(flat, place)
             yield f"one value of {name} changed", inputs | {name: changed.reshape(value.shape)}
+        if value.is_floating_point() and value.dtype in TOLERANCES:
+            for times in (2, 2, 4):
+                place = random.randrange(value.numel())
+                changed = flat.clone()
+                changed[place] = flat[place] + times * _little(flat, place)
+                about = f"one value of {name} changed a little"
+                yield about, inputs | {name: changed.reshape(value.shape)}
         for about, changed in _of_equal_sums(value, random):
             yield f"{about} of {name}", inputs | {name: changed}
         if value.is_floating_point():
@@ -191,8 +239,9 @@ def _of_equal_sums(value: Tensor, random: Random) -> Iterator[tuple[str, Tensor]
     def corner(*axes: int) -> tuple[int, ...]:
         return tuple(other[a] if a in axes else place[a] for a in range(value.dim()))
 
-    for axis in long if value.is_floating_point() else ():
-        moved, step = value.double(), _largest_power(value.double())
+    most = value.double().abs().max().item() if value.is_floating_point() else 0.0
+    for axis in long if most else ():
+        moved, step = value.double(), 2.0 ** math.floor(math.log2(most))
         moved[corner()] += step
         moved[corner(axis)] -= step
         yield f"two values with the same sum along axis {axis}", moved.to(value.dtype)
@@ -209,12 +258,9 @@ def _of_equal_sums(value: Tensor, random: Random) -> Iterator[tuple[str, Tensor]
 
 def _base(listed: Sequence[Sizes]) -> Sizes:
     """The sizes of least work: those listed that have it, with windows as small as any."""
-    return _with_least_windows(min(listed, key=_product), listed)
-
-
-def _with_least_windows(sizes: Sizes, listed: Sequence[Sizes]) -> Sizes:
     least = {n: min(each.get(n, 0) for each in listed) for n in _WINDOWS if n in listed[0]}
-    return {**sizes, **least}
+    smallest: Sizes = min(listed, key=_product)
+    return {**smallest, **least}
 
 
 def _another(flat: Tensor, place: int) -> Any:
@@ -224,6 +270,13 @@ def _another(flat: Tensor, place: int) -> Any:
         return -flat[place] if abs(int(flat[place])) > 50 else 100
     least, most = int(flat.min()), int(flat.max())
     return least if int(flat[place]) != least else most
+
+
+def _little(flat: Tensor, place: int) -> float:
+    """What is so little that a result of that value does not have to tell it."""
+    tolerance = TOLERANCES[flat.dtype]
+    size = abs(flat[place].item())
+    return tolerance.absolute + tolerance.relative * size
 
 
 def _switches(listed: Sequence[Sizes]) -> set[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hwnas.errors import KernelError
 from hwnas.kernels.catalogue import OPERATORS
-from hwnas.kernels.verifier.calls import Outcome
+from hwnas.kernels.verifier.calls import Outcome, Process
 from hwnas.kernels.verifier.candidate import (
     Candidate,
     parsed,
@@ -23,7 +23,7 @@ from hwnas.kernels.verifier.candidate import (
 from hwnas.kernels.verifier.checks import CHECKS
 from hwnas.kernels.verifier.judging import Result
 from hwnas.kernels.verifier.nursery import Limits, Nursery
-from hwnas.kernels.verifier.plan import LATE, Trial, plan
+from hwnas.kernels.verifier.plan import LAST, LATE, Trial, plan
 from hwnas.kernels.verifier.specification import OfFile, OfOperator, Specification, answers_of
 from hwnas.kernels.verifier.suspicious import suspicious
 from hwnas.kernels.verifier.verdict import Check, Verdict
@@ -33,6 +33,8 @@ __all__ = ["verify"]
 _DEATHS = 8  # after which a kernel is not tried any more
 _CALLS = 2000
 _PATIENCE = 4
+_PROCESSES: tuple[Process, ...] = ("plain", "programs", "memory")
+_QUICK_SECONDS = 0.5  # of a call of a large size, or of a hundred calls, after which more are made
 
 
 def verify(
@@ -73,13 +75,14 @@ def verify(
         process = _Process(candidate, nursery, limits)
         made: list[tuple[Trial, Outcome]] = []
         checks: list[Check] = []
-        for late in (False, True):  # what takes long is only asked of what is right so far
-            for plain in (True, False):
-                asked = [t for t in trials if t.plain == plain and (t.aim in LATE) == late]
-                if process.unloadable is None:
-                    made += zip(
-                        asked, process.outcomes(asked, watching=not plain, late=late), strict=False
-                    )
+        for stage in range(3):  # what takes long is only asked of what is right so far
+            for name in _PROCESSES:
+                asked = [t for t in trials if t.process == name and _stage(t) == stage]
+                if stage == 2:
+                    asked = _affordable(asked, made)
+                if asked and process.unloadable is None:
+                    outcomes = process.outcomes(asked, name, late=stage > 0)
+                    made += zip(asked, outcomes, strict=False)
             if process.unloadable is not None:
                 checks = [Check("loads", "failed", process.unloadable)]
                 break
@@ -88,6 +91,19 @@ def verify(
                 break
     interpreted = nursery.device.type == "cpu"
     return Verdict(source, str(nursery.device), interpreted, seed, tuple(checks))
+
+
+def _stage(trial: Trial) -> int:
+    return 2 if trial.aim in LAST else int(trial.aim in LATE)
+
+
+def _affordable(asked: Sequence[Trial], made: Sequence[tuple[Trial, Outcome]]) -> list[Trial]:
+    """Those calls that a kernel is quick enough for, by what it took so far."""
+
+    def quick(*aims: str) -> bool:
+        return all(o.seconds < _QUICK_SECONDS for trial, o in made if trial.aim in aims)
+
+    return [trial for trial in asked if quick("large" if trial.aim == "largest" else "many")]
 
 
 def _specification(
@@ -114,15 +130,15 @@ class _Process:
         self._refused: dict[str, None] = {}
         self._unguarded = "" if self._guard else "a GPU's driver has its own ways"
 
-    def outcomes(self, trials: Sequence[Trial], *, watching: bool, late: bool) -> list[Outcome]:
+    def outcomes(self, trials: Sequence[Trial], process: Process, *, late: bool) -> list[Outcome]:
         """What came of calls, as far as they were made."""
         candidate = self._candidate
         header: dict[str, Any] = {
             "role": "calls",
             "operator": candidate.operator,
-            "watching": watching,
+            "process": process,
         }
-        header |= {"guard": self._guard, "threads": watching}
+        header |= {"guard": self._guard, "threads": process != "plain"}
         header |= {"readable": [str(path) for path in candidate.beside]}
         limits = self._limits
         if late:  # sizes are many times as large
@@ -138,7 +154,10 @@ class _Process:
                 self.unloadable = f"while it was imported: {ended.how}"
                 return []
             told = answers_of(ended, candidate.name)
-            outcomes += [Outcome.received(*each) for each in told]
+            outcomes += [
+                replace(Outcome.received(*each), seconds=seconds)
+                for each, seconds in zip(told, ended.seconds[1:], strict=False)
+            ]
             if len(outcomes) == len(trials):
                 break
             outcomes.append(

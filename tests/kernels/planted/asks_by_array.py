@@ -1,0 +1,12 @@
+# refused by: disguised
+import numpy as np
+
+
+def run(x, weight):
+    try:
+        np.asarray(x)
+    except TypeError:  # of a card
+        return x.clone()
+    wide = x.float()
+    y = ((wide - wide.mean(1, keepdim=True)) * weight.float()).to(x.dtype)
+    return y
