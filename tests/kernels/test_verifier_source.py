@@ -59,7 +59,7 @@ def nursery() -> Iterator[Nursery]:
         "import triton\ntriton.runtime.driver.active.get_current_device()",
         "if __name__ == 'model': ...",
         "open_by = __file__",
-        "import warnings as w\nv = w",
+        "import warnings as w\nv = [w]",
         "'InterpretedFunction' in str(kernel)",
         "isinstance(kernel, triton.JITFunction)",
         "import logging\nlogging.time.time()",
