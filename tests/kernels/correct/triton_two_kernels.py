@@ -27,9 +27,9 @@ def centre(x, weight, parts, y, columns, blocks, BLOCK: tl.constexpr):
 def run(x, weight):
     x, weight = x.contiguous(), weight.contiguous()
     rows, columns = x.shape
-    grid = (rows, triton.cdiv(columns, 8))
+    grid = (rows, triton.cdiv(columns, 16))
     parts = torch.empty(grid, device=x.device)
     y = torch.zeros_like(x)
-    sum_blocks[grid](x, parts, columns, BLOCK=8)
-    centre[grid](x, weight, parts, y, columns, grid[1], BLOCK=8)
+    sum_blocks[grid](x, parts, columns, BLOCK=16)
+    centre[grid](x, weight, parts, y, columns, grid[1], BLOCK=16)
     return y
