@@ -274,8 +274,9 @@ def _wider(base: Question, specification: Specification) -> Iterator[Trial]:
     if not value.is_floating_point():
         return
     for about, inputs in each_alone(base.inputs, specification.options(base.inputs)):
-        wide = replace(base, about=f"{about}, {name} times {_WIDER}", inputs=inputs)
-        yield _plain_trial("wide options", _with(wide, wide.about, name, value * _WIDER))
+        varied = replace(base, inputs=inputs)
+        wide = _with(varied, f"{about}, {name} times {_WIDER}", name, value * _WIDER)
+        yield _plain_trial("wide options", wide)
 
 
 def _quick_work(question: Question) -> int:

@@ -29,7 +29,7 @@ __all__ = [
 _ELEMENTS = 30_000  # product of sizes, which bounds the time that the interpreter takes
 _ALL_ELEMENTS = 100_000  # likewise, where all sizes are large at once
 _LENGTHS = ((65, 120), (260, 520), (1025, 1400))
-_POWERS = ((), (512,), (1024,))  # likewise; a kernel may have a path of its own for these
+_POWERS = ((), (512,), (1024,))  # a kernel may have a path of its own for these
 _PAIRS = 40
 _MOST = (4100, 4400)
 _WINDOWS = ("kernel", "kernel_size", "window", "stride", "dilation", "groups", "gates", "blocks")
@@ -180,7 +180,7 @@ def on_a_grid(inputs: Inputs) -> Inputs:
         if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
             most = value.double().abs().max().item()
             if math.isfinite(most) and most > 0:
-                step = 2.0 ** (math.floor(math.log2(most)) - 3)
+                step = _power_below(most) / 8
                 steps = (value.double() / step).round()
                 steps = torch.where((steps == 0) & (value != 0), value.double().sign(), steps)
                 gridded[name] = (steps * step).to(value.dtype)
@@ -241,7 +241,7 @@ def _of_equal_sums(value: Tensor, random: Random) -> Iterator[tuple[str, Tensor]
 
     most = value.double().abs().max().item() if value.is_floating_point() else 0.0
     for axis in long if most else ():
-        moved, step = value.double(), 2.0 ** math.floor(math.log2(most))
+        moved, step = value.double(), _power_below(most)
         moved[corner()] += step
         moved[corner(axis)] -= step
         yield f"two values with the same sum along axis {axis}", moved.to(value.dtype)
@@ -254,6 +254,11 @@ def _of_equal_sums(value: Tensor, random: Random) -> Iterator[tuple[str, Tensor]
             square[corner()] = square[corner(first, second)] = pair[0]
             square[corner(first)] = square[corner(second)] = pair[1]
             yield f"four values with the same ones along axes {first} and {second}", square
+
+
+def _power_below(value: float) -> float:
+    """Return the largest power of two that is at most a value above 0."""
+    return 2.0 ** math.floor(math.log2(value))
 
 
 def _base(listed: Sequence[Sizes]) -> Sizes:
