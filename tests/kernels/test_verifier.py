@@ -62,6 +62,7 @@ QUICK = {  # one for each kind of check; the rest is slow together
     "wrong_in_whole_blocks",
 }
 LIMITS = Limits(seconds=30, memory_bytes=2**30)
+SEED = 0  # sizes, and so times and counts of values, follow from it; users get a fresh one
 Command = Callable[..., Any]
 
 
@@ -83,7 +84,8 @@ def each(paths: list[Path]) -> Any:
 
 def verdict_of(path: Path, nursery: Nursery, limits: Limits = LIMITS) -> Verdict:
     own = "operator =" in path.read_text()
-    return verify(str(path), None if own else RULES, limits=limits, nursery=nursery)
+    rules = None if own else RULES
+    return verify(str(path), rules, seed=SEED, limits=limits, nursery=nursery)
 
 
 @each(PLANTED)
@@ -110,7 +112,7 @@ def test_a_correct_kernel_is_accepted(path: Path, nursery: Nursery) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
 def test_our_own_operators_are_accepted(name: str, nursery: Nursery) -> None:
-    verdict = verify(name, limits=LIMITS, nursery=nursery)
+    verdict = verify(name, seed=SEED, limits=LIMITS, nursery=nursery)
     assert [check for check in verdict.checks if check.status == "failed"] == []
 
 
@@ -130,7 +132,7 @@ def test_a_verdict_names_the_line_where_the_process_broke(nursery: Nursery) -> N
 def test_a_verdict_names_what_was_read_out_of_bounds(nursery: Nursery) -> None:
     verdict = verdict_of(HERE / "planted" / "out_of_bounds_read.py", nursery)
     bounds = next(check for check in verdict.checks if check.name == "bounds")
-    assert "kernel loads 24 values, the first 0 bytes behind the end of x" in bounds.detail
+    assert re.search(r"loads \d+ values, the first 0 bytes behind the end of x", bounds.detail)
 
 
 # Files that hold no kernel
