@@ -268,7 +268,7 @@ def test_a_damaged_image_is_named_and_the_others_stay_decoded(
 
 
 @pytest.mark.parametrize(
-    "kilobytes", [0.5, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 8, 30, 120))]
+    "kilobytes", [0.5, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 8, 30, 120))]
 )
 def test_a_full_disk_is_one_line_and_after_it_the_run_goes_on(
     hwnas: Command,
