@@ -23,6 +23,7 @@ __all__ = [
     "continues",
     "decides",
     "later_than",
+    "parts_of",
     "recipe_keys",
     "redone_by",
     "settings_of",
@@ -172,6 +173,12 @@ def _modules(value: Any) -> set[str]:
         return {value.partition(":")[0]} if _OWN.fullmatch(value) else set()
     items = value.values() if isinstance(value, Mapping) else value
     return set().union(*map(_modules, items)) if isinstance(items, Iterable) else set()
+
+
+def parts_of(name: str) -> tuple[RecipeStage, str | None]:
+    """Return stage and target of a stage's name in a run's record, such as ``search@TARGET``."""
+    stage, _, target = name.partition("@")
+    return stage, target or None  # type: ignore[return-value]
 
 
 def redone_by(key: str) -> list[RecipeStage]:

@@ -25,7 +25,7 @@ from hwnas.errors import RunError
 from hwnas.identity import Change, Identity, may_reuse
 from hwnas.recipe import SCHEMA as RECIPE_SCHEMA
 from hwnas.recipe import Recipe, read_recipe
-from hwnas.recipe_keys import redone_by
+from hwnas.recipe_keys import parts_of, redone_by
 
 __all__ = ["RunFolder", "StageRecord", "all_or_nothing"]
 
@@ -157,7 +157,7 @@ class RunFolder:
             StorageError: The folder cannot be written.
         """
         changed = {stage for edit in self._edits(recipe) for stage in redone_by(edit.name)}
-        self.doubt(name for name in self.stages if name.partition("@")[0] in changed)
+        self.doubt(name for name in self.stages if parts_of(name)[0] in changed)
         if text is not None:
             write_text(self.path / "recipe.toml", text)
             self.about["recipe_schema"] = RECIPE_SCHEMA

@@ -15,6 +15,7 @@ from hwnas.experiment.finished import is_finished, unfinished
 from hwnas.plugin import imports_from
 from hwnas.progress import Reporter, make_reporter
 from hwnas.recipe import Recipe, read_recipe
+from hwnas.recipe_keys import parts_of
 from hwnas.run_folder import RunFolder, all_or_nothing
 from hwnas.stages.adoption import adopt
 from hwnas.stages.images import tell_changed_images
@@ -149,7 +150,7 @@ def specialise(
     if not is_finished(opened, own):
         raise unfinished(opened)
     stale = stale_stages(opened, anywhere=True)
-    if own_stale := {name: reasons for name, reasons in stale.items() if "@" not in name}:
+    if own_stale := {name: reasons for name, reasons in stale.items() if parts_of(name)[1] is None}:
         raise RunError(told_stale(opened, own_stale))
     try:
         return _continue(opened, lambda _: goals, reporter)

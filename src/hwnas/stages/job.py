@@ -16,7 +16,14 @@ from hwnas.identity import Identity
 from hwnas.plugin import build, resolve
 from hwnas.progress import Advance, Reporter, make_reporter
 from hwnas.recipe import Recipe
-from hwnas.recipe_keys import RecipeStage, code_of, continues, later_than, settings_of
+from hwnas.recipe_keys import (
+    RecipeStage,
+    code_of,
+    continues,
+    later_than,
+    parts_of,
+    settings_of,
+)
 from hwnas.run_folder import RunFolder
 from hwnas.search import EVALUATORS, TASKS
 from hwnas.search.data import ImageData, load_data
@@ -40,7 +47,6 @@ __all__ = [
     "Stage",
     "goals_of",
     "needs_supernet",
-    "parts_of",
     "serves",
 ]
 
@@ -257,12 +263,6 @@ def needs_supernet(recipe: Recipe) -> bool:
     """
     factory = resolve("evaluator", recipe.search.evaluator, EVALUATORS)
     return "weights" in inspect.signature(factory).parameters
-
-
-def parts_of(name: str) -> tuple[RecipeStage, str | None]:
-    """Return stage and target of a stage's name in a run's record; see `Goal.stage`."""
-    stage, _, target = name.partition("@")
-    return stage, target or None  # type: ignore[return-value]
 
 
 def serves(before: str, name: str, own_targets: Collection[str]) -> bool:

@@ -16,12 +16,12 @@ from hwnas.deploy.device import Target
 from hwnas.errors import HwnasError
 from hwnas.identity import Change, Identity
 from hwnas.plugin import imports_from
-from hwnas.recipe_keys import AFTER, RecipeStage, code_of, decides, settings_of
+from hwnas.recipe_keys import AFTER, RecipeStage, code_of, decides, parts_of, settings_of
 from hwnas.run_folder import RunFolder, StageRecord
 from hwnas.search.data import data_manifest
 from hwnas.search.data_manifest import DataManifest, manifest_difference
 from hwnas.stages.images import MANIFEST
-from hwnas.stages.job import Goal, needs_supernet, parts_of, serves
+from hwnas.stages.job import Goal, needs_supernet, serves
 
 __all__ = ["stale_stages", "told_stale"]
 

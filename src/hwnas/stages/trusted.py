@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from hwnas.errors import RunError
 from hwnas.plugin import imports_from
+from hwnas.recipe_keys import parts_of
 from hwnas.run_folder import RunFolder
 from hwnas.stages.adoption import adopt
-from hwnas.stages.job import Job, goals_of, parts_of
+from hwnas.stages.job import Job, goals_of
 from hwnas.stages.staleness import stale_stages, told_stale
 
 __all__ = ["trusted_job"]
@@ -34,7 +35,7 @@ def trusted_job(opened: RunFolder) -> Iterator[Job]:
         stale = {
             name: reasons
             for name, reasons in (_learned_otherwise(job) | anywhere | others).items()
-            if not name.startswith("report") or not _has_finalists(opened, name)
+            if parts_of(name)[0] != "report" or not _has_finalists(opened, name)
         }
         if stale:
             raise RunError(
