@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from experiments.alone import Alone
 from hwnas.search_spaces import MobileNetSpace
-from hwnas.search_spaces.cifar_resnet import BasicBlock
-from hwnas.search_spaces.layers import ConvNormAct, make_divisible
+from hwnas.search_spaces.layers import BasicBlock, ConvNormAct, make_divisible
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 from hwnas.search_spaces.mobilenet.presets import PRESETS
 
@@ -95,7 +94,9 @@ class ResNet(nn.Module):
         stages, before = [], channels[0]
         for s, wide in enumerate(channels):
             for b in range(blocks):
-                stages.append(BasicBlock(before, wide, 2 if s and not b else 1))
+                stride = 2 if s and not b else 1
+                projected = before != wide or stride != 1
+                stages.append(BasicBlock(before, wide, wide, stride, projected))
                 before = wide
         self.stages = nn.Sequential(*stages)
         self.classifier = nn.Linear(before, outputs)

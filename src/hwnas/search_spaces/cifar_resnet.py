@@ -6,29 +6,11 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from hwnas.search_spaces.layers import ConvNormAct
+from hwnas.search_spaces.layers import BasicBlock, ConvNormAct
 
 __all__ = ["CifarResNet", "resnet20", "resnet56"]
 
 _CHANNELS = (16, 32, 64)
-
-
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut: (N, C, H, W) -> (N, C', H / stride, W / stride)."""
-
-    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
-        super().__init__()
-        first = ConvNormAct(in_channels, out_channels, 3, stride, activation="relu")
-        second = ConvNormAct(out_channels, out_channels, 3)
-        self.body = nn.Sequential(OrderedDict(first=first, second=second))
-        same = stride == 1 and in_channels == out_channels
-        self.shortcut = nn.Identity() if same else ConvNormAct(in_channels, out_channels, 1, stride)
-        self.activation = nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Add what the convolutions make of x to x."""
-        y: Tensor = self.activation(self.body(x) + self.shortcut(x))
-        return y
 
 
 class CifarResNet(nn.Module):
@@ -49,7 +31,8 @@ class CifarResNet(nn.Module):
         for s, wide in enumerate(_CHANNELS):
             stage = []
             for b in range(blocks):
-                stage.append(BasicBlock(channels, wide, 2 if s and not b else 1))
+                stride = 2 if s and not b else 1
+                stage.append(BasicBlock(channels, wide, wide, stride, channels != wide))
                 channels = wide
             stages.append(nn.Sequential(*stage))
         self.stages = nn.Sequential(*stages)

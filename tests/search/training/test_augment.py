@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hwnas.search.training import augment as module
+from hwnas.search.training.augment import Augmentation
 
 Images = NDArray[np.uint8]
 
@@ -15,7 +15,8 @@ def augment(
 ) -> Images:
     """Of images with one class each, which stays what it is."""
     classes = np.arange(len(images))
-    augmented, same = module.augment(images, classes, rng, shift, flip, cutout)
+    augmentation = Augmentation(shift_pixels=shift, flip=flip, cutout=cutout)
+    augmented, same = augmentation(images, classes, rng)
     assert same is classes
     return augmented
 
@@ -113,7 +114,8 @@ def test_masks_move_with_their_images(
 ) -> None:
     before = images(*shape, 1)
     masks = before[..., 0] // 50
-    after, moved = module.augment(before, masks, np.random.default_rng(seed), shift, flip)
+    augmentation = Augmentation(shift_pixels=shift, flip=flip)
+    after, moved = augmentation(before, masks, np.random.default_rng(seed))
     assert moved.dtype == np.uint8
     assert np.array_equal(moved, after[..., 0] // 50)
 
@@ -121,6 +123,62 @@ def test_masks_move_with_their_images(
 def test_what_is_erased_keeps_its_class() -> None:
     before = images(8, 6, 6, 3)
     masks = before[..., 0] % 4
-    after, same = module.augment(before, masks, np.random.default_rng(0), 0, False, 0.5)
+    after, same = Augmentation(cutout=0.5)(before, masks, np.random.default_rng(0))
     assert not np.array_equal(after, before)
     assert np.array_equal(same, masks)
+
+
+# Random crops
+
+
+def gradients(n: int, height: int, width: int) -> Images:
+    """Images whose two channels say how far down and how far right each pixel is, 0 to 250."""
+    down = np.linspace(0, 250, height).round().astype(np.uint8)
+    right = np.linspace(0, 250, width).round().astype(np.uint8)
+    image = np.stack(np.broadcast_arrays(down[:, None], right[None, :]), axis=2)
+    return np.repeat(image[None], n, 0)
+
+
+@given(
+    least=st.floats(0.1, 0.99),
+    size=st.tuples(st.integers(8, 40), st.integers(8, 40)),
+    seed=st.integers(0, 99),
+)
+def test_a_crop_has_at_least_its_area_and_the_size_that_was_asked_for(
+    least: float, size: tuple[int, int], seed: int
+) -> None:
+    before = gradients(4, 64, 48)
+    after, _ = Augmentation(crop=least)(before, np.arange(4), np.random.default_rng(seed), size)
+    assert after.shape == (4, *size, 2)
+    heights = np.ptp(after[..., 0].astype(float), (1, 2)) / 250 * size[0] / (size[0] - 1)
+    widths = np.ptp(after[..., 1].astype(float), (1, 2)) / 250 * size[1] / (size[1] - 1)
+    grain = 0.06  # of scaling: the outermost pixels are means of those around them
+    assert (heights * widths > least - 2 * grain).all()
+    assert (heights < 1 + grain).all()
+    assert (widths < 1 + grain).all()
+
+
+def test_crops_of_all_areas_and_places_happen() -> None:
+    before = gradients(500, 64, 64)
+    after, _ = Augmentation(crop=0.25)(before, np.arange(500), np.random.default_rng(0))
+    centres = after.astype(float).mean((1, 2)) / 250
+    heights = np.ptp(after[..., 0].astype(float), (1, 2)) / 250
+    assert heights.min() < 0.5 < 0.95 < heights.max()
+    assert (centres.min(0) < 0.35).all()
+    assert (centres.max(0) > 0.65).all()
+
+
+def test_masks_are_cropped_as_their_images_are_and_keep_their_classes() -> None:
+    before = gradients(20, 32, 32)
+    masks = (before[..., 0] > 125).astype(np.uint8) * 200
+    after, moved = Augmentation(crop=0.3, flip=True)(before, masks, np.random.default_rng(0))
+    assert set(np.unique(moved)) <= {0, 200}
+    surely = np.abs(after[..., 0].astype(int) - 125) > 12  # off the edge, which scaling blurs
+    assert surely.mean() > 0.7
+    assert np.array_equal((after[..., 0] > 125)[surely], (moved == 200)[surely])
+
+
+def test_an_image_too_narrow_for_any_crop_stays_whole() -> None:
+    before = images(3, 40, 2, 1)
+    after, _ = Augmentation(crop=0.9)(before, np.arange(3), np.random.default_rng(0))
+    assert np.array_equal(after, before)

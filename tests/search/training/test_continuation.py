@@ -216,9 +216,9 @@ def rewrite(file: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize(("kind", "pixels"), [("classes", 1), ("masks", 1), ("values", 0)])
 def test_images_are_shifted_only_where_that_leaves_targets_right(kind: Any, pixels: int) -> None:
-    assert CONFIG.shift(kind) == pixels
-    assert replace(CONFIG, shift_pixels=2).shift(kind) == 2
-    assert replace(CONFIG, shift_pixels=0).shift(kind) == 0
+    assert CONFIG.augmentation(kind).shift_pixels == pixels
+    assert replace(CONFIG, shift_pixels=2).augmentation(kind).shift_pixels == 2
+    assert replace(CONFIG, shift_pixels=0).augmentation(kind).shift_pixels == 0
 
 
 @pytest.mark.parametrize(("settings", "shifted"), [({}, False), ({"shift_pixels": 1}, True)])

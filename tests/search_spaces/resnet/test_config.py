@@ -16,6 +16,7 @@ STAGE = ResNetStage(64)
     [
         ({"channels": 0}, r"ResNetStage\.channels is 0; expected at least 1"),
         ({"stride": 3}, r"ResNetStage\.stride is 3; expected 1 or 2"),
+        ({"block": "wide"}, r"ResNetStage\.block is 'wide'; expected bottleneck or basic"),
         ({"depth": ()}, r"ResNetStage\.depth is \[\]; expected positive options"),
         ({"depth": (1.5,)}, r"ResNetStage\.depth is \[1\.5\]; expected whole numbers"),
         ({"depth": (0, 1)}, r"ResNetStage\.depth is \[0, 1\]; expected positive options"),
@@ -33,7 +34,8 @@ def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: st
         ({"stages": ()}, "stages is empty"),
         ({"resolution": ()}, r"resolution is \[\]"),
         ({"width": (1.0, 0.5)}, r"width is \[1\.0, 0\.5\]"),
-        ({"stem_stride": 4}, "stem_stride is 4; expected 1 or 2"),
+        ({"stem_stride": 3}, "stem_stride is 3 and stem_kernel_size 7; expected a stride of 1, 2"),
+        ({"stem_stride": 4, "stem_kernel_size": 3}, "a kernel that is no smaller"),
         ({"stem_kernel_size": 4}, "stem_kernel_size is 4; expected an odd size"),
         ({"stem_channels": 0}, "stem_channels is 0; expected at least 1"),
         ({"outputs": 0}, "outputs is 0; expected at least 1"),

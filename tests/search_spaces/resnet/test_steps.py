@@ -25,6 +25,7 @@ stages = st.builds(
     stride=st.sampled_from([1, 2]),
     depth=st.sampled_from([(1,), (2,), (1, 2), (1, 3)]),
     expand_ratio=st.sampled_from([(0.5,), (0.25, 0.5), (1,), (0.5, 1.5)]),
+    block=st.sampled_from(["bottleneck", "basic"]),
 )
 
 
@@ -41,17 +42,24 @@ def steps_of(table: StepTable) -> list[dict[Step, int]]:
     stages=st.lists(stages, min_size=1, max_size=3),
     resolution=st.sampled_from([(33,), (32, 47)]),
     width=st.sampled_from([(1.0,), (0.5, 1.0, 1.5)]),
-    stem_kernel_size=st.sampled_from([1, 3, 7]),
-    stem_stride=st.sampled_from([1, 2]),
+    stem=st.sampled_from([(1, 1), (3, 1), (7, 2), (5, 4), (7, 4)]),
     stem_pool=st.booleans(),
     in_channels=st.sampled_from([1, 3]),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_any_configuration_is_drafted_as_it_is_traced(
-    stages: list[ResNetStage], seed: int, **others: object
+    stages: list[ResNetStage], stem: tuple[int, int], seed: int, **others: object
 ) -> None:
     try:
-        config = ResNetConfig(tuple(stages), outputs=7, stem_channels=16, **others)
+        kernel_size, stride = stem
+        config = ResNetConfig(
+            tuple(stages),
+            outputs=7,
+            stem_channels=16,
+            stem_kernel_size=kernel_size,
+            stem_stride=stride,
+            **others,
+        )
     except ConfigError:
         assume(False)  # options that round to the same channels
     space, rng = ResNetSpace(config), random.Random(seed)

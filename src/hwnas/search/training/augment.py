@@ -2,59 +2,138 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
 
 from hwnas.search.image_cache import Images
 from hwnas.search.raw_images import Targets, target_kind
 
-__all__ = ["augment"]
+__all__ = ["Augmentation"]
+
+_LARGEST_RATIO = 4 / 3  # of a crop's width to its height, or of its height to its width
+_CROP_TRIES = 10
 
 
-def augment(
+@dataclass(frozen=True)
+class Augmentation:
+    """What is done to the images of a batch at random; masks are moved as their images are.
+
+    Other targets stay as they are. Work is done in this order: crop, shift, mirror, erase.
+
+    Attributes:
+        crop: Smallest area of a random crop, as a share of the image's, in (0, 1]; 1 for no crop.
+            A crop's area is uniform from there to the whole, the logarithm of its aspect ratio from
+            3/4 to 4/3, and its place uniform (Szegedy et al., "Going deeper with convolutions",
+            CVPR 2015, section 6). It is scaled bilinearly, with antialiasing; masks to the nearest.
+        shift_pixels: Largest shift in each direction, edges repeated; 0 for none.
+        flip: Whether half of the images are mirrored left and right.
+        cutout: Side of a square that is erased, as a share of the image's longer side, in [0, 1]; 0
+            for none. It takes the mean colour of its image, and its masks keep their class
+            (DeVries and Taylor, "Improved regularization of convolutional neural networks with
+            cutout", 2017); its centre may be anywhere, so at the edges part of it lies outside.
+    """
+
+    crop: float = 1.0
+    shift_pixels: int = 0
+    flip: bool = False
+    cutout: float = 0.0
+
+    def __call__(
+        self,
+        images: Images,
+        targets: Targets,
+        rng: np.random.Generator,
+        size: tuple[int, int] | None = None,
+    ) -> tuple[Images, Targets]:
+        """Augment a batch.
+
+        Args:
+            images: (N, H, W, C) uint8.
+            targets: First dimension N; masks are (N, H, W) uint8.
+            rng: Source of randomness.
+            size: Height and width of the crops; that of the images if None. Images that are not
+                cropped keep theirs.
+
+        Returns:
+            Images and targets; none of those that were given is changed.
+        """
+        if self.crop < 1:
+            images, targets = _cropped(images, targets, rng, self.crop, size or images.shape[1:3])
+        images, targets = self._moved(images, targets, rng)
+        side = round(self.cutout * max(images.shape[1:3]))
+        return _erased(images, rng, side) if side else images, targets
+
+    def _moved(
+        self, images: Images, targets: Targets, rng: np.random.Generator
+    ) -> tuple[Images, Targets]:
+        """Shift and mirror."""
+        if not (self.shift_pixels or self.flip):
+            return images, targets
+        n, height, width, _ = images.shape
+        rows = np.broadcast_to(np.arange(height), (n, height))
+        columns = np.broadcast_to(np.arange(width), (n, width))
+        if self.shift_pixels:
+            most = self.shift_pixels
+            dy, dx = rng.integers(-most, most + 1, size=(2, n, 1))
+            rows = np.clip(rows + dy, 0, height - 1)
+            columns = np.clip(columns + dx, 0, width - 1)
+        if self.flip:
+            mirrored = rng.random((n, 1)) < 0.5
+            columns = np.where(mirrored, columns[:, ::-1], columns)
+        moved = np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]
+        if target_kind(targets) == "masks":
+            targets = targets[moved]
+        return images[moved], targets
+
+
+def _cropped(
     images: Images,
     targets: Targets,
     rng: np.random.Generator,
-    shift_pixels: int,
-    flip: bool,
-    cutout: float = 0.0,
+    least_area: float,
+    size: tuple[int, int],
 ) -> tuple[Images, Targets]:
-    """Shift every image by a few pixels, edges repeated, mirror half of them, erase a square.
+    """Crop each image at a place of its own, and scale to one size."""
+    tops, lefts, heights, widths = _places(rng, len(images), images.shape[1:3], least_area)
+    masks = target_kind(targets) == "masks"
+    found = np.empty((len(images), *size, images.shape[3]), np.uint8)
+    moved = np.empty((len(images), *size), np.uint8) if masks else targets
+    for i, (top, left) in enumerate(zip(tops, lefts, strict=True)):
+        part = np.s_[i, top : top + heights[i], left : left + widths[i]]
+        found[i] = _scaled(images[part], size)
+        if masks:
+            moved[i] = _scaled(targets[part][..., None], size, "nearest-exact")[..., 0]
+    return found, moved
 
-    Masks are shifted and mirrored as their images are; what was erased keeps its class, to be told
-    from what is around it. Other targets stay as they are.
 
-    What is erased takes the mean colour of its image (DeVries and Taylor, "Improved Regularization
-    of Convolutional Neural Networks with Cutout", 2017); the square's centre may be anywhere, so
-    part of it may lie outside.
+def _places(
+    rng: np.random.Generator, n: int, image: tuple[int, ...], least_area: float
+) -> tuple[np.ndarray, ...]:
+    """Return tops, lefts, heights and widths of crops; the whole image where none fitted."""
+    height, width = image
+    area = rng.uniform(least_area, 1, (_CROP_TRIES, n)) * (height * width)
+    most = math.log(_LARGEST_RATIO)
+    ratio = np.exp(rng.uniform(-most, most, (_CROP_TRIES, n)))
+    widths = np.maximum(1, np.rint(np.sqrt(area * ratio))).astype(int)
+    heights = np.maximum(1, np.rint(np.sqrt(area / ratio))).astype(int)
+    fits = (widths <= width) & (heights <= height)
+    first, each = fits.argmax(0), np.arange(n)
+    fitted = fits.any(0)
+    heights = np.where(fitted, heights[first, each], height)
+    widths = np.where(fitted, widths[first, each], width)
+    return rng.integers(height - heights + 1), rng.integers(width - widths + 1), heights, widths
 
-    Args:
-        images: (N, H, W, C) uint8.
-        targets: First dimension N; masks are (N, H, W) uint8.
-        rng: Source of randomness.
-        shift_pixels: Largest shift in each direction; 0 for none.
-        flip: Whether to mirror left and right.
-        cutout: Side of the square as a share of the image's longer side, in [0, 1]; 0 for none.
 
-    Returns:
-        Images and targets, of the same shapes.
-    """
-    n, height, width, _ = images.shape
-    rows = np.broadcast_to(np.arange(height), (n, height))
-    columns = np.broadcast_to(np.arange(width), (n, width))
-    if shift_pixels:
-        dy, dx = rng.integers(-shift_pixels, shift_pixels + 1, size=(2, n, 1))
-        rows = np.clip(rows + dy, 0, height - 1)
-        columns = np.clip(columns + dx, 0, width - 1)
-    if flip:
-        mirrored = rng.random((n, 1)) < 0.5
-        columns = np.where(mirrored, columns[:, ::-1], columns)
-    if shift_pixels or flip:
-        moved = np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]
-        images = images[moved]
-        if target_kind(targets) == "masks":
-            targets = targets[moved]
-    side = round(cutout * max(height, width))
-    return _erased(images, rng, side) if side else images, targets
+def _scaled(pixels: Images, size: tuple[int, int], mode: str = "bilinear") -> Images:
+    """Scale (h, w, C) uint8; PyTorch computes that in integers, far faster than in floats."""
+    batch: Tensor = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
+    scaled = functional.interpolate(batch, size, mode=mode, antialias=mode == "bilinear")
+    return scaled[0].permute(1, 2, 0).numpy()
 
 
 def _erased(images: Images, rng: np.random.Generator, side: int) -> Images:

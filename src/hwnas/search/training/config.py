@@ -10,6 +10,7 @@ from typing import Any, Literal
 from hwnas.errors import ConfigError
 from hwnas.plugin import closest, resolve
 from hwnas.search.raw_images import TargetKind
+from hwnas.search.training.augment import Augmentation
 from hwnas.search.training.sampling import SAMPLING
 
 __all__ = ["CONTINUABLE", "NO_EFFECT", "TrainConfig"]
@@ -31,6 +32,7 @@ _ABOVE_ZERO = (
     "ranking_epochs",
 )
 _FEWEST_RANKED = 4
+_RESOLUTIONS = 8
 _NAMES = {
     "distillation_loss": ("kl", "alpha"),
     "precision": ("auto", "bf16", "fp32"),
@@ -72,6 +74,14 @@ class TrainConfig:
             ends with the weights themselves.
         precision: Of forward passes: ``"bf16"`` (autocast), ``"fp32"``, or ``"auto"``, which is the
             first on a GPU that computes in it and the second elsewhere.
+        crop: Smallest area of a random crop of each image, as a share of the image's, in (0, 1]; 1
+            for no crop. A crop may change values, and is for them only if they do not depend on
+            where something is, or how large.
+        first_resolution: Side of the images at the beginning, as a share of what a network takes,
+            in (0, 1]. It rises in eighths (progressive resizing; Tan and Le, "EfficientNetV2",
+            ICML 2021, section 4.2).
+        full_resolution_from: Share of the training, in [0, 1), from which on images have their full
+            size.
         shift_pixels: Images are shifted by up to this much, and their masks with them. None is 1
             for classes and masks, and 0 for values, which a shift may change: where something is,
             how large, how far away.
@@ -102,6 +112,9 @@ class TrainConfig:
     warmup: float = 0.05
     ema: float = 0.0
     precision: Literal["auto", "bf16", "fp32"] = "auto"
+    crop: float = 1.0
+    first_resolution: float = 1.0
+    full_resolution_from: float = 0.5
     shift_pixels: int | None = None
     flip: bool = False
     cutout: float = 0.0
@@ -129,7 +142,11 @@ class TrainConfig:
             raise ConfigError(f"train.distillation is {self.distillation}; expected 0 to 1")
         if not 0 <= self.cutout <= 1:
             raise ConfigError(f"train.cutout is {self.cutout}; expected a share in [0, 1]")
-        for name in ("warmup", "label_smoothing", "ema"):
+        for name in ("crop", "first_resolution"):
+            value = getattr(self, name)
+            if not 0 < value <= 1:
+                raise ConfigError(f"train.{name} is {value}; expected a share in (0, 1]")
+        for name in ("warmup", "label_smoothing", "ema", "full_resolution_from"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
                 raise ConfigError(f"train.{name} is {value}; expected a share in [0, 1)")
@@ -176,15 +193,28 @@ class TrainConfig:
         """The settings that may change while a training goes on from its checkpoint."""
         return {name: getattr(self, name) for name in sorted(CONTINUABLE)}
 
-    def shift(self, kind: TargetKind) -> int:
-        """By how many pixels images are shifted at most.
+    def augmentation(self, kind: TargetKind) -> Augmentation:
+        """Return what is done to images at random.
 
         Args:
             kind: What the targets are.
         """
-        if self.shift_pixels is not None:
-            return self.shift_pixels
-        return 0 if kind == "values" else 1
+        shift = self.shift_pixels
+        if shift is None:
+            shift = 0 if kind == "values" else 1
+        return Augmentation(self.crop, shift, self.flip, self.cutout)
+
+    def resolution(self, share: float) -> float:
+        """Return the side of images, as a share of the full one, in (0, 1].
+
+        Args:
+            share: Of the training that is done, in [0, 1].
+        """
+        if share >= self.full_resolution_from:
+            return 1.0
+        first = self.first_resolution
+        risen = first + (1 - first) * share / self.full_resolution_from
+        return min(1.0, max(first, math.floor(risen * _RESOLUTIONS) / _RESOLUTIONS))
 
     def adjusted(self, settings: Mapping[str, Any]) -> TrainConfig:
         """The same training with some other settings; ``epochs`` takes the place of a budget.

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from hwnas.search.data import Split
-from hwnas.search.training.augment import augment
 from hwnas.search.training.checkpoint import Position
 from hwnas.search.training.config import TrainConfig
 
@@ -59,17 +58,26 @@ class Schedule:
         done = (share - warmup) / (1 - warmup)
         return peak * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
-    def batch(self, step: int, rank: int = 0, world: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-        """A worker's part of a step's images, augmented; their targets; their rows of the split."""
+    def batch(
+        self, step: int, rank: int = 0, world: int = 1, resolution: float = 1.0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """A worker's part of a step's images, augmented; their targets; their rows of the split.
+
+        Args:
+            step: Counted from 0.
+            rank: Of the worker.
+            world: The number of workers.
+            resolution: Side of crops, as a share of the images' side, in (0, 1].
+        """
         size = self.config.batch_size
         epoch, within = divmod(step + self.offset, self.steps_per_epoch)
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self.split))
         rows = order[within * size : (within + 1) * size][rank::world]
         images, targets = self.split.take(rows)
         rng = np.random.default_rng([self.seed, step, rank, 1])
-        shift = self.config.shift(self.split.kind)
-        flip, cutout = self.config.flip, self.config.cutout
-        images, targets = augment(images, targets, rng, shift, flip, cutout)
+        height, width = (max(1, round(side * resolution)) for side in images.shape[1:3])
+        augment = self.config.augmentation(self.split.kind)
+        images, targets = augment(images, targets, rng, (height, width))
         return torch.from_numpy(images), torch.from_numpy(targets), torch.from_numpy(rows)
 
     def continued(self, position: Position) -> tuple[Schedule, Position] | None:

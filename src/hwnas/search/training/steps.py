@@ -40,6 +40,7 @@ class Moment:
         autocast: Whether forward passes compute in bfloat16; its range needs no scaled loss.
         rows: Of the split, one for each image of the step, int64 (N,).
         workers: Those that make the step together, each with its images.
+        resolution: Side of the images, as a share of what a network takes, in (0, 1].
     """
 
     rng: random.Random
@@ -50,6 +51,12 @@ class Moment:
     autocast: bool = False
     rows: Tensor | None = None
     workers: Workers = field(default_factory=Workers)
+    resolution: float = 1.0
+
+    def inputs(self, task: Task, images: Tensor, shape: tuple[int, int, int]) -> Tensor:
+        """Return images as a network of an input shape takes them in this step."""
+        height, width = (max(1, round(side * self.resolution)) for side in shape[1:])
+        return task.preprocessing.at(height, width)(images)
 
     def forward_passes(self, images: Tensor) -> AbstractContextManager[None]:
         """In which they are made."""
@@ -211,7 +218,7 @@ class SupernetStep:
         self.supernet.activate(network)
         shape = self.supernet.space.input_shape(network)
         with moment.forward_passes(part.images):
-            inputs = self.task.preprocessing.at(*shape[1:])(part.images)
+            inputs = moment.inputs(self.task, part.images, shape)
             outputs: Tensor = self.supernet(inputs)
         return outputs.float()
 
@@ -244,7 +251,7 @@ class NetworkStep:
         total = torch.zeros((), device=images.device)
         for part in moment.micro_batches(images, targets):
             with moment.forward_passes(images):
-                inputs = self.task.preprocessing.at(*self.input_shape[1:])(part.images)
+                inputs = moment.inputs(self.task, part.images, self.input_shape)
                 outputs = self.network(inputs)
             loss = part.weight * self._loss(outputs.float(), part, moment)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -148,14 +148,15 @@ def _fit(
     last_saved, begun, index, rate = clock.seconds, position.step, position.step, 0.0
     parts = position.parts or config.accumulate
     while (share := workers.agree(None, schedule.share(index, clock.seconds))) < 1:
-        rate = schedule.learning_rate(share)
+        rate, resolution = schedule.learning_rate(share), config.resolution(share)
         for group in optimizer.param_groups:
             group["lr"] = rate
         images, targets, rows = (
-            each.to(device) for each in schedule.batch(index, workers.rank, workers.world)
+            each.to(device)
+            for each in schedule.batch(index, workers.rank, workers.world, resolution)
         )
         moment = Moment(
-            random.Random(), index, share, schedule.seed, parts, autocast, rows, workers
+            random.Random(), index, share, schedule.seed, parts, autocast, rows, workers, resolution
         )
         found = _within_memory(network, step, images, targets, moment, optimizer, config)
         losses, parts = _average_gradients(network, found, workers), found.parts

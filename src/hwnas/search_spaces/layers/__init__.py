@@ -1,7 +1,7 @@
 """Building blocks of the networks."""
 
 from hwnas.search_spaces.layers.attention import Attention, FeedForward, PreNorm
-from hwnas.search_spaces.layers.bottleneck import Bottleneck
+from hwnas.search_spaces.layers.bottleneck import BasicBlock, Bottleneck
 from hwnas.search_spaces.layers.conv import (
     Activation,
     ChannelShuffle,
@@ -18,6 +18,7 @@ from hwnas.search_spaces.layers.rounding import hidden_channels, make_divisible,
 __all__ = [
     "Activation",
     "Attention",
+    "BasicBlock",
     "Bottleneck",
     "ChannelShuffle",
     "Context",

@@ -1,4 +1,4 @@
-"""The residual block of deep ResNets (He et al., CVPR 2016, figure 5)."""
+"""The residual blocks of ResNets (He et al., CVPR 2016, figure 5)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,42 @@ from torch import Tensor, nn
 
 from hwnas.search_spaces.layers.conv import ConvNormAct
 
-__all__ = ["Bottleneck"]
+__all__ = ["BasicBlock", "Bottleneck"]
+
+
+class BasicBlock(nn.Module):
+    """Convolve 3x3 twice, add the input: (N, C, H, W) -> (N, C', H / s, W / s).
+
+    Args:
+        in_channels: Channels of the input.
+        hidden_channels: Channels between the convolutions.
+        out_channels: Channels of the output.
+        stride: Of the first convolution; 1 or 2.
+        projected: Whether the input goes through a pointwise convolution before it is added; it
+            has to where ``in_channels`` is not ``out_channels`` or the stride is not 1.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        stride: int = 1,
+        projected: bool = False,
+    ) -> None:
+        super().__init__()
+        first = ConvNormAct(in_channels, hidden_channels, 3, stride, activation="relu")
+        second = ConvNormAct(hidden_channels, out_channels, 3)
+        self.body = nn.Sequential(OrderedDict(first=first, second=second))
+        self.shortcut = (
+            ConvNormAct(in_channels, out_channels, 1, stride) if projected else nn.Identity()
+        )
+        self.activation = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N, in_channels, H, W) to (N, out_channels, H / stride, W / stride)."""
+        y: Tensor = self.activation(self.body(x) + self.shortcut(x))
+        return y
 
 
 class Bottleneck(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.checks import check_counts, check_dropout, check_sides, check_stride
@@ -16,26 +17,31 @@ _POOL_STRIDE = 2
 
 @dataclass(frozen=True)
 class ResNetStage:
-    """A row of bottleneck blocks of one width. The first always projects its shortcut.
+    """A row of residual blocks of one width. The first always projects its shortcut.
 
     Attributes:
         channels: Output channels at width multiplier 1.
         stride: Of the first block; 1 or 2.
         depth: Options for the number of blocks.
-        expand_ratio: Options for each block's 3x3 convolution, as a multiple of the stage's output
-            channels.
+        expand_ratio: Options for the channels within each block (of a bottleneck's 3x3 convolution,
+            or between the two of a basic block), as a multiple of the stage's output channels.
+        block: ``"bottleneck"``, of 1x1, 3x3 and 1x1 convolutions, as in ResNet-50; or ``"basic"``,
+            of two 3x3 convolutions, as in ResNet-18.
     """
 
     channels: int
     stride: int = 1
     depth: tuple[int, ...] = (1,)
     expand_ratio: tuple[float, ...] = (0.25,)
+    block: Literal["bottleneck", "basic"] = "bottleneck"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "depth", checked_whole("ResNetStage.depth", self.depth))
         ratios = checked_options("ResNetStage.expand_ratio", self.expand_ratio)
         object.__setattr__(self, "expand_ratio", ratios)
         check_stride("ResNetStage.stride", self.stride)
+        if self.block not in ("bottleneck", "basic"):
+            raise ConfigError(f"ResNetStage.block is {self.block!r}; expected bottleneck or basic")
         if self.channels < 1:
             raise ConfigError(f"ResNetStage.channels is {self.channels}; expected at least 1")
 
@@ -44,7 +50,7 @@ class ResNetStage:
         return make_divisible(self.channels * width)
 
     def hidden_at(self, width: float, ratio: float) -> int:
-        """Channels of a block's 3x3 convolution."""
+        """Channels within a block."""
         return make_divisible(self.channels_at(width) * ratio)
 
 
@@ -60,7 +66,7 @@ class ResNetConfig:
         outputs: Length of the output vector, e.g. the number of classes.
         stem_channels: Channels of the first convolution.
         stem_kernel_size: Of the first convolution; odd.
-        stem_stride: Of the first convolution; 1 or 2.
+        stem_stride: Of the first convolution; 1, 2, or 4 (with a kernel of at least 5).
         stem_pool: Whether a 3x3 maximum of stride 2 follows.
         dropout: Probability, in [0, 1), before the linear layer.
     """
@@ -82,9 +88,14 @@ class ResNetConfig:
         if not self.stages:
             raise ConfigError("stages is empty; a network needs at least one ResNetStage")
         check_counts(self, "in_channels", "outputs", "stem_channels")
-        check_stride("stem_stride", self.stem_stride)
         if self.stem_kernel_size < 1 or self.stem_kernel_size % 2 == 0:
             raise ConfigError(f"stem_kernel_size is {self.stem_kernel_size}; expected an odd size")
+        if self.stem_stride not in (1, 2, 4) or self.stem_kernel_size < self.stem_stride:
+            raise ConfigError(
+                f"stem_stride is {self.stem_stride} and stem_kernel_size {self.stem_kernel_size}; "
+                "expected a stride of 1, 2 or 4, and a kernel that is no smaller, since it would "
+                "skip pixels"
+            )
         check_dropout(self.dropout)
         check_sides(self.resolution, self.strides, ", leave out space.stem_pool")
         _check_distinct(self)

@@ -6,10 +6,12 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from hwnas.search_spaces.layers import Bottleneck, ConvNormAct
+from hwnas.search_spaces.layers import BasicBlock, Bottleneck, ConvNormAct
 from hwnas.search_spaces.resnet.config import ResNetConfig
 
 __all__ = ["ResNet", "block", "classifier", "first_block", "stem"]
+
+_BLOCKS = {"bottleneck": Bottleneck, "basic": BasicBlock}
 
 
 class ResNet(nn.Module):
@@ -47,19 +49,19 @@ def stem(config: ResNetConfig, width: float) -> nn.Module:
 
 def first_block(
     config: ResNetConfig, s: int, before: float, width: float, expand_ratio: float
-) -> Bottleneck:
+) -> nn.Module:
     """The first block of stage ``s``, after something of the width ``before``."""
     stage = config.stages[s]
     inputs = config.stages[s - 1].channels_at(before) if s else config.stem_at(before)
     hidden, outputs = stage.hidden_at(width, expand_ratio), stage.channels_at(width)
-    return Bottleneck(inputs, hidden, outputs, stage.stride, projected=True)
+    return _BLOCKS[stage.block](inputs, hidden, outputs, stage.stride, projected=True)
 
 
-def block(config: ResNetConfig, s: int, width: float, expand_ratio: float) -> Bottleneck:
+def block(config: ResNetConfig, s: int, width: float, expand_ratio: float) -> nn.Module:
     """A later block of stage ``s``."""
     stage = config.stages[s]
     channels = stage.channels_at(width)
-    return Bottleneck(channels, stage.hidden_at(width, expand_ratio), channels)
+    return _BLOCKS[stage.block](channels, stage.hidden_at(width, expand_ratio), channels)
 
 
 def classifier(config: ResNetConfig, width: float) -> nn.Module:

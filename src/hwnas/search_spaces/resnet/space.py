@@ -1,13 +1,15 @@
 """ResNets with elastic depth, width, expansion and resolution.
 
-The blocks are those of ResNet-50 (He et al., CVPR 2016); the elastic dimensions those of
+The blocks are those of ResNet-50 and ResNet-18 (He et al., CVPR 2016); the elastic dimensions those of
 once-for-all's ResNet-50 (Cai et al., ICLR 2020, and its code), which Intel's DyNAS-T searches too.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +34,7 @@ _KERNEL_SIZE = 3  # of every block
 
 
 class ResNetSpace(ConfiguredSpace[ResNetConfig]):
-    """Bottleneck networks; the stem and each stage have a width of their own.
+    """Residual networks; the stem and each stage have a width of their own.
 
     No option breaks a residual: the first block of a stage projects its shortcut, and all others
     have as many channels as the block before.
@@ -80,8 +82,17 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
         """See `BlockSpace.frame`."""
         return ResNet(blocks["stem"], rows(blocks, "stages"), blocks["classifier"])
 
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The whole configuration; later additions only where they are made use of."""
+        found = dataclasses.asdict(self.config)
+        for stage in found["stages"]:
+            if stage["block"] == "bottleneck":
+                del stage["block"]
+        return found
+
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
-        """The stages of bottlenecks."""
+        """The stages of residual blocks."""
         values = self.values(self.check(architecture))
         return tuple(
             StageOutline(

@@ -80,19 +80,22 @@ def _blocks(
 ) -> list[Counter[Step]]:
     """All first blocks of a stage that take ``inputs`` channels; all later ones if None."""
     return [
-        _block(side, inputs, stage.hidden_at(width, ratio), stage.channels_at(width), stage.stride)
+        _block(stage, side, inputs, stage.hidden_at(width, ratio), stage.channels_at(width))
         for width in widths
         for ratio in stage.expand_ratio
     ]
 
 
 def _block(
-    side: int, inputs: int | None, hidden: int, outputs: int, first_stride: int
+    stage: ResNetStage, side: int, inputs: int | None, hidden: int, outputs: int
 ) -> Counter[Step]:
-    """As `hwnas.search_spaces.layers.Bottleneck` runs."""
-    stride = 1 if inputs is None else first_stride
+    """As `hwnas.search_spaces.layers.Bottleneck` or its `BasicBlock` runs."""
+    stride = 1 if inputs is None else stage.stride
     block = Sketch(inputs or outputs, side)
-    block.conv(hidden).conv(hidden, 3, stride).conv(outputs, activation=False)
+    if stage.block == "basic":
+        block.conv(hidden, 3, stride).conv(outputs, 3, activation=False)
+    else:
+        block.conv(hidden).conv(hidden, 3, stride).conv(outputs, activation=False)
     if inputs is not None:
         shortcut = Sketch(inputs, side, steps=block.steps)
         shortcut.conv(outputs, 1, stride, activation=False)
