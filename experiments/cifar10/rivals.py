@@ -16,27 +16,14 @@ from torch import Tensor, nn
 from experiments.alone import Alone
 from hwnas.search_spaces import MobileNetSpace
 from hwnas.search_spaces.layers import BasicBlock, ConvNormAct, make_divisible
-from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
+from hwnas.search_spaces.mobilenet.config import MobileNetConfig
 from hwnas.search_spaces.mobilenet.presets import PRESETS
 
 __all__ = ["RIVALS", "Rival"]
 
 _PUBLISHED = (224, 224, 3)
 _LARGE = PRESETS["mobilenet-v3-large"](_PUBLISHED)
-_SMALL = replace(
-    _LARGE,
-    stages=(
-        Stage(16, 2, (1,), (3,), (1,), True, "relu"),
-        Stage(24, 2, (1,), (3,), (4.5,), False, "relu"),  # 72 of 16
-        Stage(24, 1, (1,), (3,), (3.67,), False, "relu"),  # 88 of 24
-        Stage(40, 2, (1,), (5,), (4,), True),  # 96 of 24
-        Stage(40, 1, (2,), (5,), (6,), True),
-        Stage(48, 1, (2,), (5,), (3,), True),  # 120 of 40, 144 of 48
-        Stage(96, 2, (3,), (5,), (6,), True),
-    ),
-    head_channels=576,
-    feature_channels=1024,
-)
+_SMALL = PRESETS["mobilenet-v3-small"](_PUBLISHED)
 _RESNETS = {"resnet-20": ((16, 32, 64), 3), "resnet-18": ((64, 128, 256, 512), 2)}
 """Channels of the stages, and blocks in each."""
 

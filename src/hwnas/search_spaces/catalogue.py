@@ -20,6 +20,7 @@ _EXAMPLES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
         "small": _SMALL,
         "large": _LARGE,
         "mobilenet-v3-large": _LARGE,
+        "mobilenet-v3-small": _LARGE,
         "ofa-w1.0": _LARGE,
         "fbnet": _LARGE,
         "proxyless": _LARGE,

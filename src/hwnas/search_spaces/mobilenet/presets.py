@@ -88,6 +88,25 @@ def _mobilenet_v3_large(image_shape: tuple[int, int, int]) -> MobileNetConfig:
     )
 
 
+def _mobilenet_v3_small(image_shape: tuple[int, int, int]) -> MobileNetConfig:
+    """Table 2 of the paper; its expansions are ratios of the channels before."""
+    return MobileNetConfig(
+        stages=(
+            Stage(16, 2, (1,), (3,), (1,), squeeze_excite=True, activation="relu"),
+            Stage(24, 2, expand_ratio=(4.5,), activation="relu"),  # 72 of 16
+            Stage(24, 1, expand_ratio=(3.67,), activation="relu"),  # 88 of 24
+            Stage(40, 2, (1,), (5,), (4,), squeeze_excite=True),  # 96 of 24
+            Stage(40, 1, (2,), (5,), (6,), squeeze_excite=True),
+            Stage(48, 1, (2,), (5,), (3,), squeeze_excite=True),  # 120 of 40, 144 of 48
+            Stage(96, 2, (3,), (5,), (6,), squeeze_excite=True),
+        ),
+        resolution=sevenths(image_shape, 7),
+        head_channels=576,
+        feature_channels=1024,
+        dropout=0.2,
+    )
+
+
 def _ofa(image_shape: tuple[int, int, int]) -> MobileNetConfig:
     """Once-for-all's MobileNetV3 of width 1.0 (Cai et al., ICLR 2020, section 4.1).
 
@@ -153,6 +172,7 @@ PRESETS: Mapping[str, Callable[[tuple[int, int, int]], MobileNetConfig]] = {
     "small": _small,
     "large": _large,
     "mobilenet-v3-large": _mobilenet_v3_large,
+    "mobilenet-v3-small": _mobilenet_v3_small,
     "ofa-w1.0": _ofa,
     "fbnet": _fbnet,
     "proxyless": _proxyless,

@@ -180,9 +180,9 @@ def mobilenet(
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, e.g. the number of classes.
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96), ``"large"``
-            (once-for-all's space), ``"mobilenet-v3-large"`` (that one network), or a published
-            space: ``"ofa-w1.0"``, ``"fbnet"``, ``"proxyless"``; chosen by the size of the images
-            if None.
+            (once-for-all's space), ``"mobilenet-v3-large"`` or ``"mobilenet-v3-small"`` (that one
+            network), or a published space: ``"ofa-w1.0"``, ``"fbnet"``, ``"proxyless"``; chosen by
+            the size of the images if None.
         stages: As in `MobileNetConfig`, in place of the preset's; so are all that follow.
         resolution: Options for the input's height and width, in pixels.
         width: Options for the width multiplier.
