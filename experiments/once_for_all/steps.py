@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from experiments.once_for_all.rival import CLASSES, SIDE, settings_of
 from hwnas.deploy.io import Preprocessing
+from hwnas.search import training
 from hwnas.search.task import Classification
 from hwnas.search.training import Moment, SupernetStep
 from hwnas.search.training.sampling import SAMPLING
@@ -132,7 +133,7 @@ def _as_trained(supernet: Supernet, optimizer: torch.optim.Optimizer, batch: Bat
 
     def step(rule: str, key: str) -> None:
         optimizer.zero_grad(set_to_none=True)
-        rules[rule](batch.images, batch.targets, Moment(random.Random(key)))
+        rules[rule](training.Batch(batch.images, batch.targets), Moment(random.Random(key)))
         optimizer.step()
 
     return step

@@ -21,7 +21,7 @@ from torch import nn
 from experiments.record import Row
 from experiments.setting import Setting, main
 from hwnas.deploy.stopwatch import Stopwatch, TimingSettings, interleave
-from hwnas.search.training import Moment, NetworkStep, TrainConfig
+from hwnas.search.training import Batch, Moment, NetworkStep, TrainConfig
 from hwnas.search_spaces import Architecture, SearchSpace, Supernet
 from hwnas.stages.job import Ingredients
 
@@ -141,7 +141,7 @@ def _stepper(
 
     def run() -> None:
         optimizer.zero_grad(set_to_none=True)
-        step(images, targets, Moment(random.Random(0)))
+        step(Batch(images, targets), Moment(random.Random(0)))
         optimizer.step()
 
     return run

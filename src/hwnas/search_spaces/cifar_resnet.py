@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from torch import Tensor, nn
 
 from hwnas.search_spaces.layers import BasicBlock, ConvNormAct

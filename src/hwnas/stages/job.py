@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hwnas.content import content_hash
 from hwnas.deploy.device import Target
 from hwnas.errors import ConfigError
@@ -102,6 +104,7 @@ class Ingredients:
             searchable(target)
         _check_training(recipe.train, task, len(data.train))
         _check_teacher(recipe.train, data)
+        _check_augmentation(recipe.train, space.network, data)
         check_sampling(recipe.train.sampling, space.network)
         teacher_of(space.network, recipe.train)
         return cls(recipe, data, task, space)
@@ -166,6 +169,28 @@ def _check_roles(roles: Mapping[str, ChoiceSpace], recipe: Recipe, task: Task, i
         for name, choice in space.settings.items():
             for option in choice.options:
                 _check_training(recipe.train.adjusted({name: option}), task, images)
+
+
+def _check_augmentation(train: TrainConfig, space: SearchSpace, data: ImageData) -> None:
+    """Refuse what does not suit the targets, or networks that take no smaller images."""
+    if train.cutmix and data.kind == "values":
+        raise ConfigError(
+            "train.cutmix pastes parts of other images, but the targets are values, which say "
+            "nothing of parts; set it to 0"
+        )
+    if train.resolution(0) == 1:
+        return
+    largest = space.largest()
+    channels, height, width = space.input_shape(largest)
+    sides = [max(1, round(side * train.resolution(0))) for side in (height, width)]
+    try:
+        with torch.no_grad():
+            space.build(largest).eval()(torch.zeros(1, channels, *sides))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"train.first_resolution is {train.first_resolution}, but the largest network takes no "
+            f"images of {sides[0]} x {sides[1]} pixels; set it to 1"
+        ) from error
 
 
 def _check_training(train: TrainConfig, task: Task, images: int) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hwnas.search.training.augment import Augmentation
+from hwnas.search.training.augment import Augmentation, cut_mixed
 
 Images = NDArray[np.uint8]
 
@@ -182,3 +183,40 @@ def test_an_image_too_narrow_for_any_crop_stays_whole() -> None:
     before = images(3, 40, 2, 1)
     after, _ = Augmentation(crop=0.9)(before, np.arange(3), np.random.default_rng(0))
     assert np.array_equal(after, before)
+
+
+# Parts of other images
+
+
+@given(shape=st.tuples(*(st.integers(1, n) for n in (9, 12, 12))), seed=st.integers(0, 999))
+def test_a_box_of_one_other_image_stands_in_each_and_the_share_is_its_area(
+    shape: tuple[int, int, int], seed: int
+) -> None:
+    n = shape[0]
+    before = np.broadcast_to(np.arange(n, dtype=np.uint8)[:, None, None, None], (*shape, 1))
+    classes = np.arange(n)
+    after, same, others, share = cut_mixed(before, classes, np.random.default_rng(seed))
+    assert same is classes
+    assert sorted(others) == list(range(n))
+    for image, own, other in zip(after[..., 0], classes, others, strict=True):
+        assert set(np.unique(image)) <= {own, other}
+        if own != other:
+            assert (image == other).mean() == pytest.approx(share)
+            rows, columns = np.nonzero(image == other)
+            if len(rows):
+                assert len(rows) == (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
+
+
+def test_boxes_of_all_sizes_happen() -> None:
+    before = images(2, 20, 20, 1)
+    shares = [cut_mixed(before, np.arange(2), np.random.default_rng(i))[3] for i in range(300)]
+    assert np.quantile(shares, [0.1, 0.5, 0.9]) == pytest.approx([0.1, 0.5, 0.9], abs=0.1)
+
+
+def test_masks_are_pasted_with_their_images_and_say_all_themselves() -> None:
+    before = images(8, 16, 16, 1)
+    masks = before[..., 0] // 2
+    after, mixed, _, share = cut_mixed(before, masks, np.random.default_rng(3))
+    assert share == 0
+    assert not np.array_equal(mixed, masks)
+    assert np.array_equal(mixed, after[..., 0] // 2)

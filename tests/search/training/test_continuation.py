@@ -20,6 +20,7 @@ from hwnas.search.task import Classification
 from hwnas.search.training import (
     CONTINUABLE,
     NO_EFFECT,
+    Batch,
     NetworkStep,
     TrainConfig,
     TrainingRow,
@@ -142,6 +143,11 @@ def test_another_batch_size_goes_on_with_the_images_that_are_left(train: Train) 
     assert rest[-1].share == pytest.approx(11 / 12)
 
 
+def rows_of(batch: Batch) -> list[int]:
+    assert batch.rows is not None
+    return batch.rows.tolist()
+
+
 def test_the_images_of_an_epoch_come_once_although_batches_get_smaller(
     few_digits: ImageData,
 ) -> None:
@@ -149,13 +155,13 @@ def test_the_images_of_an_epoch_come_once_although_batches_get_smaller(
 
     large = replace(CONFIG, batch_size=50, shift_pixels=0)
     start = Schedule(large, few_digits.train, 0)
-    seen = [row for step in range(2) for row in start.batch(step)[2].tolist()]
+    seen = [row for step in range(2) for row in rows_of(start.batch(step))]
     position = Position(2, 0.0, "run", settings=large.continuable)
     small = Schedule(replace(large, batch_size=25), few_digits.train, 0)
     continued = small.continued(position)
     assert continued is not None
     schedule, position = continued
-    seen += [row for step in (2, 3) for row in schedule.batch(step)[2].tolist()]
+    seen += [row for step in (2, 3) for row in rows_of(schedule.batch(step))]
     assert sorted(seen) == list(range(150))
 
 
@@ -233,8 +239,8 @@ def test_images_of_a_regression_stay_where_they_are(
     seen: list[bool] = []
 
     class Watching:
-        def __call__(self, images: Any, targets: Any, moment: Any) -> tuple[float, float]:
-            seen.append(bool((images[:, 3, 4] == 255).all()))
+        def __call__(self, batch: Batch, moment: Any) -> tuple[float, float]:
+            seen.append(bool((batch.images[:, 3, 4] == 255).all()))
             return 0.0, 0.0
 
     config = TrainConfig(epochs=1, batch_size=10, workers=0, **settings)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from hwnas.errors import ConfigError, DivergedError, RunError, StorageError
 from hwnas.search.data import ImageData
 from hwnas.search.evaluate import recalibrate, score
 from hwnas.search.task import Classification
 from hwnas.search.training import (
+    Batch,
     Moment,
     SupernetStep,
     SupernetTraining,
@@ -126,10 +126,10 @@ def test_memory_that_ran_out_is_in_the_training_curve(
     training: SupernetTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Hungry(SupernetStep):
-        def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+        def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
             if moment.step == 3 and moment.parts == 1:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-            return super().__call__(images, targets, moment)
+            return super().__call__(batch, moment)
 
     monkeypatch.setattr(supernet, "SupernetStep", Hungry)
     told: list[TrainingRow] = []

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hwnas.errors import ArtifactError, ConfigError, DeviceError, DivergedError, RunError
 from hwnas.search.data import ImageData
 from hwnas.search.task import Classification
 from hwnas.search.training import (
+    Batch,
     Moment,
     NetworkStep,
     SupernetStep,
@@ -52,8 +53,8 @@ class Recorded:
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
 
-    def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
-        self.batches.append([hash(image.numpy().tobytes()) for image in images])
+    def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
+        self.batches.append([hash(image.numpy().tobytes()) for image in batch.images])
         return 0.0, 0.0
 
 
@@ -179,8 +180,8 @@ class TestBudget:
         fit(nn.Linear(1, 1), parts[2], few_digits.train, config, 0)
         for rank in (0, 1):
             for index in range(6):
-                images, _, _ = Schedule(config, few_digits.train, 0).batch(index, rank, 2)
-                parts[rank](images, images, Moment(random.Random()))
+                batch = Schedule(config, few_digits.train, 0).batch(index, rank, 2)
+                parts[rank](batch, Moment(random.Random()))
         for zero, one, whole in zip(*(part.batches for part in parts), strict=True):
             assert sorted(zero + one) == sorted(whole)
 
@@ -238,8 +239,8 @@ def test_a_loss_that_is_no_number_stops_with_step_rate_and_the_last_checkpoint(
     few_digits: ImageData, tmp_path: Path
 ) -> None:
     class Exploding(Recorded):
-        def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
-            super().__call__(images, targets, moment)
+        def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
+            super().__call__(batch, moment)
             return 0.0, math.inf if len(self.batches) == 6 else 0.0
 
     file, rows = tmp_path / "checkpoint.safetensors", []
@@ -270,7 +271,7 @@ def test_weights_that_broke_are_neither_kept_nor_ended_with(
     """The update of a step whose loss was fine may break them; the next loss would tell."""
     network = nn.Linear(2, 2)
 
-    def breaking(images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+    def breaking(batch: Batch, moment: Moment) -> tuple[float, float]:
         for parameter in network.parameters():
             broken = math.inf if moment.step == 4 else 0.0
             parameter.grad = torch.full_like(parameter, broken)
@@ -292,11 +293,11 @@ class Hungry:
         self.most = most
         self.asked: list[int] = []
 
-    def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+    def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
         self.asked.append(moment.parts)
-        if math.ceil(len(images) / moment.parts) > self.most:
+        if math.ceil(len(batch.images) / moment.parts) > self.most:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")
-        return self.step(images, targets, moment)
+        return self.step(batch, moment)
 
 
 class TestMemory:
@@ -344,7 +345,7 @@ class TestMemory:
         assert step.asked == [1, 2]
 
     def test_another_error_is_what_it_was(self, few_digits: ImageData) -> None:
-        def wrong(images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+        def wrong(batch: Batch, moment: Moment) -> tuple[float, float]:
             raise RuntimeError("the size of tensor a must match")
 
         with pytest.raises(RuntimeError, match="must match") as caught:
@@ -361,7 +362,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(
         torch.manual_seed(0)
         network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
         step = NetworkStep(network, digits_task, SHAPE)
-        loss, _ = step(images, targets, Moment(random.Random(0), parts=parts))
+        loss, _ = step(Batch(images, targets), Moment(random.Random(0), parts=parts))
         gradients.append((loss, network[1].weight.grad))
     torch.testing.assert_close(*gradients)
 
@@ -380,7 +381,7 @@ def test_normalisation_and_biases_do_not_decay(few_digits: ImageData) -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
 
-    def flat(images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+    def flat(batch: Batch, moment: Moment) -> tuple[float, float]:
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
         return 0.0, 0.0
@@ -397,7 +398,9 @@ class TestSteps:
     ) -> None:
         supernet = small_space.supernet()
         images, targets = (torch.from_numpy(a) for a in few_digits.train.take(range(25)))
-        first, last = SupernetStep(supernet, digits_task)(images, targets, Moment(random.Random(0)))
+        first, last = SupernetStep(supernet, digits_task)(
+            Batch(images, targets), Moment(random.Random(0))
+        )
         assert first > 0
         assert last >= 0
         assert all(p.grad is not None for p in supernet.parameters())
@@ -413,7 +416,7 @@ class TestSteps:
             for seed in range(100)
             if 1 in [v for n, v in small_space.sample(random.Random(seed)).values if "depth" in n]
         )
-        first, last = step(images, targets, Moment(rng))
+        first, last = step(Batch(images, targets), Moment(rng))
         assert first == last
         assert any(p.grad is None for p in supernet.parameters())
 
@@ -424,7 +427,7 @@ class TestSteps:
         images, targets = few_digits.train.take(range(25))
         step = NetworkStep(network, digits_task, SHAPE)
         loss, _ = step(
-            torch.from_numpy(images), torch.from_numpy(targets), Moment(random.Random(0))
+            Batch(torch.from_numpy(images), torch.from_numpy(targets)), Moment(random.Random(0))
         )
         outputs = network(digits_task.preprocessing(images))
         expected = digits_task.loss(outputs, torch.from_numpy(targets))

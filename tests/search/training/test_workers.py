@@ -12,13 +12,21 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed
-from torch import Tensor, nn
+from torch import nn
 
 from hwnas.errors import ConfigError, DataError, DeviceError, WorkerError
 from hwnas.search.data import ImageData
 from hwnas.search.split import Split
 from hwnas.search.task import Classification
-from hwnas.search.training import Moment, NetworkStep, SupernetStep, TrainConfig, fit, trainer
+from hwnas.search.training import (
+    Batch,
+    Moment,
+    NetworkStep,
+    SupernetStep,
+    TrainConfig,
+    fit,
+    trainer,
+)
 from hwnas.search_spaces import Architecture, MobileNetSpace, SearchSpace
 
 CONFIG = TrainConfig(epochs=2, batch_size=30, workers=2)
@@ -34,7 +42,7 @@ class Failing:
         self.fails = fails
         self.parts: list[int] = []
 
-    def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+    def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
         self.parts.append(moment.parts)
         if torch.distributed.get_rank() == 1 and moment.step == 3:
             if self.fails == "memory" or (self.fails == "memory once" and moment.parts == 1):
@@ -43,7 +51,7 @@ class Failing:
                 raise ZeroDivisionError("division by zero")
             if self.fails == "ours":
                 raise DataError("image 7 is damaged")
-        return self.step(images, targets, moment)
+        return self.step(batch, moment)
 
 
 class FailingAdamW(torch.optim.AdamW):
@@ -168,7 +176,7 @@ def test_a_worker_that_fails_before_another_asks_for_losses_is_waited_for(
 
 
 def test_alone_an_error_is_what_it_was(digits_task: Classification, few_digits: ImageData) -> None:
-    def wrong(images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+    def wrong(batch: Batch, moment: Moment) -> tuple[float, float]:
         moment.workers.agree(ConfigError("no"))
         return 0.0, 0.0
 

@@ -75,7 +75,9 @@ def test_an_unknown_preset_is_answered_with_the_closest() -> None:
         mobilenet((28, 28, 1), 10, preset="smal")
 
 
-@pytest.mark.parametrize("preset", ["tiny", "small", "large", "mobilenet-v3-large", "mobilenet-v3-small"])
+@pytest.mark.parametrize(
+    "preset", ["tiny", "small", "large", "mobilenet-v3-large", "mobilenet-v3-small"]
+)
 @pytest.mark.parametrize("side", [1, 2, 3])
 def test_images_that_are_too_small_are_refused(preset: str, side: int) -> None:
     with pytest.raises(ConfigError, match="pixels are smaller than the space can take"):

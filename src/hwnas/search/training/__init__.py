@@ -1,5 +1,6 @@
 """Training: of supernets on Ray Train, and of single networks."""
 
+from hwnas.search.training.batch import Batch, Mixed
 from hwnas.search.training.checkpoint import (
     load_weights,
     restamp_checkpoint,
@@ -25,6 +26,8 @@ from hwnas.search.training.trainer import (
 __all__ = [
     "CONTINUABLE",
     "NO_EFFECT",
+    "Batch",
+    "Mixed",
     "Moment",
     "NetworkStep",
     "SupernetStep",

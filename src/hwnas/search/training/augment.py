@@ -13,7 +13,7 @@ from torch.nn import functional
 from hwnas.search.image_cache import Images
 from hwnas.search.raw_images import Targets, target_kind
 
-__all__ = ["Augmentation"]
+__all__ = ["Augmentation", "cut_mixed"]
 
 _LARGEST_RATIO = 4 / 3  # of a crop's width to its height, or of its height to its width
 _CROP_TRIES = 10
@@ -89,6 +89,39 @@ class Augmentation:
         if target_kind(targets) == "masks":
             targets = targets[moved]
         return images[moved], targets
+
+
+def cut_mixed(
+    images: Images, targets: Targets, rng: np.random.Generator
+) -> tuple[Images, Targets, Targets, float]:
+    """Paste one box of other images of the batch into all, and of their masks into masks.
+
+    The box's area is a uniform share of the image's, and its place uniform; the same for all (Yun
+    et al., "CutMix: regularization strategy to train strong classifiers with localizable features",
+    ICCV 2019, section 3.1 with alpha = 1), but for the box, which lies inside as a whole.
+
+    Args:
+        images: (N, H, W, C) uint8.
+        targets: First dimension N; masks are (N, H, W) uint8.
+        rng: Source of randomness.
+
+    Returns:
+        Images and targets, the targets of the images that boxes are from, and the box's share of
+        the area, in [0, 1]. It is 0 for masks, which say all themselves.
+    """
+    n, height, width, _ = images.shape
+    side = math.sqrt(rng.random())
+    box_height, box_width = round(height * side), round(width * side)
+    top, left = rng.integers(height - box_height + 1), rng.integers(width - box_width + 1)
+    box = np.s_[:, top : top + box_height, left : left + box_width]
+    others, share = rng.permutation(n), box_height * box_width / (height * width)
+    mixed = images.copy()
+    mixed[box] = images[others][box]
+    if target_kind(targets) != "masks":
+        return mixed, targets, targets[others], share
+    masks = targets.copy()
+    masks[box] = targets[others][box]
+    return mixed, masks, masks, 0.0
 
 
 def _cropped(

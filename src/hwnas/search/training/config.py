@@ -88,6 +88,8 @@ class TrainConfig:
         flip: Whether images are mirrored left and right at random, and their masks with them.
         cutout: Side of a square that is erased from each image, as a share of the image's, in
             [0, 1].
+        cutmix: Share of the steps, in [0, 1], in which a box of other images is pasted into each
+            image, and labels count by area; not for values, nor with ``teacher_sees = "plain"``.
         label_smoothing: Share of the target probability that is spread over all classes, in [0, 1),
             in place of the task's own; the task's if None.
         workers: Processes that train together; 0 trains in this process, without Ray.
@@ -118,6 +120,7 @@ class TrainConfig:
     shift_pixels: int | None = None
     flip: bool = False
     cutout: float = 0.0
+    cutmix: float = 0.0
     label_smoothing: float | None = None
     workers: int = 1
     checkpoint_seconds: float = 60.0
@@ -140,8 +143,15 @@ class TrainConfig:
                 raise ConfigError(f"train.{name} is {value}; expected at least 0")
         if not 0 <= self.distillation <= 1:
             raise ConfigError(f"train.distillation is {self.distillation}; expected 0 to 1")
-        if not 0 <= self.cutout <= 1:
-            raise ConfigError(f"train.cutout is {self.cutout}; expected a share in [0, 1]")
+        for name in ("cutout", "cutmix"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise ConfigError(f"train.{name} is {value}; expected a share in [0, 1]")
+        if self.cutmix and self.teacher_sees == "plain":
+            raise ConfigError(
+                "train.cutmix mixes images, of which a teacher that sees plain ones says nothing; "
+                "set train.cutmix = 0, or train.teacher_sees = 'augmented'"
+            )
         for name in ("crop", "first_resolution"):
             value = getattr(self, name)
             if not 0 < value <= 1:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hwnas.search.data import Split
+from hwnas.search.training.augment import cut_mixed
+from hwnas.search.training.batch import Batch, Mixed
 from hwnas.search.training.checkpoint import Position
 from hwnas.search.training.config import TrainConfig
 
@@ -58,10 +59,8 @@ class Schedule:
         done = (share - warmup) / (1 - warmup)
         return peak * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
-    def batch(
-        self, step: int, rank: int = 0, world: int = 1, resolution: float = 1.0
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """A worker's part of a step's images, augmented; their targets; their rows of the split.
+    def batch(self, step: int, rank: int = 0, world: int = 1, resolution: float = 1.0) -> Batch:
+        """Return a worker's part of a step's images, augmented.
 
         Args:
             step: Counted from 0.
@@ -78,7 +77,13 @@ class Schedule:
         height, width = (max(1, round(side * resolution)) for side in images.shape[1:3])
         augment = self.config.augmentation(self.split.kind)
         images, targets = augment(images, targets, rng, (height, width))
-        return torch.from_numpy(images), torch.from_numpy(targets), torch.from_numpy(rows)
+        mixed = None
+        if self.config.cutmix and rng.random() < self.config.cutmix:
+            images, targets, others, share = cut_mixed(images, targets, rng)
+            mixed = Mixed(torch.from_numpy(others), share) if share else None
+        return Batch(
+            torch.from_numpy(images), torch.from_numpy(targets), torch.from_numpy(rows), mixed
+        )
 
     def continued(self, position: Position) -> tuple[Schedule, Position] | None:
         """Go on from a checkpoint, perhaps with another budget or another size of batches.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hwnas.search.split import Split
 from hwnas.search.task import Task, smoothed
+from hwnas.search.training.batch import Batch
 from hwnas.search.training.config import TrainConfig
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.sampling import Sampling, sampling_rule
@@ -38,7 +39,6 @@ class Moment:
         seed: Of the training.
         parts: In how many parts the images go through, one after the other.
         autocast: Whether forward passes compute in bfloat16; its range needs no scaled loss.
-        rows: Of the split, one for each image of the step, int64 (N,).
         workers: Those that make the step together, each with its images.
         resolution: Side of the images, as a share of what a network takes, in (0, 1].
     """
@@ -49,7 +49,6 @@ class Moment:
     seed: int = 0
     parts: int = 1
     autocast: bool = False
-    rows: Tensor | None = None
     workers: Workers = field(default_factory=Workers)
     resolution: float = 1.0
 
@@ -61,20 +60,6 @@ class Moment:
     def forward_passes(self, images: Tensor) -> AbstractContextManager[None]:
         """In which they are made."""
         return torch.autocast(images.device.type, torch.bfloat16, enabled=self.autocast)
-
-    def micro_batches(self, images: Tensor, targets: Tensor) -> Iterator[_MicroBatch]:
-        """The parts, each with its share of all images."""
-        rows = self.parts * [None] if self.rows is None else self.rows.tensor_split(self.parts)
-        parts = images.tensor_split(self.parts), targets.tensor_split(self.parts), rows
-        return (_MicroBatch(*part, len(part[0]) / len(images)) for part in zip(*parts, strict=True))
-
-
-@dataclass(frozen=True)
-class _MicroBatch:
-    images: Tensor
-    targets: Tensor
-    rows: Tensor | None
-    weight: float
 
 
 @dataclass(frozen=True)
@@ -92,7 +77,7 @@ class Teacher:
     input_shape: tuple[int, int, int]
     said: Tensor | None = None
 
-    def says(self, task: Task, part: _MicroBatch, moment: Moment) -> Tensor:
+    def says(self, task: Task, part: Batch, moment: Moment) -> Tensor:
         """Its outputs for some images, float32."""
         if self.said is not None:
             assert part.rows is not None
@@ -139,12 +124,11 @@ class Teacher:
 class Step(Protocol):
     """What one step does with its images: forward and backward passes that leave gradients."""
 
-    def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+    def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
         """Losses of the first and of the last network of the step, means over its images.
 
         Args:
-            images: (N, H, W, C) uint8.
-            targets: As the task has them, first dimension N.
+            batch: Of this step.
             moment: Of the training.
         """
 
@@ -166,9 +150,9 @@ class SupernetStep:
     distillation_loss: str = "kl"
     teacher: Teacher | None = None
 
-    def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+    def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
         """Forward and backward for every network; a loss that is not finite goes first."""
-        parts = list(moment.micro_batches(images, targets))
+        parts = list(batch.parts(moment.parts))
         networks = self._rule(
             self.supernet.space,
             moment.rng,
@@ -178,7 +162,7 @@ class SupernetStep:
             seed=moment.seed,
             losses=partial(self._losses, parts[0], moment),
         )
-        total = torch.zeros(len(networks), device=images.device)
+        total = torch.zeros(len(networks), device=batch.images.device)
         for part in parts:
             total += part.weight * self._train(part, moment, networks)
         values: list[float] = total.tolist()  # waits for the device only here
@@ -197,14 +181,14 @@ class SupernetStep:
     def _distance(self) -> Callable[[Tensor, Tensor], Tensor]:
         return distillation_loss(self.task, self.distillation_loss)
 
-    def _train(self, part: _MicroBatch, moment: Moment, networks: Sequence[Architecture]) -> Tensor:
+    def _train(self, part: Batch, moment: Moment, networks: Sequence[Architecture]) -> Tensor:
         teacher = None
         if self.teacher is not None:
             teacher = self.teacher.says(self.task, part, moment)
         losses = []
         for place, network in enumerate(networks):
             outputs = self._outputs(part, moment, network)
-            loss = self.task.loss(outputs, part.targets)
+            loss = part.loss(self.task, outputs)
             if teacher is not None:
                 taught = self._distance(outputs, teacher)
                 loss = self.distillation * taught + (1 - self.distillation) * loss
@@ -214,7 +198,7 @@ class SupernetStep:
             losses.append(loss.detach())
         return torch.stack(losses)
 
-    def _outputs(self, part: _MicroBatch, moment: Moment, network: Architecture) -> Tensor:
+    def _outputs(self, part: Batch, moment: Moment, network: Architecture) -> Tensor:
         self.supernet.activate(network)
         shape = self.supernet.space.input_shape(network)
         with moment.forward_passes(part.images):
@@ -222,13 +206,11 @@ class SupernetStep:
             outputs: Tensor = self.supernet(inputs)
         return outputs.float()
 
-    def _losses(
-        self, part: _MicroBatch, moment: Moment, networks: Sequence[Architecture]
-    ) -> list[float]:
+    def _losses(self, part: Batch, moment: Moment, networks: Sequence[Architecture]) -> list[float]:
         """On labels; the same on all workers, which would train different networks otherwise."""
         with torch.no_grad():
             outputs = (self._outputs(part, moment, network) for network in networks)
-            losses = torch.stack([self.task.loss(each, part.targets) for each in outputs])
+            losses = torch.stack([part.loss(self.task, each) for each in outputs])
         moment.workers.agree()
         moment.workers.average(losses)
         found: list[float] = losses.tolist()
@@ -246,11 +228,11 @@ class NetworkStep:
     distillation: float = 0.5
     distillation_loss: str = "kl"
 
-    def __call__(self, images: Tensor, targets: Tensor, moment: Moment) -> tuple[float, float]:
+    def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
         """Forward and backward."""
-        total = torch.zeros((), device=images.device)
-        for part in moment.micro_batches(images, targets):
-            with moment.forward_passes(images):
+        total = torch.zeros((), device=batch.images.device)
+        for part in batch.parts(moment.parts):
+            with moment.forward_passes(part.images):
                 inputs = moment.inputs(self.task, part.images, self.input_shape)
                 outputs = self.network(inputs)
             loss = part.weight * self._loss(outputs.float(), part, moment)
@@ -280,8 +262,8 @@ class NetworkStep:
     def _distance(self) -> Callable[[Tensor, Tensor], Tensor]:
         return distillation_loss(self.task, self.distillation_loss)
 
-    def _loss(self, outputs: Tensor, part: _MicroBatch, moment: Moment) -> Tensor:
-        loss = self.task.loss(outputs, part.targets)
+    def _loss(self, outputs: Tensor, part: Batch, moment: Moment) -> Tensor:
+        loss = part.loss(self.task, outputs)
         if self.teacher is None:
             return loss
         taught = self._distance(outputs, self.teacher.says(self.task, part, moment))

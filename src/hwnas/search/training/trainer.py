@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hwnas.errors import ConfigError, DeviceError, DivergedError
 from hwnas.search.data import Split
 from hwnas.search.training.averaging import MovingAverage
+from hwnas.search.training.batch import Batch
 from hwnas.search.training.checkpoint import (
     Position,
     load_checkpoint,
@@ -151,14 +152,11 @@ def _fit(
         rate, resolution = schedule.learning_rate(share), config.resolution(share)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        images, targets, rows = (
-            each.to(device)
-            for each in schedule.batch(index, workers.rank, workers.world, resolution)
-        )
+        batch = schedule.batch(index, workers.rank, workers.world, resolution).to(device)
         moment = Moment(
-            random.Random(), index, share, schedule.seed, parts, autocast, rows, workers, resolution
+            random.Random(), index, share, schedule.seed, parts, autocast, workers, resolution
         )
-        found = _within_memory(network, step, images, targets, moment, optimizer, config)
+        found = _within_memory(network, step, batch, moment, optimizer, config)
         losses, parts = _average_gradients(network, found, workers), found.parts
         if not all(map(math.isfinite, losses)):
             raise DivergedError(index, rate)
@@ -252,8 +250,7 @@ class _Made:
 def _within_memory(
     network: nn.Module,
     step: Step,
-    images: Tensor,
-    targets: Tensor,
+    batch: Batch,
     moment: Moment,
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
@@ -266,23 +263,23 @@ def _within_memory(
         DeviceError: It ran out again, or there is nothing to halve.
     """
     try:
-        return _attempt(network, step, images, targets, moment, optimizer)
+        return _attempt(network, step, batch, moment, optimizer)
     except Exception as error:
         if not ran_out_of_memory(error):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     # Out of the handler, whose traceback held the tensors of the failed passes.
-    at_once = math.ceil(len(images) / moment.parts)
+    at_once = math.ceil(len(batch.images) / moment.parts)
     fewest = config.batch_size // moment.workers.world  # the same for all, as images may not be
     if moment.parts > config.accumulate or fewest < 4 * moment.parts:
         raise _no_memory(moment.step, f"with {at_once} images at a time", reason)
-    if images.is_cuda:
+    if batch.images.is_cuda:
         optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
     fewer = math.ceil(at_once / 2)
     moment = replace(moment, parts=2 * moment.parts)
     with _memory_of(moment.step, f"with {at_once} images at a time, and then with {fewer}"):
-        made = _attempt(network, step, images, targets, moment, optimizer)
+        made = _attempt(network, step, batch, moment, optimizer)
     note = (
         f"out of memory at step {moment.step} with {at_once} images at a time; from here on "
         f"{fewer} at a time, so train.accumulate = {moment.parts} is what this machine takes"
@@ -293,8 +290,7 @@ def _within_memory(
 def _attempt(
     network: nn.Module,
     step: Step,
-    images: Tensor,
-    targets: Tensor,
+    batch: Batch,
     moment: Moment,
     optimizer: torch.optim.Optimizer,
 ) -> _Made:
@@ -302,7 +298,7 @@ def _attempt(
     workers = moment.workers
     optimizer.zero_grad(set_to_none=True)
     try:
-        losses = step(images, targets, _begun(moment, workers.rank))
+        losses = step(batch, _begun(moment, workers.rank))
         flat = _flat(network, losses) if workers.world > 1 else None
     except Exception as error:
         workers.agree(error)

@@ -1,7 +1,8 @@
 """ResNets with elastic depth, width, expansion and resolution.
 
-The blocks are those of ResNet-50 and ResNet-18 (He et al., CVPR 2016); the elastic dimensions those of
-once-for-all's ResNet-50 (Cai et al., ICLR 2020, and its code), which Intel's DyNAS-T searches too.
+The blocks are those of ResNet-50 and ResNet-18 (He et al., CVPR 2016); the elastic dimensions those
+of once-for-all's ResNet-50 (Cai et al., ICLR 2020, and its code), which Intel's DyNAS-T searches
+too.
 """
 
 from __future__ import annotations
