@@ -264,6 +264,45 @@ def test_training_a_candidate_alone_scores_what_it_learnt(
     assert other.key != alone.key
 
 
+def test_a_candidate_that_goes_on_ends_where_it_would_have_in_one_go(
+    small_space: MobileNetSpace,
+    digits_task: Classification,
+    few_digits: ImageData,
+    tmp_path: Path,
+) -> None:
+    config = TrainConfig(epochs=6, batch_size=32, learning_rate=0.01, ema=0.9, workers=0)
+    alone = TrainEvaluator(small_space, digits_task, few_digits, config)
+    keeping, one = replace(alone, folder=tmp_path / "kept"), candidate(small_space)
+    first = keeping.evaluate(one, Fidelity(share=0.25))
+    assert first.n == len(few_digits.validation)
+    assert keeping.kept_weights(one) is None
+    again = keeping.evaluate(one, Fidelity(share=0.25))
+    assert again.values == first.values
+    whole = keeping.evaluate(one, Fidelity())
+    assert whole.values == alone.evaluate(one, Fidelity()).values
+    assert whole.values != first.values
+    kept = keeping.kept_weights(one)
+    assert kept is not None
+    assert weights_hash(kept) == weights_hash(alone.trained(one).state_dict())
+
+
+def test_nothing_goes_on_from_what_was_trained_otherwise(
+    small_space: MobileNetSpace,
+    digits_task: Classification,
+    few_digits: ImageData,
+    tmp_path: Path,
+) -> None:
+    config = TrainConfig(epochs=1, batch_size=32, workers=0)
+    keeping = TrainEvaluator(small_space, digits_task, few_digits, config, folder=tmp_path)
+    one = candidate(small_space)
+    keeping.evaluate(one, Fidelity())
+    other = replace(keeping, seed=1)
+    assert other.kept_weights(one) is None
+    found = other.evaluate(one, Fidelity())
+    assert found.values == replace(other, folder=None).evaluate(one, Fidelity()).values
+    assert keeping.kept_weights(one) is None
+
+
 def test_a_candidate_is_trained_by_its_own_recipe(
     small_space: MobileNetSpace, digits_task: Classification, few_digits: ImageData
 ) -> None:

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,18 @@ from torch import Tensor, nn
 
 from hwnas.content import content_hash
 from hwnas.errors import ConfigError, NonFiniteOutput
+from hwnas.identity import Identity, may_reuse
 from hwnas.search.data import ImageData, Split
 from hwnas.search.delta_method import with_standard_errors
 from hwnas.search.task import Task
 from hwnas.search.threads import torch_threads
-from hwnas.search.training.checkpoint import differing_keys
+from hwnas.search.training.checkpoint import (
+    checkpoint_run,
+    differing_keys,
+    load_weights,
+    save_weights,
+    weights_identity,
+)
 from hwnas.search.training.trainer import NetworkStep, TrainConfig, fit
 from hwnas.search_spaces import Candidate, RecipeSpace, SearchSpace, Supernet, batch_norms
 
@@ -30,6 +38,7 @@ __all__ = [
     "Evaluation",
     "Evaluator",
     "Fidelity",
+    "KeepsWeights",
     "SupernetEvaluator",
     "TrainEvaluator",
     "check_finite",
@@ -42,6 +51,9 @@ __all__ = [
 
 SplitName = Literal["validation", "test"]
 
+_ALONE_SCHEMA = 2
+"""Of what `TrainEvaluator` finds; raised where that changes."""
+_RECALIBRATION_IMAGES = 512
 _VALUES_AT_ONCE = 2**26
 """Of images in a batch: 256 of 224 x 224 pixels with 3 channels, fewer of larger ones."""
 
@@ -101,6 +113,14 @@ class Evaluation:
     def from_json(cls, data: Mapping[str, Any]) -> Evaluation:
         """The inverse of `to_json`."""
         return cls(**data)
+
+
+@runtime_checkable
+class KeepsWeights(Protocol):
+    """An evaluator that trains networks and keeps them."""
+
+    def kept_weights(self, candidate: Candidate) -> dict[str, Tensor] | None:
+        """Return what a candidate was trained to, if that is kept; None if it is not."""
 
 
 class Evaluator(Protocol):
@@ -299,7 +319,13 @@ class SupernetEvaluator:
 
 @dataclass(frozen=True)
 class TrainEvaluator:
-    """Trains each candidate alone: slow and honest, for baselines.
+    """Trains each candidate alone.
+
+    A share of the cost is a share of that training, which stops there with its learning rate as it
+    is. Where a folder is given, a candidate that is evaluated again at a larger share goes on from
+    there, so that successive halving costs nothing twice, and what it ends with is what training it
+    in one go would have given. It is scored with the moving average of its weights, if there is
+    one, and with batch normalisation recalibrated at the resolution at which it is scored.
 
     Attributes:
         space: Of the candidates' networks.
@@ -308,6 +334,7 @@ class TrainEvaluator:
         train: How each candidate is trained, but for what its own recipe says.
         seed: Of everything random.
         recipe: The space of the candidates' role ``recipe``; None if they have no such role.
+        folder: Where trainings and their results are kept; nothing is if None.
     """
 
     space: SearchSpace
@@ -316,12 +343,13 @@ class TrainEvaluator:
     train: TrainConfig
     seed: int = 0
     recipe: RecipeSpace | None = None
+    folder: Path | None = None
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Hash of space, task, data and training; a candidate's own recipe is part of its id."""
         learned = self.space.fingerprint, self.task, self.data.fingerprint
-        return content_hash(*learned, self.train.identity, self.seed)
+        return content_hash(_ALONE_SCHEMA, *learned, self.train.identity, self.seed)
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
         """Build, train and score the candidate's network; on all images at any share.
@@ -334,7 +362,11 @@ class TrainEvaluator:
         with torch_threads(1):
             network = self.trained(candidate, fidelity.share)
             images = replace(fidelity, share=1.0).of(self.data.validation)
-            return score(network, self.task, images, shape, "validation")
+            found = score(network, self.task, images, shape, "validation")
+        if self.folder is not None and fidelity.share == 1:
+            weights = network.state_dict()
+            save_weights(self._kept(candidate), weights, self._identity(candidate).key)
+        return found
 
     def trained(self, candidate: Candidate, share: float = 1.0) -> nn.Module:
         """The candidate's network, trained for a share of its time."""
@@ -342,11 +374,46 @@ class TrainEvaluator:
         shape = self.space.input_shape(candidate.network)
         network = self.space.build(candidate.network)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        train = shorter(own_training(self.train, self.recipe, candidate), share)
+        train = own_training(self.train, self.recipe, candidate)
         step = NetworkStep.of(network, self.task, shape, train)
+        images, run = self.data.train, self._identity(candidate).key
         with torch_threads(1):
-            fit(network, step, self.data.train, train, self.seed)
+            fit(
+                *(network, step, images, train, self.seed),
+                checkpoint=self._checkpoint(candidate, run),
+                run=run,
+                until=share,
+            )
+            recalibrate(network, self.task, images.first(_RECALIBRATION_IMAGES), shape)
         return network
+
+    def kept_weights(self, candidate: Candidate) -> dict[str, Tensor] | None:
+        """Return what a candidate was trained to, if that is kept; None if it is not.
+
+        Raises:
+            ArtifactError: The file is damaged.
+        """
+        if self.folder is None or not (path := self._kept(candidate)).exists():
+            return None
+        wanted = self._identity(candidate)
+        return load_weights(path) if may_reuse(weights_identity(path), wanted) else None
+
+    def _identity(self, candidate: Candidate) -> Identity:
+        return Identity.of(evaluator=self.key, candidate=candidate.id)
+
+    def _kept(self, candidate: Candidate) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{candidate.id}.safetensors"
+
+    def _checkpoint(self, candidate: Candidate, run: str) -> Path | None:
+        """Where its training is kept; one of something else is removed from there."""
+        if self.folder is None:
+            return None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{candidate.id}.checkpoint.safetensors"
+        if path.exists() and checkpoint_run(path) != run:
+            path.unlink(missing_ok=True)
+        return path
 
 
 def own_training(

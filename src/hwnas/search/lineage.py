@@ -185,6 +185,14 @@ class GrowEvaluator:
         learned = self.space.fingerprint, self.task, self.data.fingerprint
         return content_hash("grow", *learned, self.train.identity, self.seed)
 
+    def kept_weights(self, candidate: Candidate) -> dict[str, Tensor] | None:
+        """Return what a candidate was trained to, if that is kept; None if it is not.
+
+        Raises:
+            ArtifactError: The file is damaged.
+        """
+        return self.lineage.weights(candidate.network)
+
     @property
     def lineage(self) -> Lineage:
         """All networks that were evaluated with what this evaluator depends on."""

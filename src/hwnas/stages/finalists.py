@@ -155,7 +155,7 @@ def finalising(
         for trial in first:
             path = job.folder.path / "finalists" / f"{trial.candidate.id}.safetensors"
             if path.exists():
-                inherited = _inherited(job, trial.candidate.network, weights)
+                inherited = _inherited(job, trial.candidate, weights)
                 wanted = _tuned_identity(job.ingredients, trial.candidate, inherited)
                 save_weights(path, load_weights(path), wanted.key)
         rows = [row for row in read_measurements(table) if row.role == "finalist"]
@@ -278,7 +278,7 @@ def _fine_tune(
     folder.mkdir(parents=True, exist_ok=True)
     tasks = []
     for trial in finalists:
-        inherited = _inherited(job, trial.candidate.network, weights)
+        inherited = _inherited(job, trial.candidate, weights)
         name = trial.candidate.id
         tasks.append((trial.candidate, inherited, folder / f"{name}.safetensors"))
     tuned: dict[str, Path] = {}
@@ -294,14 +294,14 @@ def _fine_tune(
 
 
 def _inherited(
-    job: Job, network: Architecture, weights: Mapping[str, Tensor] | None
+    job: Job, candidate: Candidate, weights: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor] | None:
     """From the supernet, or from the search where that trained networks and kept them."""
     if weights is not None:
         supernet = job.ingredients.space.supernet()
         supernet.shared.load_state_dict(weights)
-        return supernet.extract(network).state_dict()
-    return None if job.lineage is None else job.lineage.weights(network)
+        return supernet.extract(candidate.network).state_dict()
+    return job.kept_weights(candidate)
 
 
 def _teacher(ingredients: Ingredients) -> Teacher | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hwnas.content import content_hash
 from hwnas.deploy.device import Target
@@ -29,7 +30,7 @@ from hwnas.recipe_keys import (
 from hwnas.run_folder import RunFolder
 from hwnas.search import EVALUATORS, TASKS
 from hwnas.search.data import ImageData, load_data
-from hwnas.search.evaluate import Evaluator, Fidelity
+from hwnas.search.evaluate import Evaluator, Fidelity, KeepsWeights
 from hwnas.search.evaluators import OwnCodeEvaluator
 from hwnas.search.lineage import GrowEvaluator, Lineage, check_growable
 from hwnas.search.objective import LATENCY, Objective, check_objectives
@@ -39,7 +40,7 @@ from hwnas.search.task import Task, smoothed
 from hwnas.search.training import TrainConfig, teacher_of
 from hwnas.search.training.distillation import distillation_loss
 from hwnas.search.training.sampling import SAMPLING, check_sampling
-from hwnas.search_spaces import ChoiceSpace, RecipeSpace, SearchSpace
+from hwnas.search_spaces import Candidate, ChoiceSpace, RecipeSpace, SearchSpace
 from hwnas.search_spaces.catalogue import joint_space
 
 __all__ = [
@@ -380,6 +381,11 @@ class Job:
         evaluator = self._plain_evaluator(None)
         assert isinstance(evaluator, GrowEvaluator)
         return evaluator.lineage
+
+    def kept_weights(self, candidate: Candidate) -> dict[str, Tensor] | None:
+        """Return what the search trained a candidate to, where its evaluator keeps that."""
+        evaluator = self._plain_evaluator(None)
+        return evaluator.kept_weights(candidate) if isinstance(evaluator, KeepsWeights) else None
 
     def identity(self, stage: RecipeStage, **inputs: Any) -> Identity:
         """Return what a stage depends on.

@@ -84,6 +84,7 @@ def fit(
     run: str = "",
     rank: int = 0,
     world: int = 1,
+    until: float = 1.0,
     on_row: Callable[[TrainingRow], None] = lambda row: None,
 ) -> Position:
     """Train until the budget is used up.
@@ -107,6 +108,8 @@ def fit(
         run: Hash of what is trained, on what and how; a checkpoint of another is refused.
         rank: Which of the workers this is.
         world: How many workers train together, each on its part of every batch.
+        until: Share of the budget, in (0, 1], at which to stop; with a checkpoint, the training can
+            go on from there.
         on_row: Called after every step, on every worker.
 
     Returns:
@@ -121,7 +124,10 @@ def fit(
     _check_batch(split, config, world)
     workers = Workers(rank, world, next(network.parameters()).device)
     try:
-        return _fit(network, step, Schedule(config, split, seed), workers, checkpoint, run, on_row)
+        return _fit(
+            *(network, step, Schedule(config, split, seed), workers),
+            *(checkpoint, run, until, on_row),
+        )
     except Exception as error:
         workers.agree(error)  # raises it, once all know
         raise
@@ -134,6 +140,7 @@ def _fit(
     workers: Workers,
     checkpoint: Path | None,
     run: str,
+    until: float,
     on_row: Callable[[TrainingRow], None],
 ) -> Position:
     config = schedule.config
@@ -148,7 +155,7 @@ def _fit(
     clock = _Clock(position.seconds)
     last_saved, begun, index, rate = clock.seconds, position.step, position.step, 0.0
     parts = position.parts or config.accumulate
-    while (share := workers.agree(None, schedule.share(index, clock.seconds))) < 1:
+    while (share := workers.agree(None, schedule.share(index, clock.seconds))) < until:
         rate, resolution = schedule.learning_rate(share), config.resolution(share)
         for group in optimizer.param_groups:
             group["lr"] = rate
