@@ -196,7 +196,10 @@ LAYERWISE = MobileNetSpace(
 
 RESNET = ResNetSpace(
     ResNetConfig(
-        stages=(ResNetStage(32, 1, (1, 2), (0.5, 1)), ResNetStage(48, 2, (1, 2))),
+        stages=(
+            ResNetStage(32, 1, (1, 2), (0.5, 1)),
+            ResNetStage(48, 2, (1, 2), (0.5, 1), "basic"),
+        ),
         resolution=(7, 8),
         width=(0.5, 1.0),
         stem_channels=16,

@@ -135,7 +135,8 @@ def resnet(
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, e.g. the number of classes.
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96) or ``"resnet-50"``,
-            whose largest network that is; chosen by the size of the images if None.
+            whose largest network that is; chosen by the size of the images if None. Or
+            ``"compact"``, of dense convolutions on small maps, for CPUs.
         stages: As in `ResNetConfig`, in place of the preset's; so are all that follow.
         resolution: Options for the input's height and width, in pixels.
         width: Options for the width multipliers of the stem and of each stage.
@@ -149,6 +150,7 @@ def resnet(
         ConfigError: The preset is unknown, an option is out of range, or the images are too small.
     """
     found = preset_for("resnet", preset, image_shape, PRESETS, large="resnet-50")
+    kernel_size, stride = found.stem(max(image_shape[:2]))
     config = changed(
         found.config,
         in_channels=image_shape[2],
@@ -157,8 +159,8 @@ def resnet(
         resolution=found.resolution(max(image_shape[:2])) if resolution is None else resolution,
         width=width,
         stem_channels=stem_channels,
-        stem_kernel_size=stem_kernel_size,
-        stem_stride=stem_stride,
+        stem_kernel_size=kernel_size if stem_kernel_size is None else stem_kernel_size,
+        stem_stride=stride if stem_stride is None else stem_stride,
         stem_pool=stem_pool,
         dropout=dropout,
     )
