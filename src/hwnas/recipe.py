@@ -31,8 +31,11 @@ __all__ = [
     "Named",
     "PredictorConfig",
     "Recipe",
+    "RunConfig",
     "SearchConfig",
     "SpaceConfig",
+    "completed",
+    "parse_recipe",
     "read_recipe",
 ]
 
@@ -194,6 +197,22 @@ class DeployConfig:
 
 
 @dataclass(frozen=True)
+class RunConfig:
+    """The ``[run]`` table: the budget of the whole job.
+
+    Attributes:
+        minutes: Wall-clock time from the start to the report. What the recipe does not say is then
+            planned for it (`hwnas.planning`) and written into the run's own recipe.
+    """
+
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
+            raise ConfigError(f"run.minutes is {self.minutes}; expected a number above 0")
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All that a run depends on.
 
@@ -207,6 +226,7 @@ class Recipe:
         search: How candidates are found.
         predictor: How they are priced.
         deploy: What happens to the winners.
+        run: The budget of the whole job.
         seed: Of everything random.
     """
 
@@ -219,6 +239,7 @@ class Recipe:
     search: SearchConfig = field(default_factory=SearchConfig)
     predictor: PredictorConfig = field(default_factory=PredictorConfig)
     deploy: DeployConfig = field(default_factory=DeployConfig)
+    run: RunConfig = field(default_factory=RunConfig)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -299,17 +320,60 @@ def read_recipe(
         ConfigError: The file is missing or not TOML; a key, name or value is unknown.
     """
     try:
-        document = tomlkit.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the recipe {path}: {error}") from error
+    return parse_recipe(text, overrides, schema, str(path))
+
+
+def parse_recipe(
+    text: str, overrides: Sequence[str] = (), schema: int = SCHEMA, where: str = "the recipe"
+) -> tuple[Recipe, str]:
+    """Read the text of a recipe; see `read_recipe`.
+
+    Args:
+        text: TOML.
+        overrides: ``"table.key=value"`` each.
+        schema: Of the text.
+        where: What messages call it.
+    """
+    try:
+        document = tomlkit.parse(text)
     except TOMLKitError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+        raise ConfigError(f"{where} is not TOML: {error}") from error
     for number in range(schema, SCHEMA):
         MIGRATIONS[number](document)
     for override in overrides:
         _override(document, override)
     text = tomlkit.dumps(document)
-    return _parse(tomllib.loads(text), str(path)), text
+    return _parse(tomllib.loads(text), where), text
+
+
+def completed(text: str, planned: Mapping[str, Any]) -> str:
+    """Return a recipe's text with keys that were planned, but for those that it has.
+
+    Args:
+        text: Of the recipe, as TOML.
+        planned: Values by dotted key.
+    """
+    document = tomlkit.parse(text)
+    for name, value in planned.items():
+        table: Any = document
+        *tables, key = name.split(".")
+        for each in tables:
+            table = table.setdefault(each, tomlkit.table())
+        if name == "train.budget_minutes" and "epochs" in table:
+            continue
+        if name.startswith("space.") and name != "space.name" and _own_space(text):
+            continue
+        if key not in table:
+            table[key] = value
+    return tomlkit.dumps(document)
+
+
+def _own_space(text: str) -> bool:
+    """Whether a recipe names its space, whose options are then its own affair, too."""
+    return "name" in tomllib.loads(text).get("space", {})
 
 
 def _parse(table: dict[str, Any], where: str) -> Recipe:
@@ -318,12 +382,22 @@ def _parse(table: dict[str, Any], where: str) -> Recipe:
             options = {k: v for k, v in section.items() if k != "name"}
             table[name] = {k: v for k, v in section.items() if k == "name"} | {"options": options}
     _known_keys(table, Recipe, f"{where}: ")
+    _leave_to_plan(table)
     try:
         # As JSON, because there a list may be strict and yet become a tuple.
         text = json.dumps(table, default=str)
         return pydantic.TypeAdapter(Recipe).validate_json(text, strict=True)
     except pydantic.ValidationError as error:
         raise ConfigError(f"{where}: {_message(error)}") from error
+
+
+def _leave_to_plan(table: dict[str, Any]) -> None:
+    """Where the job has a budget, its training needs none: that is planned, see `completed`."""
+    run = table.get("run", {})
+    minutes = run.get("minutes") if isinstance(run, dict) else None
+    train = table.setdefault("train", {}) if minutes is not None else None
+    if isinstance(train, dict) and not {"epochs", "budget_minutes"} & set(train):
+        train["budget_minutes"] = minutes
 
 
 def _message(error: pydantic.ValidationError) -> str:

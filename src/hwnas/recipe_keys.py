@@ -70,6 +70,7 @@ _LEARNED: tuple[RecipeStage, ...] = ("train", "search", "finalists")
 
 DECIDES: Mapping[str, Decides] = {
     "name": Decides("kept"),
+    "run.*": Decides("kept", note="what was planned is in the run's own recipe"),
     "seed": Decides("redone", ("calibrate", *_LEARNED)),
     "data.*": Decides("by content", _LEARNED),
     "task.*": Decides("by content", _LEARNED),

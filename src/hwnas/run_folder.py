@@ -27,7 +27,10 @@ from hwnas.recipe import SCHEMA as RECIPE_SCHEMA
 from hwnas.recipe import Recipe, read_recipe
 from hwnas.recipe_keys import parts_of, redone_by
 
-__all__ = ["RunFolder", "StageRecord", "all_or_nothing"]
+__all__ = ["PLAN", "RunFolder", "StageRecord", "all_or_nothing"]
+
+PLAN = "plan.json"
+"""What was planned for the run's budget."""
 
 SCHEMA = 2
 _UNNAMED = 1
@@ -323,7 +326,7 @@ def _is_fresh(path: Path, text: str) -> bool:
     """Whether nothing is there but what a start that was killed at once leaves behind."""
     if not path.is_dir():
         return False
-    names = {p.name for p in path.iterdir() if not p.name.endswith(".tmp")} - {"cache"}
+    names = {p.name for p in path.iterdir() if not p.name.endswith(".tmp")} - {"cache", PLAN}
     recipe = path / "recipe.toml"
     return not names or (names == {recipe.name} and recipe.read_text(encoding="utf-8") == text)
 

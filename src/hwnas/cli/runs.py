@@ -12,6 +12,9 @@ import typer
 from hwnas.cli.app import MORE, SEARCHES, Json, RunPath, Targets, app, fail, out, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hwnas.experiment import Experiment
     from hwnas.progress import Reporter
 
 
@@ -23,8 +26,19 @@ RayAddress = Annotated[
 
 @app.command(rich_help_panel=SEARCHES)
 def search(
-    recipe: Annotated[Path, typer.Argument(help="A TOML recipe.")],
+    recipe: Annotated[
+        Path, typer.Argument(help="A TOML recipe; or images: a folder for each class, or an .npz.")
+    ],
     run: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME if not given.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Budget of the whole job; what it leaves open is planned.")
+    ] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="With images: what to be fast on; again for more.")
+    ] = None,
+    limit_ms: Annotated[
+        float | None, typer.Option(help="With images: the longest that a network may take.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="table.key=value, e.g. search.trials=500.")
     ] = None,
@@ -32,12 +46,40 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Search for networks: a recipe in, a measured family of bundles out."""
-    from hwnas.experiment import Experiment
-
-    experiment = Experiment.load(recipe, set_ or ())
+    experiment = _experiment(recipe, minutes, target or (), limit_ms, set_ or ())
     folder = run or Path("runs", experiment.recipe.name)
     with _resumable(folder) as reporter:
         _show(experiment.run(folder, reporter, ray_address), as_json)
+
+
+def _experiment(
+    path: Path,
+    minutes: float | None,
+    targets: Sequence[str],
+    limit_ms: float | None,
+    overrides: Sequence[str],
+) -> Experiment:
+    """Of a recipe, or of images and a budget."""
+    from hwnas.errors import ConfigError
+    from hwnas.experiment import Experiment
+    from hwnas.experiment.from_images import DEFAULT_TARGET, is_image_source
+
+    if is_image_source(path):
+        if minutes is None:
+            raise ConfigError(
+                f"{path} holds images; say how long the job may take, such as --minutes 45, or "
+                "give a recipe"
+            )
+        return Experiment.of_images(
+            path, minutes, targets or (DEFAULT_TARGET,), limit_ms, overrides
+        )
+    if targets or limit_ms is not None:
+        raise ConfigError(
+            "--target and --limit-ms go with images; a recipe has its own in [[objective]]: "
+            "--set objective.1.limit=5"
+        )
+    given = () if minutes is None else (f"run.minutes={minutes}",)
+    return Experiment.load(path, (*given, *overrides))
 
 
 @app.command(rich_help_panel=SEARCHES)

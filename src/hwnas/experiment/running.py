@@ -12,11 +12,14 @@ from pathlib import Path
 from hwnas.atomic import storage_errors
 from hwnas.errors import ConfigError, InfeasibleError, RunError
 from hwnas.experiment.finished import is_finished, unfinished
+from hwnas.experiment.from_images import DEFAULT_TARGET, recipe_for_images
+from hwnas.experiment.planned import planned_as, with_plan
 from hwnas.plugin import imports_from
 from hwnas.progress import Reporter, make_reporter
-from hwnas.recipe import Recipe, read_recipe
+from hwnas.recipe import Recipe, parse_recipe, read_recipe
 from hwnas.recipe_keys import parts_of
 from hwnas.run_folder import RunFolder, all_or_nothing
+from hwnas.search.data import load_data
 from hwnas.stages.adoption import adopt
 from hwnas.stages.images import tell_changed_images
 from hwnas.stages.job import Goal, Ingredients, Job, goals_of
@@ -56,6 +59,32 @@ class Experiment:
         recipe, text = read_recipe(Path(path), overrides)
         return cls(recipe, text, Path(path).absolute().parent)
 
+    @classmethod
+    def of_images(
+        cls,
+        images: str | Path,
+        minutes: float,
+        targets: Sequence[str] = (DEFAULT_TARGET,),
+        limit_ms: float | None = None,
+        overrides: Sequence[str] = (),
+    ) -> Experiment:
+        """Plan a job for nothing but images, targets and a budget.
+
+        Args:
+            images: A folder with a folder for each class, or an archive (``.npz``).
+            minutes: Budget of the whole job, wall-clock.
+            targets: What to be fast on; of several the slowest counts.
+            limit_ms: The longest that a network may take on any of them; None for no limit.
+            overrides: ``"table.key=value"`` each.
+
+        Raises:
+            ConfigError: An argument is wrong; the message says which.
+            DataError: The folder is laid out otherwise.
+        """
+        text = recipe_for_images(Path(images), minutes, targets, limit_ms)
+        recipe, text = parse_recipe(text, overrides, where=str(images))
+        return cls(recipe, text, Path.cwd())
+
     def run(
         self,
         folder: str | Path | None = None,
@@ -79,13 +108,19 @@ class Experiment:
         """
         path = Path(folder) if folder is not None else Path("runs", self.recipe.name)
         goals = [Goal(self.recipe.objective)]
+        reporter = reporter or make_reporter()
         if (path / "run.json").exists():
-            opened = RunFolder.create(path, self.recipe, self.text, self.folder)
+            recipe, text = planned_as(self.recipe, path) or (self.recipe, self.text)
+            opened = RunFolder.create(path, recipe, text, self.folder)
             return _continue(opened, lambda _: goals, reporter, ray_address)[0]
         with imports_from(self.folder):
             with all_or_nothing(path):
-                ingredients = Ingredients.prepare(self.recipe, self.folder, path / "cache")
-                opened = RunFolder.create(path, self.recipe, self.text, self.folder)
+                recipe, text, data = self.recipe, self.text, None
+                if recipe.run.minutes is not None:
+                    data = load_data(recipe.data, self.folder, recipe.seed, path / "cache")
+                    recipe, text = with_plan(recipe, text, data, self.folder, path, reporter)
+                ingredients = Ingredients.prepare(recipe, self.folder, path / "cache", data)
+                opened = RunFolder.create(path, recipe, text, self.folder)
             with opened:
                 return _work(opened, ingredients, goals, reporter, ray_address)[0]
 

@@ -71,13 +71,16 @@ class Ingredients:
     searched: SearchSpace
 
     @classmethod
-    def prepare(cls, recipe: Recipe, recipe_folder: Path, cache: Path) -> Ingredients:
+    def prepare(
+        cls, recipe: Recipe, recipe_folder: Path, cache: Path, data: ImageData | None = None
+    ) -> Ingredients:
         """Load the data and build task and space; refuses a recipe that cannot work.
 
         Args:
             recipe: What to prepare.
             recipe_folder: Where relative paths start.
             cache: For decoded images of large sets.
+            data: The recipe's images, where they are loaded already.
 
         Raises:
             ConfigError: A name, an option or an objective of the recipe is wrong.
@@ -86,7 +89,7 @@ class Ingredients:
         make_sampler(recipe.search.sampler, recipe.seed, recipe.search.options)
         resolve("evaluator", recipe.search.evaluator, EVALUATORS)
         resolve("train.sampling", recipe.train.sampling, SAMPLING)
-        data = load_data(recipe.data, recipe_folder, recipe.seed, cache)
+        data = data or load_data(recipe.data, recipe_folder, recipe.seed, cache)
         task = _task(recipe, data)
         names, options = recipe.space.names, recipe.space.options
         space = joint_space(names, data.image_shape, task.outputs, options, recipe_folder)

@@ -1,0 +1,104 @@
+"""How fast networks train on this machine, measured in seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from hwnas.search.threads import torch_threads
+from hwnas.search_spaces import Architecture, SearchSpace
+
+__all__ = ["Precision", "Speed", "measure_speeds"]
+
+Precision = Literal["fp32", "bf16"]
+
+_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+_WARM_UP = 1  # steps that are not counted: the first chooses algorithms
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a network trains on one core.
+
+    Attributes:
+        network: Which.
+        macs: Its multiply-accumulates for an image.
+        precision: Of forward passes.
+        images_per_s: At its full resolution.
+    """
+
+    network: Architecture
+    macs: int
+    precision: Precision
+    images_per_s: float
+
+
+def measure_speeds(
+    space: SearchSpace,
+    networks: Sequence[Architecture],
+    batch_size: int,
+    seconds: float = 10.0,
+) -> list[Speed]:
+    """Train networks for a moment each, in each precision, on one core.
+
+    Args:
+        space: Of the networks.
+        networks: Which.
+        batch_size: Images of a step.
+        seconds: For all of them together; a step is always finished.
+
+    Returns:
+        For each network one speed for each precision.
+    """
+    each = seconds / (len(networks) * len(_PRECISIONS))
+    return [
+        Speed(
+            network,
+            space.workload(network).macs,
+            precision,
+            _images_per_s(space, network, precision, batch_size, each),
+        )
+        for network in networks
+        for precision in _PRECISIONS
+    ]
+
+
+def _images_per_s(
+    space: SearchSpace,
+    architecture: Architecture,
+    precision: Precision,
+    batch_size: int,
+    seconds: float,
+) -> float:
+    network = space.build(architecture)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network.train()
+    images = torch.randn(batch_size, *space.input_shape(architecture))
+    images = images.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.AdamW(network.parameters(), fused=True)
+    times: list[float] = []
+    begun = time.perf_counter()
+    with torch_threads(1):
+        while len(times) <= _WARM_UP or time.perf_counter() - begun < seconds:
+            started = time.process_time()
+            _step(network, images, optimizer, precision)
+            times.append(time.process_time() - started)
+    return batch_size / min(times[_WARM_UP:])
+
+
+def _step(
+    network: nn.Module,
+    images: torch.Tensor,
+    optimizer: torch.optim.Optimizer,
+    precision: Precision,
+) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        outputs = network(images)
+    outputs.float().square().mean().backward()
+    optimizer.step()
