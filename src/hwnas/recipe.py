@@ -54,6 +54,7 @@ MIGRATIONS: Mapping[int, Callable[[tomlkit.TOMLDocument], None]] = {1: _shift_of
 """By schema, what writes the defaults of then into a recipe that does not set them."""
 
 _FINETUNE_EPOCHS = 1.0
+_LEAST_MINUTES = 3.0
 
 
 @dataclass(frozen=True)
@@ -208,8 +209,13 @@ class RunConfig:
     minutes: float | None = None
 
     def __post_init__(self) -> None:
-        if self.minutes is not None and not (math.isfinite(self.minutes) and self.minutes > 0):
-            raise ConfigError(f"run.minutes is {self.minutes}; expected a number above 0")
+        if self.minutes is not None and not (
+            math.isfinite(self.minutes) and self.minutes >= _LEAST_MINUTES
+        ):
+            raise ConfigError(
+                f"run.minutes is {self.minutes:g}; the least that a job can do anything in is "
+                f"{_LEAST_MINUTES:g}: calibration, export and timing alone take two"
+            )
 
 
 @dataclass(frozen=True)
@@ -397,7 +403,7 @@ def _leave_to_plan(table: dict[str, Any]) -> None:
     minutes = run.get("minutes") if isinstance(run, dict) else None
     train = table.setdefault("train", {}) if minutes is not None else None
     if isinstance(train, dict) and not {"epochs", "budget_minutes"} & set(train):
-        train["budget_minutes"] = minutes
+        train["budget_minutes"] = 1.0  # until then
 
 
 def _message(error: pydantic.ValidationError) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwnas.errors import ConfigError
 from hwnas.planning import Facts, Plan, Speed, make_plan
 from hwnas.planning.plan import WIDTHS
 from hwnas.search_spaces import Architecture
@@ -89,9 +87,3 @@ def test_small_images_are_cropped_less_and_grey_ones_not_mirrored() -> None:
 def test_values_keep_their_images_whole() -> None:
     values = make_plan(Facts(8500, SHAPE, "values", 45, 2), speeds(2000)).values
     assert not {"train.crop", "train.cutmix", "train.flip"} & set(values)
-
-
-@pytest.mark.parametrize("minutes", [0.0, -1.0, 2.9, float("nan"), float("inf")])
-def test_a_budget_in_which_nothing_can_be_done_is_refused_with_the_least(minutes: float) -> None:
-    with pytest.raises(ConfigError, match=r"run\.minutes is .*; the least .* is 3"):
-        plan(minutes)

@@ -22,7 +22,7 @@ from hwnas.run_folder import RunFolder, all_or_nothing
 from hwnas.search.data import load_data
 from hwnas.stages.adoption import adopt
 from hwnas.stages.images import tell_changed_images
-from hwnas.stages.job import Goal, Ingredients, Job, goals_of
+from hwnas.stages.job import Goal, Ingredients, Job, goals_of, searchable
 from hwnas.stages.plan import is_done, stages_of
 from hwnas.stages.search import check_shared_study
 from hwnas.stages.staleness import stale_stages, told_stale
@@ -117,6 +117,8 @@ class Experiment:
             with all_or_nothing(path):
                 recipe, text, data = self.recipe, self.text, None
                 if recipe.run.minutes is not None:
+                    for target in goals[0].targets:
+                        searchable(target)
                     data = load_data(recipe.data, self.folder, recipe.seed, path / "cache")
                     recipe, text = with_plan(recipe, text, data, self.folder, path, reporter)
                 ingredients = Ingredients.prepare(recipe, self.folder, path / "cache", data)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from hwnas.errors import ConfigError
 from hwnas.search.data import ImageData
 from hwnas.search.raw_images import TargetKind
 
-__all__ = ["LEAST_MINUTES", "Facts"]
-
-LEAST_MINUTES = 3.0
-"""Calibration, export and timing take two of them, on two cores."""
+__all__ = ["Facts"]
 
 
 @dataclass(frozen=True)
@@ -32,13 +27,6 @@ class Facts:
     kind: TargetKind
     minutes: float
     cores: int
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.minutes) and self.minutes >= LEAST_MINUTES):
-            raise ConfigError(
-                f"run.minutes is {self.minutes:g}; the least that a job can do anything in is "
-                f"{LEAST_MINUTES:g}"
-            )
 
     @classmethod
     def of(cls, data: ImageData, minutes: float, cores: int) -> Facts:

@@ -1,0 +1,102 @@
+"""A search of nothing but images, a target and a budget."""
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hwnas.experiment.from_images import recipe_for_images
+from hwnas.recipe import completed, parse_recipe
+
+Command = Callable[..., Any]
+
+
+def paint(
+    folder: Path, classes: int = 2, images: int = 20, size: tuple[int, int] = (40, 30)
+) -> Path:
+    """Pictures of two colours and noise, a folder a class."""
+    rng = np.random.default_rng(0)
+    for c in range(classes):
+        (folder / f"class-{c}").mkdir(parents=True)
+        for i in range(images):
+            pixels = rng.integers(0, 60, (*reversed(size), 3)) + 150 * np.eye(3)[c % 3]
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"class-{c}/{i}.png")
+    return folder
+
+
+def test_a_folder_a_target_and_minutes_are_a_recipe(tmp_path: Path) -> None:
+    text = recipe_for_images(paint(tmp_path / "my photos"), 45, limit_ms=5)
+    recipe, _ = parse_recipe(text)
+    assert recipe.name == "my-photos"
+    assert recipe.run.minutes == 45
+    assert recipe.data.source == f"folder:{tmp_path / 'my photos'}"
+    assert recipe.data.size == 30, "the shorter side of most"
+    accuracy, latency = recipe.objective
+    assert accuracy.label == "accuracy"
+    assert latency.label == "latency_ms@cpu-onnxruntime-fp32-b1-t1"
+    assert latency.limit == 5
+
+
+def test_of_several_targets_the_slowest_counts(tmp_path: Path) -> None:
+    targets = ["cpu-onnxruntime-fp32-b1-t1", "cpu-onnxruntime-fp32-b8-t1"]
+    recipe, _ = parse_recipe(recipe_for_images(paint(tmp_path / "images"), 45, targets))
+    assert recipe.objective[1].targets == tuple(targets)
+    assert recipe.objective[1].reduce == "worst"
+
+
+def test_large_photographs_are_made_as_small_as_the_budget_trains(tmp_path: Path) -> None:
+    folder = paint(tmp_path / "images", images=2, size=(400, 300))
+    sizes = [parse_recipe(recipe_for_images(folder, m))[0].data.size for m in (45, 200, 600)]
+    assert sizes == [112, 160, 224]
+
+
+def test_what_a_recipe_says_is_not_planned() -> None:
+    text = '[run]\nminutes = 9\n[train]\nepochs = 3\n[space]\nname = "vit"\n[search]\ntrials = 5\n'
+    planned = {
+        "train.budget_minutes": 2.0,
+        "train.crop": 0.4,
+        "space.name": "resnet",
+        "space.preset": "compact",
+        "search.trials": 12,
+        "search.fidelity.keep": 2,
+    }
+    assert tomllib.loads(completed(text, planned)) == {
+        "run": {"minutes": 9},
+        "train": {"epochs": 3, "crop": 0.4},
+        "space": {"name": "vit"},
+        "search": {"trials": 5, "fidelity": {"keep": 2}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "say how long the job may take, such as --minutes 45"),
+        (["--minutes", "1"], "run.minutes is 1; the least that a job can do anything in is 3"),
+        (["--minutes", "0"], "run.minutes is 0"),
+        (["--minutes", "nan"], "run.minutes is nan"),
+        (["--minutes", "9", "--target", "cpu-onnxruntim-fp32-b1-t1"], "did you mean"),
+        (["--minutes", "9", "--limit-ms", "nan"], "expected a finite number"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_trained(
+    hwnas: Command, tmp_path: Path, options: list[str], message: str
+) -> None:
+    run = tmp_path / "run"
+    images = paint(tmp_path / "images")
+    hwnas("search", images, "--run", run, *options).refused(message)
+    assert not run.exists()
+
+
+def test_images_that_are_not_there(hwnas: Command, tmp_path: Path) -> None:
+    answer = hwnas("search", tmp_path / "images.npz", "--minutes", "9", "--run", tmp_path / "run")
+    answer.refused("there is no", "images.npz")
+
+
+def test_options_for_images_do_not_go_with_a_recipe(hwnas: Command, quick_recipe: Path) -> None:
+    for option in (["--limit-ms", "5"], ["--target", "cpu-onnxruntime-fp32-b1-t1"]):
+        hwnas("search", quick_recipe, *option).refused("--set objective.1.limit=5")
