@@ -1,0 +1,234 @@
+"""Is what one command makes of photographs better than MobileNetV3-Small, trained alone?
+
+Per budget and seed: the job of `hwnas search IMAGES --minutes M`; MobileNetV3-Small at four widths,
+each alone on one core for two thirds of the minutes. All are timed against each other on every
+target, and each counts at its best; test images are drawn again, the same for all networks.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from experiments.alone import Alone, train_alone
+from experiments.command import data_folder, run_command
+from experiments.readme_table import markdown
+from experiments.record import Results, Row
+from experiments.setting import cores
+from experiments.sides import Network, measured_rows, of_bundle
+from hwnas.deploy import RUNTIMES, Target
+from hwnas.deploy.runtimes import open_session
+from hwnas.experiment import Experiment
+from hwnas.run_folder import RunFolder
+from hwnas.search.training import TrainConfig
+from hwnas.search_spaces import MobileNetSpace
+from hwnas.search_spaces.mobilenet.presets import PRESETS
+from hwnas.stages.finalists import read_bundles
+from hwnas.stages.job import Ingredients
+
+FOLDER = Path(__file__).parent
+OURS, RIVALS = "hwnas", "alone"
+WIDTHS = (0.35, 0.5, 0.75, 1.0)
+LIMIT_MS = 5.0
+TARGETS = (
+    "cpu-onnxruntime-fp32-b1-t1",
+    "cpu-openvino-fp32-b1-t1",
+    "cpu-openvino-bf16-b1-t1",
+)
+TRAINING = TrainConfig(
+    budget_minutes=1.0,
+    batch_size=64,
+    learning_rate=2e-3,
+    weight_decay=0.05,
+    ema=0.995,
+    crop=0.4,
+    flip=True,
+    shift_pixels=0,
+    label_smoothing=0.1,
+    workers=0,
+)
+_DRAWS = 2000
+Hits = Mapping[str, npt.NDArray[np.bool_]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.photographs.run", description=__doc__
+    )
+    parser.add_argument("--minutes", type=float, nargs="+", default=[45.0], metavar="M")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N")
+    parser.add_argument("--images", type=Path, help="other images than the shared photographs")
+    parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "photographs"))
+    run_command(parser, work)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    images = arguments.images or data_folder() / "images" / "photos5_jpeg.npz"
+    targets = [target for name in arguments.targets if _usable(target := Target.parse(name))]
+    for minutes in arguments.minutes:
+        config = {
+            "images": images.name,
+            "minutes": minutes,
+            "limit_ms": LIMIT_MS,
+            "training": TRAINING.identity,
+            "widths": WIDTHS,
+            "targets": [target.name for target in targets],
+        }
+        answers, observations = (
+            Results(arguments.out / f"{name}-{minutes:g}.jsonl", config)
+            for name in ("results", "observations")
+        )
+        for seed in arguments.seeds:
+            if not [row for row in answers.rows if row.seed == seed]:
+                folder = arguments.work / f"{minutes:g}-minutes" / f"seed-{seed}"
+                rows, hits = observe(images, minutes, seed, targets, folder)
+                observations.put(rows)
+                answers.put(judge(rows, hits, seed))
+        print(f"{minutes:g} minutes\n{markdown(answers.rows)}", flush=True)
+
+
+def _usable(target: Target) -> bool:
+    reason = RUNTIMES[target.device.runtime].unavailable()
+    if reason:
+        print(f"without {target.name}: {reason}", flush=True)
+    return not reason
+
+
+def observe(
+    images: Path, minutes: float, seed: int, targets: Sequence[Target], folder: Path
+) -> tuple[list[Row], Hits]:
+    """Make the networks of both sides, going on where that was stopped, and time them together.
+
+    Returns:
+        Rows of all networks; which test images each gets right, by the subject of its rows.
+    """
+    job = Experiment.of_images(images, minutes, limit_ms=LIMIT_MS, overrides=[f"seed={seed}"])
+    print(f"seed {seed}: the whole job of {minutes:g} minutes", flush=True)
+    run = folder / OURS
+    job.run(run)
+    with RunFolder.open(run) as opened:
+        recipe = opened.recipe
+        seconds = sum(stage.wall_s for stage in opened.stages.values())
+    ingredients = Ingredients.prepare(recipe, job.folder, run / "cache")
+    bundles = read_bundles(run / "bundles").values()
+    networks = [of_bundle(OURS, bundle, ingredients) for bundle in bundles]
+    training = replace(TRAINING, budget_minutes=minutes * 2 / 3)
+    with cores(recipe) as at_once:
+        found, _ = train_alone(
+            *(RIVALS, rivals(ingredients), ingredients, [training], folder / RIVALS, at_once)
+        )
+    networks += found
+    rows = measured_rows(networks, targets, ingredients, seed)
+    rows.append(Row("job_over_budget", OURS, seed, seconds / (60 * minutes), "ratio", 1))
+    return rows, {network.subject: hits(network, ingredients) for network in networks}
+
+
+def rivals(ingredients: Ingredients) -> list[Alone]:
+    """MobileNetV3-Small at several widths, without dropout as in a training of minutes."""
+    side = max(ingredients.data.image_shape[:2])
+    found = []
+    for width in WIDTHS:
+        config = replace(
+            PRESETS["mobilenet-v3-small"](ingredients.data.image_shape),
+            width=(width,),
+            in_channels=ingredients.data.image_shape[2],
+            outputs=ingredients.task.outputs,
+            dropout=0.0,
+        )
+        space = MobileNetSpace(config)
+        shape = (config.in_channels, side, side)
+        about = {"width": width, "resolution": side}
+        build = partial(_built, space)
+        found.append(Alone(f"mobilenet-v3-small-w{width:g}", build, shape, about))
+    return found
+
+
+def _built(space: MobileNetSpace) -> nn.Module:
+    return space.build(space.smallest())
+
+
+def hits(network: Network, ingredients: Ingredients) -> npt.NDArray[np.bool_]:
+    """Which test images a network gets right, as it runs in ONNX Runtime."""
+    session = open_session(network.onnx, Target.parse("cpu-onnxruntime-fp32-b1-t1"))
+    _, height, width = session.input_shape
+    data, right = ingredients.data, []
+    preprocessing = ingredients.task.preprocessing.at(height, width)
+    for rows in np.array_split(np.arange(len(data.test)), max(1, len(data.test) // 250)):
+        images, targets = data.test.take(rows)
+        outputs = session.run(preprocessing(images).contiguous().numpy())
+        right.append(outputs.argmax(1) == targets)
+    return np.concatenate(right)
+
+
+def judge(rows: Sequence[Row], hits: Hits, seed: int) -> list[Row]:
+    """Compare the front of a job with each rival."""
+    about = {
+        row.subject: (row.details["validation_accuracy"], row.details["latency_ms"])
+        for row in rows
+        if row.metric == "test_error"
+    }
+    ours = [subject for subject in about if subject.startswith(f"{OURS} ")]
+    found = []
+    for rival in (subject for subject in about if subject.startswith(f"{RIVALS} ")):
+        found += _against(rival, ours, about, hits, seed)
+    return [*found, *(row for row in rows if row.metric == "job_over_budget")]
+
+
+def _against(
+    rival: str,
+    ours: Sequence[str],
+    about: Mapping[str, tuple[float, float]],
+    hits: Hits,
+    seed: int,
+) -> list[Row]:
+    """Accuracy at the rival's latency, and speed at its accuracy, with paired draws of images."""
+    n, rng = len(hits[rival]), np.random.default_rng(0)
+    draws = np.vstack([np.arange(n), rng.integers(0, n, (_DRAWS, n))])
+    drawn = {subject: hits[subject][draws].mean(1) for subject in (rival, *ours)}
+    able = [subject for subject in ours if about[subject][1] <= about[rival][1]]
+    gains = np.full(_DRAWS + 1, np.nan)
+    if able:  # validation images choose, test images judge
+        gains = drawn[max(able, key=lambda subject: about[subject][0])] - drawn[rival]
+    latencies = np.array([about[subject][1] for subject in ours])
+    as_good = np.array([drawn[subject] >= drawn[rival] for subject in ours])
+    fastest = np.where(as_good, latencies[:, None], np.inf).min(0)
+    name = rival.removeprefix(f"{RIVALS} ")
+    details = {
+        "rival_accuracy": float(drawn[rival][0]),
+        "rival_latency_ms": about[rival][1],
+        "front": {s: [float(drawn[s][0]), about[s][1]] for s in ours},
+    }
+    return [
+        _row("accuracy_gain", name, seed, gains, "fraction", n, details),
+        _row("speed_at_accuracy", name, seed, about[rival][1] / fastest, "ratio", n, details),
+    ]
+
+
+def _row(
+    metric: str,
+    subject: str,
+    seed: int,
+    values: npt.NDArray[np.float64],
+    unit: str,
+    n: int,
+    details: Mapping[str, object],
+) -> Row:
+    """The first value as found, with the spread of the others; None where no network is able."""
+    if np.isnan(values[0]):
+        return Row(metric, subject, seed, None, unit, n, {}, details)
+    low, high = np.quantile(values[1:], (0.05, 0.95))
+    spread = {"p05": float(low), "p95": float(high)}
+    return Row(metric, subject, seed, float(values[0]), unit, n, spread, details)
+
+
+if __name__ == "__main__":
+    main()
