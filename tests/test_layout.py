@@ -17,6 +17,7 @@ FLOORS = (  # a room may import from lower floors, and from its own as long as t
     ("cli", "__main__"),
     (
         "experiment",
+        "planning",
         "progress",
         "recipe",
         "recipe_keys",
