@@ -172,12 +172,15 @@ class DeployConfig:
         finetune_minutes: Training time that each finalist gets on its own, so that small ones get
             more passes; either this or ``finetune_epochs``.
         finetune_learning_rate: At its peak.
+        reference: Whether a plain network, MobileNetV3-Small as wide as the limits allow, is
+            trained alone as ``[train]`` says, for comparison (`hwnas.stages.reference`).
     """
 
     top: int = 3
     finetune_epochs: float | None = None
     finetune_minutes: float | None = None
     finetune_learning_rate: float = 1e-3
+    reference: bool = False
 
     def __post_init__(self) -> None:
         if self.top < 1:

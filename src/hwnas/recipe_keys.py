@@ -32,7 +32,14 @@ __all__ = [
 _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 RecipeStage = Literal[
-    "calibrate", "train", "ranking", "search", "random-baseline", "finalists", "report"
+    "calibrate",
+    "train",
+    "ranking",
+    "search",
+    "random-baseline",
+    "finalists",
+    "reference",
+    "report",
 ]
 
 AFTER: Mapping[RecipeStage, tuple[RecipeStage, ...]] = {
@@ -42,7 +49,8 @@ AFTER: Mapping[RecipeStage, tuple[RecipeStage, ...]] = {
     "search": ("calibrate", "train"),
     "random-baseline": ("calibrate", "train"),
     "finalists": ("search",),
-    "report": ("ranking", "search", "random-baseline", "finalists"),
+    "reference": (),
+    "report": ("ranking", "search", "random-baseline", "finalists", "reference"),
 }
 """The stages of a run in order, each with those whose results it is made from."""
 
@@ -71,30 +79,32 @@ _LEARNED: tuple[RecipeStage, ...] = ("train", "search", "finalists")
 DECIDES: Mapping[str, Decides] = {
     "name": Decides("kept"),
     "run.*": Decides("kept", note="what was planned is in the run's own recipe"),
-    "seed": Decides("redone", ("calibrate", *_LEARNED)),
-    "data.*": Decides("by content", _LEARNED),
-    "task.*": Decides("by content", _LEARNED),
+    "seed": Decides("redone", ("calibrate", *_LEARNED, "reference")),
+    "data.*": Decides("by content", (*_LEARNED, "reference")),
+    "task.*": Decides("by content", (*_LEARNED, "reference")),
     "space.*": Decides("by content", ("calibrate", *_LEARNED)),
     "objective": Decides(
         "continued",
-        ("search", "random-baseline"),
+        ("search", "random-baseline", "reference"),
         "all evaluations; a target without a calibration gets one",
     ),
-    "train.epochs": Decides("continued", ("train",), "training goes on from its checkpoint"),
+    "train.epochs": Decides(
+        "continued", ("train", "reference"), "training goes on from its checkpoint"
+    ),
     "train.budget_minutes": Decides(
-        "continued", ("train",), "training goes on from its checkpoint"
+        "continued", ("train", "reference"), "training goes on from its checkpoint"
     ),
     "train.batch_size": Decides(
-        "redone", ("train",), "an unfinished training goes on from its checkpoint"
+        "redone", ("train", "reference"), "an unfinished training goes on from its checkpoint"
     ),
     "train.accumulate": Decides(
-        "redone", ("train",), "an unfinished training goes on from its checkpoint"
+        "redone", ("train", "reference"), "an unfinished training goes on from its checkpoint"
     ),
     "train.workers": Decides("kept"),
     "train.checkpoint_seconds": Decides("kept"),
     "train.ranking_check": Decides("redone", ("ranking",)),
     "train.ranking_epochs": Decides("redone", ("ranking",)),
-    "train.*": Decides("redone", ("train",)),
+    "train.*": Decides("redone", ("train", "reference")),
     "predictor.networks": Decides("redone", ("calibrate",)),
     "search.trials": Decides("continued", ("search", "random-baseline"), "all evaluations"),
     "search.evaluator": Decides("redone", ("search", "random-baseline")),
@@ -106,6 +116,7 @@ DECIDES: Mapping[str, Decides] = {
     "search.sampler": Decides("kept", note="decides on the candidates that come next"),
     "search.options": Decides("kept", note="decides on the candidates that come next"),
     "search.*": Decides("kept"),
+    "deploy.reference": Decides("redone", ("reference",)),
     "deploy.top": Decides("continued", ("finalists",), "weights of finalists that are there"),
     "deploy.*": Decides("redone", ("finalists",)),
 }

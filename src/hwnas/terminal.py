@@ -55,7 +55,8 @@ def print_summary(console: Console, summary: Summary) -> None:
     """The front, where things are, and what to do next."""
     columns = ["network", summary.metric, "tested", "predicted ms", "measured ms"]
     columns += ["MACs", "params", "size"]
-    rows = [_front_row(row, summary) for row in summary.front]
+    shown = [*summary.front, *([] if summary.reference is None else [summary.reference])]
+    rows = [_front_row(row, summary) for row in shown]
     title = f"Pareto front of {summary.run} ({summary.trials} candidates evaluated)"
     console.print(title, style="bold", soft_wrap=True, markup=False)  # a table would fold it
     console.print(table_of(columns, rows))
@@ -65,9 +66,11 @@ def print_summary(console: Console, summary: Summary) -> None:
         style="dim",
     )
     print_missed_limits(console, summary)
+    if summary.verdict is not None:
+        console.print(f"{summary.verdict}\n", soft_wrap=True, markup=False)
     if summary.report is not None:
         console.print(f"report   {summary.report}", soft_wrap=True, markup=False)
-    for row in summary.finalists:
+    for row in (row for row in shown if row.bundle is not None):
         picks = f"  ({', '.join(row.picks)})" if row.picks else ""
         console.print(
             f"bundle   {summary.run / str(row.bundle)}{picks}", soft_wrap=True, markup=False

@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hwnas.planning import Facts, Plan, Speed, make_plan
-from hwnas.planning.plan import WIDTHS
+from hwnas.search.rungs import Rungs
 from hwnas.search_spaces import Architecture
 
 SHAPE = (112, 112, 3)
+MACS = (2_000_000, 13_000_000, 93_000_000)
 
 
 def speeds(fastest: float) -> list[Speed]:
-    """Four times as slow at twice the width; bf16 half as fast again."""
+    """Images a second fall as MACs rise; bf16 is half as fast again."""
     return [
         Speed(
-            Architecture("resnet", (("width", width),)),
-            round(1e7 * width**2),
-            precision,
-            fastest * gain / (width / WIDTHS[0]) ** 2,
+            Architecture("resnet", (("macs", macs),)), macs, precision, fastest * gain * 2e6 / macs
         )
-        for width in WIDTHS
+        for macs in MACS
         for precision, gain in (("fp32", 1.0), ("bf16", 1.5))
     ]
 
 
-def plan(minutes: float, images: int = 8500, fastest: float = 2000, cores: int = 2) -> Plan:
-    return make_plan(Facts(images, SHAPE, "classes", minutes, cores), speeds(fastest))
+def plan(
+    minutes: float,
+    images: int = 8500,
+    fastest: float = 5000,
+    cores: int = 2,
+    given: dict[str, Any] | None = None,
+) -> Plan:
+    return make_plan(Facts(images, SHAPE, "classes", minutes, cores), speeds(fastest), given)
+
+
+def rungs(made: Plan) -> Rungs:
+    prefix = "search.fidelity."
+    table = {k.removeprefix(prefix): v for k, v in made.values.items() if k.startswith(prefix)}
+    return Rungs(**{**table, "rungs": tuple(table["rungs"])})
 
 
 def core_minutes(made: Plan) -> float:
-    """Of all trainings of successive halving."""
-    values, total, before = made.values, 0.0, 0.0
-    left = values["search.trials"]
-    for rung in values["search.fidelity.rungs"]:
-        total += left * (rung - before) * values["train.budget_minutes"]
-        left, before = left / values["search.fidelity.keep"], rung
-    return total
+    """Of all trainings of successive halving, without the reference network's."""
+    return rungs(made).cost(made.values["search.trials"]) * made.values["train.budget_minutes"]
 
 
 @given(
@@ -46,33 +54,55 @@ def core_minutes(made: Plan) -> float:
     fastest=st.floats(50, 20_000),
     cores=st.integers(1, 16),
 )
-def test_trainings_fill_the_budget_and_leave_time_for_the_rest(
+def test_trainings_never_take_more_than_the_budget_leaves(
     minutes: float, images: int, fastest: float, cores: int
 ) -> None:
     made = plan(minutes, images, fastest, cores)
-    assert 0.19 * minutes * cores <= core_minutes(made) <= minutes * cores
-    assert set(made.values["space.width"]) <= set(WIDTHS)
+    assert 0 < core_minutes(made) <= max(0.2 * minutes, minutes - 2) * cores
+    assert MACS[0] <= made.values["search.options.most_macs"] <= 1.01 * MACS[-1]
     assert made.values["train.precision"] == "bf16"
+    assert made.values["deploy.top"] >= 3
     assert len(made.summary) == 2
 
 
+def test_most_of_the_budget_is_used_unless_every_network_has_enough_of_it() -> None:
+    assert core_minutes(plan(45)) > 0.75 * 2 * (45 - 4)
+    few_images = plan(600, images=500, fastest=20_000)
+    assert core_minutes(few_images) < 0.3 * 2 * 600
+
+
 def test_a_third_of_the_time_and_more_goes_to_those_that_are_trained_to_the_end() -> None:
-    made = plan(45)
-    values = made.values
-    finalists = values["search.trials"] / values["search.fidelity.keep"] ** 2
-    first, second, _ = values["search.fidelity.rungs"]
-    assert first < second
-    assert finalists * (1 - second) * values["train.budget_minutes"] > core_minutes(made) / 3
+    for minutes in (15, 45, 240):
+        made = plan(minutes)
+        *_, last, _ = made.values["search.fidelity.rungs"]
+        finishing = made.values["deploy.top"] * (1 - last) * made.values["train.budget_minutes"]
+        assert finishing > core_minutes(made) / 3
 
 
 def test_the_plan_follows_the_budget() -> None:
-    short, middle, long = plan(6, fastest=500), plan(45, fastest=500), plan(240, fastest=500)
-    widest = [max(each.values["space.width"]) for each in (short, middle, long)]
-    assert widest == sorted(widest)
-    assert widest[0] < widest[2]
-    tried = [each.values["search.trials"] for each in (short, middle, long)]
-    assert tried == sorted(tried)
-    assert tried[0] < tried[2]
+    short, middle, long = (plan(minutes, fastest=2000) for minutes in (6, 45, 240))
+    for key in ("search.trials", "search.options.most_macs", "train.budget_minutes"):
+        values = [each.values[key] for each in (short, middle, long)]
+        assert values == sorted(values), key
+        assert values[0] < values[2], key
+
+
+def test_as_many_networks_as_the_recipe_asks_for_share_the_same_time() -> None:
+    many, few = (plan(45, given={"search.trials": number}) for number in (40, 4))
+    assert many.values["search.trials"] == 40
+    assert few.values["search.trials"] == 4
+    with_reference = [
+        core_minutes(made) + 0.6 * 2 * made.values["train.budget_minutes"] for made in (many, few)
+    ]
+    assert with_reference[0] == pytest.approx(with_reference[1], rel=0.01)
+
+
+def test_a_supernet_is_planned_where_the_recipe_asks_for_one() -> None:
+    values = plan(45, given={"search.evaluator": "supernet"}).values
+    assert "search.fidelity.rungs" not in values
+    finetuning = values["deploy.top"] * values["deploy.finetune_minutes"] / 2
+    assert finetuning + values["train.budget_minutes"] < 45
+    assert finetuning > 45 / 4
 
 
 def test_small_images_are_cropped_less_and_grey_ones_not_mirrored() -> None:

@@ -16,7 +16,7 @@ from hwnas.errors import ConfigError
 from hwnas.search import Objective, SearchResult, run_search
 from hwnas.search.evaluate import Evaluation, Fidelity
 from hwnas.search.front import non_dominated
-from hwnas.search.rungs import Rungs, best
+from hwnas.search.rungs import Rungs, best, best_of_similar
 from hwnas.search_spaces import Candidate
 
 ACCURACY = Objective("accuracy", "maximize")
@@ -145,3 +145,40 @@ def test_what_cannot_be_climbed_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         Rungs(rungs, keep)
+
+
+@given(
+    rows=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30),
+    size=st.integers(2, 4),
+)
+def test_of_similar_cost_the_most_accurate_goes_on_and_every_size_stays(
+    rows: list[tuple[float, float]], size: int
+) -> None:
+    table = np.array(rows)
+    chosen = best_of_similar(table, size)
+    rungs = Rungs((0.5, 1.0), size, "similar_cost")
+    assert len(chosen) == rungs.left(len(table)) == -(-len(table) // size)
+    assert (
+        int(np.argmin(table[:, 0])) in chosen or table[list(chosen), 0].min() == table[:, 0].min()
+    )
+    order = np.sort(table[:, 1])
+    kept = np.sort(table[list(chosen), 1])
+    for group, cost in enumerate(kept):
+        assert order[group * size] <= cost <= order[min(len(order), (group + 1) * size) - 1]
+
+
+def test_large_networks_go_on_though_small_ones_are_ahead_at_an_early_rung() -> None:
+    small = [(0.1, 1.0), (0.2, 1.1)]
+    large = [(0.5, 8.0), (0.4, 9.0)]
+    table = np.array(small + large)
+    assert best_of_similar(table, 2) == {0, 3}
+    assert best(table, 2) != {0, 3}
+
+
+@given(st.integers(1, 60), st.sampled_from(["all", "similar_cost"]))
+def test_a_batch_costs_what_its_rungs_add_up_to(count: int, compare: str) -> None:
+    rungs = Rungs((0.1, 0.4, 1.0), 3, compare)  # type: ignore[arg-type]
+    second = rungs.left(count)
+    third = rungs.left(second)
+    assert rungs.cost(count) == pytest.approx(0.1 * count + 0.3 * second + 0.6 * third)
+    assert Rungs().cost(count) == count

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hwnas.atomic import write_json
 from hwnas.errors import RunError
 from hwnas.planning import Facts, make_plan, measure_speeds
-from hwnas.planning.plan import BATCH_SIZE, SPACE, WIDTHS
+from hwnas.planning.plan import BATCH_SIZE, SPACE
+from hwnas.planning.speed import probes
 from hwnas.progress import Reporter
 from hwnas.recipe import Recipe, completed, parse_recipe, read_recipe
 from hwnas.run_folder import PLAN
 from hwnas.search.data import ImageData
-from hwnas.search_spaces.catalogue import named_space
+from hwnas.search_spaces import SearchSpace
+from hwnas.search_spaces.catalogue import joint_space
 
 __all__ = ["planned_as", "with_plan"]
 
@@ -42,27 +47,37 @@ def with_plan(
     """
     assert recipe.run.minutes is not None
     facts = Facts.of(data, recipe.run.minutes, os.cpu_count() or 1)
+    given = tomllib.loads(text)
     reporter.note("measuring how fast networks train here")
-    options = {**SPACE, "resolution": [max(data.image_shape[:2])]}
-    outputs = 10 if data.class_names is None else len(data.class_names)
-    spaces = [
-        named_space("resnet", data.image_shape, outputs, {**options, "width": [width]}, folder)
-        for width in WIDTHS
-    ]
-    speeds = [
-        speed
-        for space in spaces
-        for speed in measure_speeds(
-            space, [space.largest()], min(BATCH_SIZE, facts.images), 10 / len(WIDTHS)
-        )
-    ]
-    plan = make_plan(facts, speeds)
+    space = _space(given.get("space", {}), data, folder)
+    speeds = measure_speeds(space, probes(space), min(BATCH_SIZE, facts.images))
+    plan = make_plan(facts, speeds, _flat(given))
     for line in plan.summary:
         reporter.note(line)
     text = completed(text, plan.values)
     path.mkdir(parents=True, exist_ok=True)
     write_json(path / PLAN, {"schema": SCHEMA, "request": recipe.hash, **plan.to_json()})
     return parse_recipe(text)
+
+
+def _space(given: Mapping[str, Any], data: ImageData, folder: Path) -> SearchSpace:
+    """The space of the job's networks, at the resolution of the images."""
+    options = dict(given) if "name" in given else {**SPACE, **given}
+    if "name" not in given:
+        options.setdefault("resolution", [max(data.image_shape[:2])])
+    names = options.pop("name")
+    outputs = 10 if data.class_names is None else len(data.class_names)
+    names = (names,) if isinstance(names, str) else tuple(names)
+    return joint_space(names, data.image_shape, outputs, options, folder).network
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values of a recipe by dotted key."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        inside = isinstance(value, Mapping)
+        found |= _flat(value, f"{prefix}{name}.") if inside else {prefix + name: value}
+    return found
 
 
 def planned_as(recipe: Recipe, path: Path) -> tuple[Recipe, str] | None:

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from hwnas.planning.facts import Facts
 from hwnas.planning.speed import Precision, Speed
+from hwnas.search.rungs import Rungs
 
-__all__ = ["BATCH_SIZE", "SPACE", "WIDTHS", "Plan", "make_plan"]
+__all__ = ["BATCH_SIZE", "SPACE", "Plan", "make_plan"]
 
-SPACE: Mapping[str, Any] = {"preset": "compact"}
-WIDTHS = (0.5, 1.0, 1.5, 2.0)
+SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "compact"}
 BATCH_SIZE = 64
 
 _OVERHEAD_MINUTES = 2.0  # calibration, export, timing, the report
 _OVERHEAD_SHARE = 0.04
-_RUNGS = (0.1, 0.3, 1.0)
-_KEEP = 2
-_CANDIDATES = (24, 16, 12, 8, 4)
-_WANTED_EPOCHS = 60.0  # of the middle network, below which fewer candidates are tried
-_LEAST_EPOCHS = 30.0  # of the largest network, below which it is left out
+_LEAST_SHARE = 0.2  # of the budget is for training, whatever the overhead
+_REFERENCE_SHARE = 0.6  # of the minutes of a candidate: the reference network has all cores
+_HALVINGS = (
+    (24, Rungs((0.1, 0.3, 1.0), 2, "similar_cost")),
+    (16, Rungs((0.12, 0.35, 1.0), 2, "similar_cost")),
+    (8, Rungs((0.25, 1.0), 2, "similar_cost")),
+    (6, Rungs((0.25, 1.0), 2, "similar_cost")),
+)
+"""Candidates and rungs, from the largest budget to the smallest."""
+_WANTED_EPOCHS = 80.0  # of a network of middle size, below which fewer candidates are tried
+_LEAST_EPOCHS = 40.0  # of the largest network, which decides how large it may be
+_MOST_EPOCHS = 400.0  # beyond which no network is trained
 _FIRST_RESOLUTION = 0.6
 _FULL_RESOLUTION_FROM = 0.6
 _LOW_RESOLUTION_GAIN = 1.3  # images in a training that begins at low resolution, over one at full
 _PHOTOGRAPH_SIDE = 48  # in pixels; smaller images are cropped less
+_SUPERNET_SHARES = {"train": 0.5, "finetune": 0.4}  # of the minutes for training; the rest searches
+_SUPERNET_TRIALS = 60
+_SUPERNET_TOP = 4
 
 
 @dataclass(frozen=True)
@@ -49,58 +62,119 @@ class Plan:
         return asdict(self)
 
 
-def make_plan(facts: Facts, speeds: Sequence[Speed]) -> Plan:
-    """Divide a budget by successive halving of networks that are trained alone.
+def make_plan(
+    facts: Facts, speeds: Sequence[Speed], given: Mapping[str, Any] | None = None
+) -> Plan:
+    """Divide a budget.
+
+    Unless the recipe asks for a supernet, networks are trained alone by successive halving
+    (`hwnas.search.rungs`), which is more accurate for one target at every budget that was tried
+    (`experiments/photographs`).
 
     Args:
         facts: The data and the budget.
-        speeds: Of the largest network at each of `WIDTHS`, in each precision.
+        speeds: Of networks of several sizes, in each precision.
+        given: What the recipe says itself, by dotted key; ``search.evaluator`` and
+            ``search.trials`` are heeded.
     """
+    given = given or {}
     precision = _faster(speeds)
-    rates = [speed for speed in speeds if speed.precision == precision]
-    minutes = _core_minutes(facts)
-    middle = rates[len(rates) // 2]
-    candidates = next(
-        (
-            number
-            for number in _CANDIDATES
-            if _epochs(facts, middle, minutes / _cost(number)) >= _WANTED_EPOCHS
-        ),
-        _CANDIDATES[-1],
-    )
-    each = minutes / _cost(candidates)
-    trained = [
-        width
-        for width, rate in zip(WIDTHS, rates, strict=True)
-        if _epochs(facts, rate, each) >= _LEAST_EPOCHS
-    ] or [WIDTHS[0]]
-    largest = rates[len(trained) - 1]
+    rates = sorted((s for s in speeds if s.precision == precision), key=lambda s: s.macs)
+    make = _supernet if given.get("search.evaluator") == "supernet" else _halving
+    made = make(facts, rates, precision, given)
+    rows = tuple({**asdict(speed), "network": speed.network.id} for speed in speeds)
+    return replace(made, facts=asdict(facts), speeds=rows)
+
+
+def _halving(
+    facts: Facts, rates: Sequence[Speed], precision: Precision, given: Mapping[str, Any]
+) -> Plan:
+    """Networks trained alone, of which the better half of each size goes on."""
+    total = _core_minutes(facts)
+    candidates, rungs, each = _choose_halving(facts, rates, total, given.get("search.trials"))
+    macs = _affordable_macs(facts, rates, each, _LEAST_EPOCHS)
+    each = min(each, _minutes_of(facts, rates, macs, _MOST_EPOCHS))
+    finalists = candidates
+    for _ in rungs.rungs[1:]:
+        finalists = rungs.left(finalists)
     values = {
-        "space.name": "resnet",
         **{f"space.{name}": value for name, value in SPACE.items()},
         "space.resolution": [max(facts.image_shape[:2])],
-        "space.width": trained,
         **_training(facts, precision, each),
         "search.evaluator": "train",
         "search.trials": candidates,
         "search.batch": candidates,
         "search.workers": facts.cores,
-        "search.fidelity.rungs": list(_RUNGS),
-        "search.fidelity.keep": _KEEP,
+        "search.sampler": "stratified",
+        "search.options.most_macs": macs,
+        "search.fidelity.rungs": list(rungs.rungs),
+        "search.fidelity.keep": rungs.keep,
+        "search.fidelity.compare": rungs.compare,
         "predictor.networks": 12,
-        "deploy.top": 3,
+        "deploy.top": finalists,
         "deploy.finetune_epochs": 0.0,
+        "deploy.reference": facts.kind != "masks",
+    }
+    stops = [f"{share * each:.1f}" for share in rungs.rungs]
+    summary = (
+        f"{candidates} networks of up to {macs / 1e6:.3g} M multiply-accumulates are trained, "
+        f"{facts.cores} at a time, in {precision}: all for {stops[0]} minutes, then the better of "
+        f"every {rungs.keep} of similar latency for {' and '.join(stops[1:])} minutes in all",
+        f"that is {_epochs(facts, _rate(rates, macs), each):.0f} epochs of the largest; "
+        f"{finalists} become bundles",
+    )
+    return Plan(values, summary)
+
+
+def _choose_halving(
+    facts: Facts, rates: Sequence[Speed], total: float, wanted: int | None
+) -> tuple[int, Rungs, float]:
+    """Return how many candidates, their rungs, and the minutes of a whole training."""
+    options = [(number, rungs, _each(total, number, rungs, facts)) for number, rungs in _HALVINGS]
+    if wanted is not None:
+        rungs = next((r for n, r, _ in options if n <= wanted), options[-1][1])
+        return wanted, rungs, _each(total, wanted, rungs, facts)
+    middle = math.sqrt(rates[0].macs * rates[-1].macs)
+    for option in options:
+        if _epochs(facts, _rate(rates, middle), option[2]) >= _WANTED_EPOCHS:
+            return option
+    return options[-1]
+
+
+def _each(total: float, candidates: int, rungs: Rungs, facts: Facts) -> float:
+    """Minutes of a whole training, with the reference network's beside the candidates'."""
+    return total / (rungs.cost(candidates) + _REFERENCE_SHARE * facts.cores)
+
+
+def _supernet(
+    facts: Facts, rates: Sequence[Speed], precision: Precision, given: Mapping[str, Any]
+) -> Plan:
+    """One training of all networks together, a search among them, fine-tuning of the best."""
+    wall = _core_minutes(facts) / facts.cores
+    wall /= 1 + _REFERENCE_SHARE / 3
+    train, finetune = (share * wall for share in _SUPERNET_SHARES.values())
+    macs = _affordable_macs(facts, rates, train * facts.cores / 2, _LEAST_EPOCHS)
+    values = {
+        **{f"space.{name}": value for name, value in SPACE.items()},
+        "space.resolution": [max(facts.image_shape[:2])],
+        **_training(facts, precision, train),
+        "train.workers": facts.cores,
+        "search.trials": _SUPERNET_TRIALS,
+        "search.workers": facts.cores,
+        "search.options.start": _SUPERNET_TRIALS // 3,
+        "predictor.networks": 12,
+        "deploy.top": _SUPERNET_TOP,
+        "deploy.finetune_minutes": round(finetune * facts.cores / _SUPERNET_TOP, 2),
+        "deploy.reference": facts.kind != "masks",
     }
     summary = (
-        f"{candidates} networks of up to {largest.macs / 1e6:.3g} M multiply-accumulates are "
-        f"trained for {each * _RUNGS[0]:.1f} minutes each, one in {_KEEP} of them until "
-        f"{each * _RUNGS[1]:.1f}, and one in {_KEEP} of these for {each:.1f} minutes in all",
-        f"that is {_epochs(facts, largest, each):.0f} epochs of the largest and "
-        f"{_epochs(facts, rates[0], each):.0f} of those of the smallest width, in {precision}, "
-        f"{facts.cores} at a time",
+        f"a supernet is trained for {train:.1f} minutes in {precision}, about "
+        f"{_epochs(facts, _rate(rates, macs), train * facts.cores):.0f} epochs of a network of "
+        f"{macs / 1e6:.3g} M multiply-accumulates",
+        f"{_SUPERNET_TRIALS} networks are evaluated; {_SUPERNET_TOP} are fine-tuned for "
+        f"{values['deploy.finetune_minutes']:.1f} minutes each",
     )
-    rows = tuple({**asdict(speed), "network": speed.network.id} for speed in speeds)
-    return Plan(values, summary, asdict(facts), rows)
+    return Plan(values, summary)
 
 
 def _training(facts: Facts, precision: Precision, minutes: float) -> dict[str, Any]:
@@ -130,20 +204,31 @@ def _training(facts: Facts, precision: Precision, minutes: float) -> dict[str, A
 def _core_minutes(facts: Facts) -> float:
     """For training, over all cores."""
     overhead = _OVERHEAD_MINUTES + _OVERHEAD_SHARE * facts.minutes
-    return max(0.2 * facts.minutes, facts.minutes - overhead) * facts.cores
+    return max(_LEAST_SHARE * facts.minutes, facts.minutes - overhead) * facts.cores
 
 
-def _cost(candidates: int) -> float:
-    """Of all candidates, in whole trainings."""
-    cost, before, left = 0.0, 0.0, float(candidates)
-    for rung in _RUNGS:
-        cost += left * (rung - before)
-        before, left = rung, left / _KEEP
-    return cost
+def _epochs(facts: Facts, images_per_s: float, minutes: float) -> float:
+    return 60 * minutes * images_per_s * _LOW_RESOLUTION_GAIN / facts.images
 
 
-def _epochs(facts: Facts, speed: Speed, minutes: float) -> float:
-    return 60 * minutes * speed.images_per_s * _LOW_RESOLUTION_GAIN / facts.images
+def _rate(rates: Sequence[Speed], macs: float) -> float:
+    """Images a second of a network of any size, on lines between logarithms."""
+    sizes = np.log([speed.macs for speed in rates])
+    seconds = -np.log([speed.images_per_s for speed in rates])
+    # A larger network is not faster; where noise says so, it counts as equally fast.
+    return float(np.exp(-np.interp(math.log(macs), sizes, np.maximum.accumulate(seconds))))
+
+
+def _affordable_macs(facts: Facts, rates: Sequence[Speed], minutes: float, epochs: float) -> float:
+    """Return the size of the largest network that gets so many epochs, in MACs."""
+    sizes = np.geomspace(rates[0].macs, rates[-1].macs, 100)
+    able = [size for size in sizes if _epochs(facts, _rate(rates, size), minutes) >= epochs]
+    return float(f"{max(able, default=2 * sizes[0]):.3g}")
+
+
+def _minutes_of(facts: Facts, rates: Sequence[Speed], macs: float, epochs: float) -> float:
+    """Return how long a network takes for so many epochs."""
+    return epochs / _epochs(facts, _rate(rates, macs), 1.0)
 
 
 def _faster(speeds: Sequence[Speed]) -> Precision:

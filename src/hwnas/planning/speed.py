@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +15,12 @@ from torch import nn
 from hwnas.search.threads import torch_threads
 from hwnas.search_spaces import Architecture, SearchSpace
 
-__all__ = ["Precision", "Speed", "measure_speeds"]
+__all__ = ["Precision", "Speed", "measure_speeds", "probes"]
 
 Precision = Literal["fp32", "bf16"]
 
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+_DRAWN = 50  # networks that the one of middle size is taken from
 _WARM_UP = 1  # steps that are not counted: the first chooses algorithms
 
 
@@ -36,6 +39,19 @@ class Speed:
     macs: int
     precision: Precision
     images_per_s: float
+
+
+def probes(space: SearchSpace) -> list[Architecture]:
+    """Return the smallest network of a space, one of middle size and the largest."""
+    ends = [space.smallest(), space.largest()]
+    low, high = (math.log(max(1, space.workload(end).macs)) for end in ends)
+    rng = random.Random(0)
+    drawn = [space.sample(rng) for _ in range(_DRAWN)]
+
+    def off(architecture: Architecture) -> float:
+        return abs(math.log(max(1, space.workload(architecture).macs)) - (low + high) / 2)
+
+    return list(dict.fromkeys([ends[0], min(drawn, key=off), ends[1]]))
 
 
 def measure_speeds(

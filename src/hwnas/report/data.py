@@ -128,8 +128,8 @@ class OnTarget:
     """What a finalist takes on one target: predicted with a standard deviation, and measured."""
 
     target: str
-    predicted_ms: float
-    predicted_std_ms: float
+    predicted_ms: float | None
+    predicted_std_ms: float | None
     measurement: Measurement
 
 
@@ -245,6 +245,8 @@ class ReportData:
         trials: Of the search itself.
         baseline_trials: Of random search; empty unless it really ran.
         finalists: In the order to show.
+        reference: What they are compared with: a plain network that was trained alone.
+        verdict: How they compare with it, in a sentence.
         calibration: Latencies that were both predicted and measured.
         training: The supernet's training log.
         stage_times: In the order of the run.
@@ -269,6 +271,8 @@ class ReportData:
     trials: tuple[TrialRow, ...]
     baseline_trials: tuple[TrialRow, ...] = ()
     finalists: tuple[Finalist, ...] = ()
+    reference: Finalist | None = None
+    verdict: str | None = None
     calibration: tuple[CalibrationRow, ...] = ()
     training: tuple[TrainingRow, ...] = ()
     stage_times: tuple[StageTime, ...] = ()

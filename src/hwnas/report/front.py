@@ -51,6 +51,8 @@ def pareto_front(data: ReportData, across: ObjectiveInfo | None = None) -> go.Fi
     for finalist in data.finalists:
         if finalist.id in seen:
             figure.add_trace(_finalist(finalist, seen[finalist.id], x, y, colours[finalist.id]))
+    if (reference := _reference(data, x, y)) is not None:
+        figure.add_trace(reference)
     for objective, axis in ((x, "x"), (y, "y")):
         if objective.limit is not None:
             text = html.escape(f"limit {with_unit(objective.limit, objective)}")
@@ -142,6 +144,25 @@ def _finalist(
         error_y={**_bars(ys, intervals), "thickness": 1.5, "width": 4},
         name=named(finalist) + (" (breaks a limit)" if finalist.limit_state == "broken" else ""),
         hovertext=hover,
+        hoverinfo="text",
+    )
+
+
+def _reference(data: ReportData, x: ObjectiveInfo, y: ObjectiveInfo) -> go.Scatter | None:
+    """A square where the reference network was tested and measured, if the axes are these."""
+    reference = data.reference
+    if reference is None or y.metric != reference.metric or x.label not in reference.delivered_ms:
+        return None
+    latency_ms = reference.delivered_ms[x.label]
+    values = [reference.test.mean]
+    return go.Scatter(
+        x=[latency_ms],
+        y=values,
+        mode="markers",
+        marker={"color": GREY, "symbol": "square", "size": 11},
+        error_y={**_bars(values, [reference.test.interval]), "thickness": 1.5, "width": 4},
+        name=f"{named(reference)} ({html.escape(reference.id)})",
+        hovertext=[_delivered_hover(reference, latency_ms)],
         hoverinfo="text",
     )
 

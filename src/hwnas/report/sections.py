@@ -11,7 +11,7 @@ from hwnas.report import plots, tables
 from hwnas.report.data import Finalist, ReportData
 from hwnas.report.figure import finalist_colours
 from hwnas.report.front import pareto_front
-from hwnas.report.markup import Html, element
+from hwnas.report.markup import Html, element, join
 from hwnas.report.pictures import architecture_lines, stages_picture
 from hwnas.report.quantities import metric_name, number, score, with_unit
 
@@ -34,7 +34,8 @@ def finalists(data: ReportData) -> Html:
         return _empty(
             "", "No network has been tested and exported yet; resume the run to finish it."
         )
-    return element("div", tables.finalists_table(data), class_="card")
+    verdict = [] if data.verdict is None else [element("p", data.verdict)]
+    return join([element("div", tables.finalists_table(data), class_="card"), *verdict])
 
 
 def warnings(data: ReportData) -> Html:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hwnas.deploy.measurement import Measurement
 from hwnas.report.data import Finalist, OnTarget, ReportData
-from hwnas.report.figure import finalist_colours
+from hwnas.report.figure import GREY, finalist_colours
 from hwnas.report.markup import Html, element, join
 from hwnas.report.pictures import architecture_lines
 from hwnas.report.quantities import (
@@ -58,7 +58,10 @@ def with_note(text: str, *notes: str) -> Html:
 
 
 def finalists_table(data: ReportData) -> Html:
-    """A row a finalist, with what kind each number is and over how many it was taken."""
+    """A row a finalist, with what kind each number is and over how many it was taken.
+
+    The last row is the reference network, if there is one.
+    """
     colours = finalist_colours(data)
     metric = metric_name(data.finalists[0].metric)
     further = [found.target for found in data.finalists[0].further]
@@ -73,7 +76,10 @@ def finalists_table(data: ReportData) -> Html:
         ("size", "ONNX file"),
         ("bundle", "beside this file"),
     ]
-    return table(heads, [_finalist(f, colours[f.id]) for f in data.finalists], "finalists")
+    rows = [_finalist(f, colours[f.id]) for f in data.finalists]
+    if data.reference is not None:
+        rows.append(_finalist(data.reference, GREY))
+    return table(heads, rows, "finalists")
 
 
 def _finalist(finalist: Finalist, colour: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hwnas.search.evaluate import Evaluation, Fidelity
@@ -23,12 +23,14 @@ class Calls:
         scores: What is known already, and where what is found is kept.
         retries: How often an evaluation that failed is tried again.
         made: How many evaluations were made so far.
+        on_outcome: Called after each of them.
     """
 
     executor: Executor
     scores: ScoreStore
     retries: int = 0
     made: int = 0
+    on_outcome: Callable[[Candidate, Fidelity, Outcome], None] = lambda *_: None
 
     def outcomes(
         self, candidates: Sequence[Candidate], fidelity: Fidelity, metrics: Sequence[str]
@@ -52,6 +54,7 @@ class Calls:
             for position, found in self.executor.map(wanted, fidelity) if wanted else ():
                 outcome = checked(found, metrics)
                 self.made += 1
+                self.on_outcome(wanted[position], fidelity, outcome)
                 if isinstance(outcome, Evaluation):
                     self.scores.put(wanted[position], key, fidelity, outcome)
                 else:

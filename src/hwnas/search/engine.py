@@ -70,6 +70,7 @@ def run_search(
     retries: int = 1,
     on_trial: Callable[[Scored, int], None] = lambda trial, complete: None,
     on_failure: Callable[[Failed], None] = lambda failed: None,
+    on_evaluation: Callable[[Candidate, Fidelity, Outcome], None] = lambda *_: None,
 ) -> SearchResult:
     """Search a space, or go on with a search.
 
@@ -99,6 +100,7 @@ def run_search(
             FAIL trial with its reason as the attribute ``failure``, and the search goes on.
         on_trial: Called after each finished trial, with how many there are.
         on_failure: Called after each trial that failed.
+        on_evaluation: Called after each evaluation, of which a trial has one for each rung.
 
     Returns:
         All evaluated candidates, no two of the same network.
@@ -116,7 +118,7 @@ def run_search(
         )
     executor = evaluator if isinstance(evaluator, Executor) else InProcess(evaluator)
     scores = ScoreStore() if scores is None else scores
-    calls = Calls(executor, scores, retries)
+    calls = Calls(executor, scores, retries, on_outcome=on_evaluation)
     search = _Search(
         space, tuple(objectives), calls, costs or {}, fidelity, rungs, on_trial, on_failure
     )

@@ -5,13 +5,17 @@ compared together: at each rung one in ``keep`` of all that ever reached it goes
 objective Optuna's `SuccessiveHalvingPruner` decides; with several, for which Optuna has no pruner,
 the non-dominated rank does, and within a rank the crowding distance (Deb et al., IEEE TEC 2002).
 What is a cost counts in full at every rung, since it is known before anything is evaluated.
+
+Large networks are further from what they will reach at an early rung than small ones, which would
+win every comparison there. ``compare = "similar_cost"`` compares a candidate only with those of its
+batch that cost about as much, so that all sizes stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import moocore
 import numpy as np
@@ -24,7 +28,7 @@ from hwnas.errors import ConfigError
 from hwnas.search.evolution.nsga2 import crowding
 from hwnas.search.objective import Objective, losses
 
-__all__ = ["RUNGS", "RungCount", "Rungs", "best", "rung_counts"]
+__all__ = ["RUNGS", "RungCount", "Rungs", "best", "best_of_similar", "rung_counts"]
 
 RUNGS = "rungs"
 """The attribute of a trial that says how it did at each rung, and whether it went on."""
@@ -38,10 +42,14 @@ class Rungs:
         rungs: Share of the full cost of an evaluation at each rung, in (0, 1], rising to 1. What it
             is a share of is the evaluator's matter: images of the supernet's, epochs of training.
         keep: One in so many goes on from a rung; at least 2.
+        compare: ``"all"`` compares all that ever reached a rung. ``"similar_cost"`` orders a batch
+            by its first cost, the second objective, and of every ``keep`` that follow each other
+            the best by the first objective goes on.
     """
 
     rungs: tuple[float, ...] = (1.0,)
     keep: int = 3
+    compare: Literal["all", "similar_cost"] = "all"
 
     def __post_init__(self) -> None:
         rising = all(a < b for a, b in zip(self.rungs, self.rungs[1:], strict=False))
@@ -60,6 +68,18 @@ class Rungs:
             return NopPruner()
         return SuccessiveHalvingPruner(min_resource=1, reduction_factor=self.keep)
 
+    def cost(self, count: int) -> float:
+        """Return what a batch of so many candidates costs, in evaluations at the full cost."""
+        total, before, left = 0.0, 0.0, count
+        for share in self.rungs:
+            total += left * (share - before)
+            before, left = share, self.left(left)
+        return total
+
+    def left(self, count: int) -> int:
+        """Return how many of a batch go on from a rung."""
+        return -(-count // self.keep) if self.compare == "similar_cost" else count // self.keep or 1
+
     def promote(
         self,
         rung: int,
@@ -77,7 +97,10 @@ class Rungs:
             earlier: Trials of the study, of which those count that came to this rung.
             objectives: What is better.
         """
-        if len(objectives) == 1:
+        if self.compare == "similar_cost" and len(objectives) > 1:
+            chosen = best_of_similar(losses(objectives, values), self.keep)
+            going = [i in chosen for i in range(len(trials))]
+        elif len(objectives) == 1:
             label = objectives[0].label
             for trial, found in zip(trials, values, strict=True):
                 trial.report(found[label], step=self.keep**rung)
@@ -85,7 +108,7 @@ class Rungs:
         else:
             rows = [record["values"] for record in _records(earlier, rung)]
             table = losses(objectives, [*rows, *values])
-            chosen = best(table, max(1, len(table) // self.keep))
+            chosen = best(table, self.left(len(table)))
             going = [len(rows) + i in chosen for i in range(len(trials))]
         for trial, found, goes in zip(trials, values, going, strict=True):
             record = {
@@ -103,6 +126,18 @@ def best(table: npt.NDArray[np.float64], count: int) -> set[int]:
     distance = crowding(torch.from_numpy(table), torch.from_numpy(ranks)).numpy()
     order = np.lexsort((-distance, ranks))
     return {int(row) for row in order[:count]}
+
+
+def best_of_similar(table: npt.NDArray[np.float64], size: int) -> set[int]:
+    """Return the best row of each group of similar cost.
+
+    Args:
+        table: Losses, of shape (points, objectives); the second column is the cost.
+        size: Rows of a group; the group of the highest costs may have fewer.
+    """
+    order = np.lexsort((table[:, 0], table[:, 1]))
+    groups = [order[i : i + size] for i in range(0, len(order), size)]
+    return {int(group[np.argmin(table[group, 0])]) for group in groups}
 
 
 @dataclass(frozen=True)

@@ -493,7 +493,8 @@ def _pack(
                 "kind": estimate.kind,
                 "target": estimate.target,
             }
-            for estimate in (trial.estimates[label_on(LATENCY, t)] for t in goal.targets)
+            for estimate in (trial.estimates.get(label_on(LATENCY, t)) for t in goal.targets)
+            if estimate is not None
         ],
         export=file.export,
         golden_images=images,

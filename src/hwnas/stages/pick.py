@@ -14,6 +14,7 @@ from hwnas.search.training import load_weights
 from hwnas.stages.finalists import PICKS, latency_of, make_bundles, picks, read_bundles
 from hwnas.stages.job import Goal, Job
 from hwnas.stages.limits import best_kept, none_keeps, of_bundle, told
+from hwnas.stages.reference import REFERENCE, read_reference
 from hwnas.stages.search import found
 
 __all__ = ["make_bundle", "picked"]
@@ -28,8 +29,8 @@ def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None)
     Args:
         job: Whose goal it is.
         goal: Among its networks.
-        pick: ``"knee"``, ``"fastest"``, ``"most-accurate"`` or an id; if None the knee, or under a
-            latency limit the most accurate.
+        pick: ``"knee"``, ``"fastest"``, ``"most-accurate"``, ``"reference"`` or an id; if None the
+            knee, or under a latency limit the most accurate.
         max_latency_ms: Choose only among finalists measured to be at most this slow, in the first
             objective that is a latency.
 
@@ -38,7 +39,10 @@ def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None)
         InfeasibleError: No finalist is fast enough, or none keeps the limits of the run; the
             message names the closest.
     """
-    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
+    output = job.folder.output(goal.target)
+    if pick == REFERENCE and (reference := read_reference(output)) is not None:
+        return reference
+    bundles = read_bundles(output / "bundles")
     if max_latency_ms is not None:
         if not goal.targets:
             raise ConfigError("--max-latency-ms: the recipe has no objective latency_ms")

@@ -8,6 +8,7 @@ from hwnas.search.training import load_weights
 from hwnas.stages.calibrate import calibration, fitted_predictor
 from hwnas.stages.finalists import finalising
 from hwnas.stages.job import Goal, Job, Stage
+from hwnas.stages.reference import referencing
 from hwnas.stages.report import reporting
 from hwnas.stages.search import found, searching
 from hwnas.stages.training import ranking, training
@@ -45,4 +46,6 @@ def stages_of(job: Job, goal: Goal) -> Iterator[Stage]:
     yield from searching(job, goal, job.evaluator(arrays), costs)
     result = found(folder, goal)
     yield finalising(job, goal, result, weights)
+    if recipe.deploy.reference and goal.target is None:
+        yield referencing(job, goal)
     yield reporting(job, goal, result, table)

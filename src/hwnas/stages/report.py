@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from math import inf
 from pathlib import Path
@@ -40,6 +40,7 @@ from hwnas.stages.finalists import picks, read_bundles, score_of
 from hwnas.stages.job import Goal, Job, Stage
 from hwnas.stages.limits import of_bundle, overall, told
 from hwnas.stages.measurements import Timed, read_measurements
+from hwnas.stages.reference import REFERENCE, read_reference
 from hwnas.stages.search import BASELINE, found
 from hwnas.stages.shortlist import read_tried
 from hwnas.stages.summary import Summary, breaking, example_image, summarise, write_front
@@ -61,7 +62,9 @@ def reporting(job: Job, goal: Goal, result: SearchResult, table: Path) -> Stage:
     finalists = job.folder.stages.get(goal.stage("finalists"))
     ranking = job.folder.stages.get("ranking") if job.recipe.train.ranking_check else None
     baseline = _baseline(job, goal)
+    reference = job.folder.stages.get(REFERENCE) if job.recipe.deploy.reference else None
     compared = {
+        **({} if reference is None else {"reference": reference.inputs}),
         **({} if ranking is None else {"ranking": ranking.inputs}),
         **({} if baseline is None else {"baseline": baseline}),
     }
@@ -121,6 +124,8 @@ def gather(job: Job, goal: Goal, summary: Summary) -> ReportData:
         trials=_trials(result, folder.recipe.search.sampler),
         baseline_trials=_trials(baseline, BASELINE) if baseline else (),
         finalists=_finalists(job, goal, result),
+        reference=_reference(job, goal),
+        verdict=summary.verdict,
         calibration=_calibration(job, goal),
         training=_training(job),
         stage_times=tuple(
@@ -201,35 +206,73 @@ def _finalists(job: Job, goal: Goal, result: SearchResult) -> tuple[Finalist, ..
 
 
 def _finalist(
-    job: Job, goal: Goal, trial: Scored, bundle: Bundle, named: dict[str, str]
+    job: Job, goal: Goal, trial: Scored, bundle: Bundle, named: Mapping[str, str]
 ) -> Finalist:
+    return _delivered(
+        job,
+        goal,
+        bundle,
+        trial.candidate.id,
+        trial.candidate.as_dict(),
+        _stages(job.ingredients.space, trial.candidate.network),
+        {t: trial.estimates[label_on(LATENCY, t)] for t in goal.targets},
+        tuple(name for name, picked in named.items() if picked == trial.candidate.id),
+    )
+
+
+def _reference(job: Job, goal: Goal) -> Finalist | None:
+    """The reference network, shown like a finalist."""
+    bundle = read_reference(job.folder.output(goal.target)) if job.recipe.deploy.reference else None
+    if bundle is None:
+        return None
+    choices = bundle.architecture.as_dict()
+    return _delivered(job, goal, bundle, "MobileNetV3-Small", choices, (), {}, (REFERENCE,))
+
+
+def _delivered(
+    job: Job,
+    goal: Goal,
+    bundle: Bundle,
+    name: str,
+    architecture: Mapping[str, int | float | str],
+    stages: tuple[StagePicture, ...],
+    predicted: Mapping[str, Estimate],
+    picked: tuple[str, ...],
+) -> Finalist:
+    """A network as its bundle delivers it."""
     metric = job.ingredients.task.metrics[0].name
-    predicted = {t: trial.estimates[label_on(LATENCY, t)] for t in goal.targets}
+    counted = {row["name"]: row["value"] for row in bundle.description["metrics"]}
     measured = {m.target: m for m in bundle.measurements}
     first = goal.targets[0] if goal.targets else None
+    expected = predicted.get(first) if first else None
     scores = {split: score_of(bundle, metric, split) for split in ("validation", "test")}
     validation, test = (
         Score(s["value"], s["standard_error"], s["n"], s["unit"]) for s in scores.values()
     )
     checks = of_bundle(bundle, goal.objectives)
     return Finalist(
-        id=trial.candidate.id,
-        architecture=trial.candidate.as_dict(),
-        stages=_stages(job.ingredients.space, trial.candidate.network),
+        id=name,
+        architecture=architecture,
+        stages=stages,
         validation=validation,
         test=test,
         metric=metric,
-        predicted_latency_ms=predicted[first].mean if first else None,
-        predicted_std_ms=predicted[first].std if first else None,
+        predicted_latency_ms=expected.mean if expected else None,
+        predicted_std_ms=expected.std if expected else None,
         measurement=measured.get(first) if first else None,
-        macs=trial.counted["macs"],
-        params=trial.counted["params"],
+        macs=counted["macs"],
+        params=counted["params"],
         size_bytes=bundle.onnx_file.stat().st_size,
         max_relative_error=bundle.description["max_relative_error"],
         bundle=str(bundle.folder.relative_to(job.folder.output(goal.target))),
-        picks=tuple(name for name, picked in named.items() if picked == trial.candidate.id),
+        picks=picked,
         further=tuple(
-            OnTarget(target, predicted[target].mean, predicted[target].std, measured[target])
+            OnTarget(
+                target,
+                predicted[target].mean if target in predicted else None,
+                predicted[target].std if target in predicted else None,
+                measured[target],
+            )
             for target in goal.targets[1:]
         ),
         delivered_ms={

@@ -25,7 +25,8 @@ from hwnas.search import (
     SearchResult,
     run_search,
 )
-from hwnas.search.evaluate import Evaluator
+from hwnas.search.evaluate import Evaluation, Evaluator, Fidelity
+from hwnas.search.failure import Outcome
 from hwnas.search.result import Failed, failed_trials, scored_trials
 from hwnas.search.rungs import rung_counts
 from hwnas.search.samplers import make_sampler
@@ -34,12 +35,15 @@ from hwnas.search.storage import close_storage, open_storage
 from hwnas.search.study import SearchStudy
 from hwnas.search.study_file import StudyFile
 from hwnas.search.trial_identity import IDENTITY, TrialIdentity
+from hwnas.search_spaces import Candidate
 from hwnas.stages.calibrate import check_limits
 from hwnas.stages.job import Goal, Job, Stage
 
 __all__ = ["BASELINE", "check_shared_study", "found", "searching"]
 
 BASELINE = "random"
+_WITHOUT_ENDS = (BASELINE, "stratified")
+"""Samplers that are not given the smallest and the largest network of the space to begin with."""
 
 
 def searching(
@@ -142,6 +146,18 @@ def _search(
     first = goal.objectives[0]
     best: float | None = None
     failures = 0
+    spent, whole = 0.0, config.fidelity.cost(config.trials)
+    reached: dict[str, float] = {}
+
+    def on_evaluation(candidate: Candidate, fidelity: Fidelity, outcome: Outcome) -> None:
+        nonlocal spent
+        if len(config.fidelity.rungs) == 1 or not isinstance(outcome, Evaluation):
+            return
+        spent += fidelity.share - reached.get(candidate.id, 0.0)
+        reached[candidate.id] = fidelity.share
+        value = outcome.values.get(first.label)
+        told = "" if value is None else f", {first.label} {value:.4g}"
+        advance(min(1.0, spent / whole), f"{candidate.id} at {fidelity.share:.0%}{told}")
 
     def on_trial(trial: Scored, complete: int) -> None:
         nonlocal best
@@ -149,7 +165,8 @@ def _search(
         if best is None or first.loss(value) < first.loss(best):
             best = value
         detail = f"trial {complete}/{config.trials}, best {first.label} {best:.4g}"
-        advance(complete / config.trials, detail + (f", {failures} failed" if failures else ""))
+        share = complete / config.trials if len(config.fidelity.rungs) == 1 else spent / whole
+        advance(min(1.0, share), detail + (f", {failures} failed" if failures else ""))
 
     def on_failure(failed: Failed) -> None:
         nonlocal failures
@@ -177,10 +194,11 @@ def _search(
         study_name=study_name,
         sharing=_sharing(job, study_name),
         scores=ScoreStore(folder / "scores.jsonl"),
-        first=() if sampler == "random" else (space.smallest(), space.largest()),
+        first=() if sampler in _WITHOUT_ENDS else (space.smallest(), space.largest()),
         retries=config.retries,
         on_trial=on_trial,
         on_failure=on_failure,
+        on_evaluation=on_evaluation,
     )
 
 

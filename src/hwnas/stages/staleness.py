@@ -69,6 +69,8 @@ def _is_wanted(folder: RunFolder, name: str) -> bool:
         return target in (*Goal(recipe.objective).targets, *folder.specialised)
     if stage == "random-baseline":
         return recipe.search.random_baseline
+    if stage == "reference":
+        return recipe.deploy.reference
     if stage == "ranking" and not recipe.train.ranking_check:
         return False
     return stage not in ("train", "ranking") or needs_supernet(recipe)

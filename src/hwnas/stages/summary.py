@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from hwnas.atomic import write_text
 from hwnas.deploy.bundle import Bundle
 from hwnas.interval import is_proportion, metric_interval
 from hwnas.run_folder import RunFolder
-from hwnas.search import Scored, SearchResult
+from hwnas.search import Metric, Scored, SearchResult
 from hwnas.search.objective import LATENCY, Objective, label_on
 from hwnas.stages.finalists import latency_of, picks, read_bundles, score_of
 from hwnas.stages.job import Goal, Job
 from hwnas.stages.limits import LimitCheck, LimitState, of_bundle, overall, recheck, shortfall, told
+from hwnas.stages.reference import REFERENCE, read_reference
 from hwnas.stages.search import found
 from hwnas.stages.shortlist import read_tried
 
@@ -106,6 +107,9 @@ class Summary:
         trials: How many candidates were evaluated.
         front: Networks that no other one beats, and finalists.
         report: The report, if it was written.
+        reference: The reference network, where the recipe asks for one and it was made.
+        beats_reference: Ids of the finalists that are at least as accurate on validation images and
+            at least as fast as the reference network, and better in one of the two.
     """
 
     run: Path
@@ -115,6 +119,24 @@ class Summary:
     trials: int
     front: tuple[FrontRow, ...]
     report: Path | None
+    reference: FrontRow | None = None
+    beats_reference: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str | None:
+        """Whether the search was worth it, in a line; None without a reference network."""
+        if self.reference is None or not self.finalists:
+            return None
+        network = f"MobileNetV3-Small x{self.reference.architecture['width']:g} trained alone"
+        if self.beats_reference:
+            return (
+                f"{len(self.beats_reference)} of {len(self.finalists)} finalists are more accurate "
+                f"than {network} and as fast, or faster and as accurate"
+            )
+        return (
+            f"no finalist is both as accurate and as fast as {network}: give the job more minutes, "
+            f"or take that network, which is a bundle, too: {self.run / str(self.reference.bundle)}"
+        )
 
     @property
     def finalists(self) -> tuple[FrontRow, ...]:
@@ -156,6 +178,9 @@ class Summary:
             "trials": self.trials,
             "front": [row.to_json() for row in self.front],
             "report": None if self.report is None else str(self.report),
+            "reference": None if self.reference is None else self.reference.to_json(),
+            "beats_reference": list(self.beats_reference),
+            "verdict": self.verdict,
             "next_commands": list(self.next_commands),
         }
 
@@ -170,7 +195,60 @@ def summarise(job: Job, goal: Goal) -> Summary:
     metric = job.ingredients.task.metrics[0]
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     result, names = found(job.folder.path, goal), picks(bundles, metric, goal.objectives)
-    return summary_of(job.folder, goal, result, bundles, names, metric.name)
+    summary = summary_of(job.folder, goal, result, bundles, names, metric.name)
+    bundle = read_reference(job.folder.output(goal.target)) if job.recipe.deploy.reference else None
+    if bundle is None:
+        return summary
+    return replace(
+        summary,
+        reference=_reference_row(job.folder.path, goal, bundle, metric.name),
+        beats_reference=better(bundles, bundle, metric, goal.objectives),
+    )
+
+
+def better(
+    bundles: Mapping[str, Bundle], other: Bundle, metric: Metric, objectives: Sequence[Objective]
+) -> tuple[str, ...]:
+    """Return the ids of bundles that dominate another one in validation score and latency."""
+
+    def losses_of(bundle: Bundle) -> tuple[float, float]:
+        sign = -1.0 if metric.direction == "maximize" else 1.0
+        score = sign * score_of(bundle, metric.name, "validation")["value"]
+        return score, latency_of(bundle, objectives) or 0.0
+
+    there = losses_of(other)
+    return tuple(
+        name
+        for name, bundle in bundles.items()
+        if (here := losses_of(bundle)) != there
+        and all(a <= b for a, b in zip(here, there, strict=True))
+    )
+
+
+def _reference_row(run: Path, goal: Goal, bundle: Bundle, metric: str) -> FrontRow:
+    """The reference network as a row of the table."""
+    counted = {
+        row["name"]: row["value"]
+        for row in bundle.description["metrics"]
+        if row["kind"] == "counted"
+    }
+    validation = score_of(bundle, metric, "validation")
+    return FrontRow(
+        id=REFERENCE,
+        picks=(REFERENCE,),
+        values={metric: validation["value"]},
+        standard_errors={metric: validation["standard_error"]},
+        test=score_of(bundle, metric, "test")["value"],
+        predicted_latency_ms=None,
+        measured_latency_ms=latency_of(bundle, goal.objectives),
+        predicted_ms={},
+        measured_ms={m.target: m.latency_ms for m in bundle.measurements},
+        **{name: counted[name] for name in _COUNTS},
+        bundle=str(bundle.folder.relative_to(run)),
+        architecture=bundle.description["architecture"]["values"],
+        intervals={metric: tuple(validation["interval"])},
+        limits=of_bundle(bundle, goal.objectives),
+    )
 
 
 def summary_of(

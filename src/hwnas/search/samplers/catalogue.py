@@ -19,6 +19,7 @@ from hwnas.search.samplers.planned import PlannedSampler
 from hwnas.search.samplers.predicted_front import forest, linas, surrogate_nsga2
 from hwnas.search.samplers.proxy_order import ProxyOrder
 from hwnas.search.samplers.reinforce import Reinforce
+from hwnas.search.samplers.stratified import Stratified
 
 __all__ = ["SAMPLERS", "make_sampler"]
 
@@ -34,6 +35,7 @@ SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {
     "qlognehvi": QLogNEHVI,
     "random": stock.random,
     "reinforce": Reinforce,
+    "stratified": Stratified,
     "surrogate-nsga2": surrogate_nsga2,
     "tpe": stock.tpe,
 }

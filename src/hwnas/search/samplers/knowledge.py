@@ -63,6 +63,7 @@ class Knowledge:
             of a table that were each trained.
         rows: All networks there are, where these are not all codes.
         ordered: Whether an option's index says how large it is.
+        macs: Gives multiply-accumulates of an image, (N,); None where they are not known.
     """
 
     options: Mapping[str, Sequence[Any]]
@@ -76,6 +77,7 @@ class Knowledge:
     alike: Callable[[Codes], Codes] | None = None
     rows: Codes | None = None
     ordered: bool = True
+    macs: Callable[[Codes], Numbers] | None = None
 
     @classmethod
     def of_distributions(cls, distributions: Mapping[str, BaseDistribution]) -> Knowledge:

@@ -52,6 +52,7 @@ def knowledge_of_space(
         allowed=known.allowed,
         known_limits=frozenset(o.label for o in known.priced.values() if o.limit is not None),
         canonical=space.canonical,
+        macs=known.macs if known.has_steps else None,
     )
 
 
@@ -92,6 +93,10 @@ class _Known:
         """Mean of the logarithms of multiply-accumulates and parameters, (N,)."""
         counted = self.space.counted(codes)
         return np.asarray(np.log([counted["macs"], counted["params"]]).mean(0))
+
+    def macs(self, codes: Codes) -> Numbers:
+        """Multiply-accumulates of an image, (N,)."""
+        return self.space.counted(codes)["macs"].astype(np.float64)
 
     def scores(self, codes: Codes) -> Numbers:
         """Of untrained networks, (N, S)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
@@ -12,6 +13,7 @@ __all__ = ["PRESETS"]
 
 # FBNet's candidate blocks (Wu et al., CVPR 2019, table 2), from small to large.
 _FBNET = ("skip", *(f"k{k}_{e}" for k in (3, 5) for e in ("e1_g2", "e1", "e3", "e6")))
+_LEAST_MAP = 3.5  # in pixels: what 112 pixels leave after five strides of 2
 _SMALL_SIDE = 96  # in pixels; FBNet has a shallower skeleton for images up to here
 
 
@@ -89,22 +91,33 @@ def _mobilenet_v3_large(image_shape: tuple[int, int, int]) -> MobileNetConfig:
 
 
 def _mobilenet_v3_small(image_shape: tuple[int, int, int]) -> MobileNetConfig:
-    """Table 2 of the paper; its expansions are ratios of the channels before."""
+    """Table 2 of the paper; its expansions are ratios of the channels before.
+
+    For small images the first strides are 1, so that the last map has 4 pixels a side.
+    """
+    stem, *strides = _strides(max(image_shape[:2]), 5)
     return MobileNetConfig(
         stages=(
-            Stage(16, 2, (1,), (3,), (1,), squeeze_excite=True, activation="relu"),
-            Stage(24, 2, expand_ratio=(4.5,), activation="relu"),  # 72 of 16
+            Stage(16, strides[0], (1,), (3,), (1,), squeeze_excite=True, activation="relu"),
+            Stage(24, strides[1], expand_ratio=(4.5,), activation="relu"),  # 72 of 16
             Stage(24, 1, expand_ratio=(3.67,), activation="relu"),  # 88 of 24
-            Stage(40, 2, (1,), (5,), (4,), squeeze_excite=True),  # 96 of 24
+            Stage(40, strides[2], (1,), (5,), (4,), squeeze_excite=True),  # 96 of 24
             Stage(40, 1, (2,), (5,), (6,), squeeze_excite=True),
             Stage(48, 1, (2,), (5,), (3,), squeeze_excite=True),  # 120 of 40, 144 of 48
-            Stage(96, 2, (3,), (5,), (6,), squeeze_excite=True),
+            Stage(96, strides[3], (3,), (5,), (6,), squeeze_excite=True),
         ),
         resolution=sevenths(image_shape, 7),
+        stem_stride=stem,
         head_channels=576,
         feature_channels=1024,
         dropout=0.2,
     )
+
+
+def _strides(side: int, count: int) -> list[int]:
+    """Return so many strides of 2, the first of them 1 where the last map would be too small."""
+    halvings = min(count, max(0, math.floor(math.log2(side / _LEAST_MAP))))
+    return [1] * (count - halvings) + [2] * halvings
 
 
 def _ofa(image_shape: tuple[int, int, int]) -> MobileNetConfig:

@@ -1,0 +1,146 @@
+"""The reference network of a run: what a plain network reaches with the same training.
+
+MobileNetV3-Small (Howard et al., ICCV 2019, table 2), as wide as the limits allow, is trained alone
+by the same settings as the candidates, tested, exported, measured and packed like a finalist. So a
+run whose search found nothing better says so.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from hwnas.atomic import replacing_folder
+from hwnas.deploy.bundle import Bundle
+from hwnas.deploy.catalogue import processor_of
+from hwnas.deploy.device import Target
+from hwnas.deploy.export import export_onnx
+from hwnas.deploy.timing import measure
+from hwnas.progress import Advance
+from hwnas.recipe import Recipe, SpaceConfig
+from hwnas.search import Scored
+from hwnas.search.objective import COUNTED, LATENCY
+from hwnas.search.threads import torch_threads
+from hwnas.search_spaces import Architecture, Candidate, SearchSpace
+from hwnas.search_spaces.catalogue import named_space
+from hwnas.stages.finalists import make_bundles
+from hwnas.stages.job import Goal, Ingredients, Job, Stage
+
+__all__ = ["REFERENCE", "read_reference", "referencing"]
+
+REFERENCE: Literal["reference"] = "reference"
+"""Name of the stage and of the bundle's folder, and what ``hwnas export --pick`` calls it."""
+
+WIDTHS = (1.0, 0.75, 0.5, 0.35)
+"""Width multipliers, of which the largest that keeps the limits is taken."""
+
+_SPACE = "mobilenet"
+_PRESET = "mobilenet-v3-small"
+_ALL_CORES = 0.6  # of a candidate's minutes on one core: two cores are not twice as fast
+
+
+def referencing(job: Job, goal: Goal) -> Stage:
+    """The stage that makes the bundle of the reference network."""
+    folder = job.folder.output(goal.target) / REFERENCE
+    processors = [processor_of(Target.parse(target).device.hardware) for target in goal.targets]
+    learned = {name: value for name, value in job.learned.items() if name != "space"}
+    identity = job.identity(
+        REFERENCE, **learned, hardware=", ".join(sorted(set(processors))), targets=goal.targets
+    )
+
+    def work(advance: Advance) -> None:
+        cores = os.cpu_count() or 1
+        ingredients = _choose_width(job.ingredients, goal, cores, advance)
+        made = replace(job, ingredients=ingredients)
+        trial = _trial(ingredients.space)
+        with (
+            replacing_folder(folder) as temporary,
+            tempfile.TemporaryDirectory() as scratch,
+            torch_threads(cores),
+        ):
+            make_bundles(made, goal, [trial], None, Path(scratch), advance)
+            for file in Path(scratch, trial.candidate.id).iterdir():
+                file.rename(temporary / file.name)
+
+    return Stage(REFERENCE, identity, work, lambda: read_reference(folder.parent) is not None)
+
+
+def read_reference(output: Path) -> Bundle | None:
+    """Return the bundle of the reference network in a folder of results; None if there is none."""
+    folder = output / REFERENCE
+    return Bundle.load(folder) if (folder / "bundle.json").exists() else None
+
+
+def _choose_width(
+    ingredients: Ingredients, goal: Goal, cores: int, advance: Advance
+) -> Ingredients:
+    """Return what trains the widest network that keeps the limits, or else the narrowest."""
+    options = [_ingredients(ingredients, width, cores) for width in WIDTHS]
+    limited = [o for o in goal.objectives if o.limit is not None and o.is_cost]
+    for each in options if limited else ():
+        advance(0.0, "measuring how wide it may be")
+        workload = each.space.workload(each.space.smallest())
+        latencies = _latencies(each.space, goal.targets)
+        costs = [
+            o.reduced(latencies) if o.metric == LATENCY else float(COUNTED[o.metric](workload))
+            for o in limited
+        ]
+        if all(o.violation(cost) <= 0 for o, cost in zip(limited, costs, strict=True)):
+            return each
+    return options[-1] if limited else options[0]
+
+
+def _latencies(space: SearchSpace, targets: Sequence[str]) -> dict[str, float]:
+    """Latency of an untrained network on each target, in ms."""
+    architecture = space.smallest()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "reference.onnx")
+        export_onnx(space.build(architecture), space.input_shape(architecture), path)
+        return {
+            target: measure({REFERENCE: path}, Target.parse(target))[REFERENCE].latency_ms
+            for target in targets
+        }
+
+
+def _ingredients(ingredients: Ingredients, width: float, cores: int) -> Ingredients:
+    """The same data and task, with a space of one network and the training of a candidate."""
+    recipe, shape = ingredients.recipe, ingredients.data.image_shape
+    options = {
+        "preset": _PRESET,
+        "width": [width],
+        "resolution": [max(shape[:2])],
+        "dropout": 0.0,
+    }
+    space = named_space(_SPACE, shape, ingredients.task.outputs, options)
+    return Ingredients(
+        replace(
+            recipe,
+            space=SpaceConfig(_SPACE, options),
+            train=replace(recipe.train, budget_minutes=_budget(recipe, cores), workers=0),
+            search=replace(recipe.search, evaluator="train", workers=0, timeout_s=None),
+        ),
+        ingredients.data,
+        ingredients.task,
+        space,
+    )
+
+
+def _budget(recipe: Recipe, cores: int) -> float | None:
+    """As long as a candidate is trained, or as its share of the training of a supernet."""
+    minutes = recipe.train.budget_minutes
+    if minutes is None:
+        return None
+    if recipe.search.evaluator == "supernet":
+        return minutes / recipe.deploy.top + (recipe.deploy.finetune_minutes or 0.0)
+    return minutes * (_ALL_CORES if cores > 1 else 1.0)
+
+
+def _trial(space: SearchSpace) -> Scored:
+    architecture: Architecture = space.smallest()
+    workload = space.workload(architecture)
+    counted = {name: count(workload) for name, count in COUNTED.items()}
+    return Scored(0, Candidate.of(architecture), {}, {}, {}, counted, feasible=True)

@@ -1,0 +1,65 @@
+"""Candidates over the whole range of a cost, none of them too large."""
+
+from __future__ import annotations
+
+import numpy as np
+import optuna
+import pytest
+
+from hwnas.errors import ConfigError
+from hwnas.search.objective import Objective
+from hwnas.search.samplers import Knowledge, make_sampler
+from hwnas.search.samplers.space_knowledge import knowledge_of_space
+from hwnas.search_spaces import resnet
+
+SPACE = resnet((32, 32, 3), 10, "compact", resolution=(32,))
+OBJECTIVES = (Objective("accuracy", "maximize"), Objective("macs", "minimize"))
+COUNT = 12
+
+
+def proposed(**options: float) -> list[float]:
+    """Multiply-accumulates of a batch, in the order of its trials."""
+    knowledge = knowledge_of_space(SPACE, OBJECTIVES)
+    sampler = make_sampler("stratified", 0, options, COUNT, COUNT, knowledge)
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    found = []
+    for _ in range(COUNT):
+        trial = study.ask(knowledge.distributions)
+        network = SPACE.architecture(trial.params)
+        found.append(float(SPACE.workload(network).macs))
+        study.tell(trial, [0.0, found[-1]])
+    return found
+
+
+def test_neighbours_are_about_as_far_from_each_other_everywhere() -> None:
+    found = np.array(proposed(range=16.0))
+    assert found.max() / found.min() > 8
+    steps = np.diff(np.log(np.sort(found)))
+    assert steps.max() < 3 * np.log(16) / COUNT
+    assert len(set(found)) == COUNT
+
+
+def test_networks_that_are_too_large_or_too_small_are_left_out() -> None:
+    found = proposed(most_macs=10e6, range=4.0)
+    assert max(found) <= 10e6
+    assert min(found) >= max(found) / 4.5
+
+
+def test_where_every_network_is_too_large_the_smallest_is_taken() -> None:
+    knowledge = knowledge_of_space(SPACE, OBJECTIVES)
+    sampler = make_sampler("stratified", 0, {"most_macs": 1.0}, 4, 4, knowledge)
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    network = SPACE.architecture(study.ask(knowledge.distributions).params)
+    drawn = [SPACE.architecture(knowledge.parameters(c)) for c in knowledge.draw(50, _rng())]
+    sizes = [SPACE.workload(each).macs for each in drawn]
+    assert SPACE.workload(network).macs <= np.quantile(sizes, 0.1)
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("options", [{"most_macs": 0}, {"range": 1}, {"range": float("nan")}])
+def test_options_out_of_range(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="expected a number above"):
+        make_sampler("stratified", 0, options, 4, 4, Knowledge({"a": (1, 2)}))
