@@ -35,7 +35,7 @@ __all__ = ["REFERENCE", "read_reference", "referencing"]
 REFERENCE: Literal["reference"] = "reference"
 """Name of the stage and of the bundle's folder, and what ``hwnas export --pick`` calls it."""
 
-WIDTHS = (1.0, 0.75, 0.5, 0.35)
+WIDTHS = (0.35, 0.5, 0.75, 1.0)
 """Width multipliers, of which the largest that keeps the limits is taken."""
 
 _SPACE = "mobilenet"
@@ -54,9 +54,8 @@ def referencing(job: Job, goal: Goal) -> Stage:
 
     def work(advance: Advance) -> None:
         cores = os.cpu_count() or 1
-        ingredients = _choose_width(job.ingredients, goal, cores, advance)
-        made = replace(job, ingredients=ingredients)
-        trial = _trial(ingredients.space)
+        made = replace(job, ingredients=_ingredients(job.ingredients, cores))
+        trial = _trial(made.ingredients.space, _choose_width(made.ingredients, goal, advance))
         with (
             replacing_folder(folder) as temporary,
             tempfile.TemporaryDirectory() as scratch,
@@ -75,28 +74,30 @@ def read_reference(output: Path) -> Bundle | None:
     return Bundle.load(folder) if (folder / "bundle.json").exists() else None
 
 
-def _choose_width(
-    ingredients: Ingredients, goal: Goal, cores: int, advance: Advance
-) -> Ingredients:
-    """Return what trains the widest network that keeps the limits, or else the narrowest."""
-    options = [_ingredients(ingredients, width, cores) for width in WIDTHS]
+def _choose_width(ingredients: Ingredients, goal: Goal, advance: Advance) -> Architecture:
+    """Return the widest network that keeps the limits, or else the narrowest."""
+    space = ingredients.space
     limited = [o for o in goal.objectives if o.limit is not None and o.is_cost]
-    for each in options if limited else ():
-        advance(0.0, "measuring how wide it may be")
-        workload = each.space.workload(each.space.smallest())
-        latencies = _latencies(each.space, goal.targets)
+    if not limited:
+        return space.largest()
+    for width in reversed(WIDTHS):
+        architecture = space.architecture({**space.largest().as_dict(), "width": width})
+        advance(0.0, f"measuring whether width {width:g} keeps the limits")
+        workload = space.workload(architecture)
+        latencies = _latencies(space, architecture, goal.targets)
         costs = [
             o.reduced(latencies) if o.metric == LATENCY else float(COUNTED[o.metric](workload))
             for o in limited
         ]
         if all(o.violation(cost) <= 0 for o, cost in zip(limited, costs, strict=True)):
-            return each
-    return options[-1] if limited else options[0]
+            return architecture
+    return space.smallest()
 
 
-def _latencies(space: SearchSpace, targets: Sequence[str]) -> dict[str, float]:
+def _latencies(
+    space: SearchSpace, architecture: Architecture, targets: Sequence[str]
+) -> dict[str, float]:
     """Latency of an untrained network on each target, in ms."""
-    architecture = space.smallest()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "reference.onnx")
         export_onnx(space.build(architecture), space.input_shape(architecture), path)
@@ -106,12 +107,12 @@ def _latencies(space: SearchSpace, targets: Sequence[str]) -> dict[str, float]:
         }
 
 
-def _ingredients(ingredients: Ingredients, width: float, cores: int) -> Ingredients:
-    """The same data and task, with a space of one network and the training of a candidate."""
+def _ingredients(ingredients: Ingredients, cores: int) -> Ingredients:
+    """The same data and task, with the space of the reference and the training of a candidate."""
     recipe, shape = ingredients.recipe, ingredients.data.image_shape
     options = {
         "preset": _PRESET,
-        "width": [width],
+        "width": list(WIDTHS),
         "resolution": [max(shape[:2])],
         "dropout": 0.0,
     }
@@ -120,7 +121,12 @@ def _ingredients(ingredients: Ingredients, width: float, cores: int) -> Ingredie
         replace(
             recipe,
             space=SpaceConfig(_SPACE, options),
-            train=replace(recipe.train, budget_minutes=_budget(recipe, cores), workers=0),
+            train=replace(
+                recipe.train,
+                budget_minutes=_budget(recipe, cores),
+                precision="auto",  # bfloat16 makes depthwise convolutions slower on CPUs
+                workers=0,
+            ),
             search=replace(recipe.search, evaluator="train", workers=0, timeout_s=None),
         ),
         ingredients.data,
@@ -139,8 +145,7 @@ def _budget(recipe: Recipe, cores: int) -> float | None:
     return minutes * (_ALL_CORES if cores > 1 else 1.0)
 
 
-def _trial(space: SearchSpace) -> Scored:
-    architecture: Architecture = space.smallest()
+def _trial(space: SearchSpace, architecture: Architecture) -> Scored:
     workload = space.workload(architecture)
     counted = {name: count(workload) for name, count in COUNTED.items()}
     return Scored(0, Candidate.of(architecture), {}, {}, {}, counted, feasible=True)

@@ -1,0 +1,121 @@
+"""The command that asks a few questions and writes a recipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from hwnas.cli.app import SEARCHES, app, out
+
+T = TypeVar("T")
+
+
+@app.command(rich_help_panel=SEARCHES)
+def init(
+    images: Annotated[
+        Path | None, typer.Argument(help="A folder with a folder for each class, or an .npz.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Budget of the whole job.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="What to be fast on; again for more.")
+    ] = None,
+    limit_ms: Annotated[
+        float | None, typer.Option(help="The longest that a network may take; 0 for no limit.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--out", help="File to write; NAME.toml if not given.")
+    ] = None,
+) -> None:
+    """Write a recipe: asks what the options do not say."""
+    from hwnas.atomic import write_text
+    from hwnas.errors import StorageError
+    from hwnas.experiment.from_images import DEFAULT_TARGET, recipe_for_images
+    from hwnas.recipe import parse_recipe
+
+    folder = images or _ask("Images: a folder with a folder for each class, or an .npz", _images)
+    budget = minutes or _ask("Minutes that the whole job may take", _minutes, "45")
+    targets = target or [_ask("Target that networks are to be fast on", _target, DEFAULT_TARGET)]
+    if limit_ms is None:
+        limit_ms = _ask("Longest that a network may take, in ms; 0 for no limit", _limit, "0")
+    text = recipe_for_images(folder, budget, targets, limit_ms or None)
+    recipe, text = parse_recipe(text)
+    for each in targets:
+        _target(each)
+    path = to or Path(f"{recipe.name}.toml")
+    if path.exists():
+        raise StorageError(f"{path} exists already; choose another --out")
+    write_text(path, text)
+    out.print(f"{path} is written; what it leaves open is planned when it starts", markup=False)
+    out.print(f"next: hwnas search {path}", soft_wrap=True, markup=False)
+
+
+def _ask(question: str, read: Callable[[str], T], default: str | None = None) -> T:
+    """Ask until the answer can be read.
+
+    Raises:
+        ConfigError: There is nobody to answer.
+    """
+    from hwnas.errors import ConfigError, HwnasError
+
+    while True:
+        try:
+            answer = typer.prompt(question, default=default, err=True)
+        except typer.Abort:
+            if sys.stdin.isatty():
+                raise
+            raise ConfigError(
+                "init asks questions, and nobody answers; give IMAGES, --minutes, --target and "
+                "--limit-ms"
+            ) from None
+        try:
+            return read(answer)
+        except (HwnasError, ValueError) as error:
+            typer.echo(f"  {error}", err=True)
+
+
+def _images(answer: str) -> Path:
+    from hwnas.errors import ConfigError
+    from hwnas.experiment.from_images import is_image_source
+
+    path = Path(answer).expanduser()
+    if not path.exists():
+        raise ConfigError(f"there is no {path}")
+    if not is_image_source(path):
+        raise ConfigError(f"{path} is no folder and no .npz")
+    return path
+
+
+def _minutes(answer: str) -> float:
+    from hwnas.recipe import RunConfig
+
+    found = RunConfig(_number(answer)).minutes
+    assert found is not None
+    return found
+
+
+def _target(answer: str) -> str:
+    from hwnas.stages.job import searchable
+
+    return searchable(answer).name
+
+
+def _limit(answer: str) -> float:
+    from hwnas.errors import ConfigError
+
+    limit = _number(answer)
+    if not 0 <= limit < float("inf"):
+        raise ConfigError(f"{answer} is no time in ms")
+    return limit
+
+
+def _number(answer: str) -> float:
+    from hwnas.errors import ConfigError
+
+    try:
+        return float(answer)
+    except ValueError:
+        raise ConfigError(f"{answer!r} is no number") from None
