@@ -67,6 +67,7 @@ def _ask(question: str, read: Callable[[str], T], default: str | None = None) ->
         except typer.Abort:
             if sys.stdin.isatty():
                 raise
+            typer.echo(err=True)
             raise ConfigError(
                 "init asks questions, and nobody answers; give IMAGES, --minutes, --target and "
                 "--limit-ms"

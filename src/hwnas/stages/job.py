@@ -108,6 +108,11 @@ class Ingredients:
             searchable(target)
         _check_training(recipe.train, task, len(data.train))
         _check_teacher(recipe.train, data)
+        if recipe.deploy.reference and data.kind == "masks":
+            raise ConfigError(
+                "deploy.reference is true, but the reference network, MobileNetV3-Small, gives a "
+                "vector for an image and no mask; set it to false"
+            )
         _check_augmentation(recipe.train, space.network, data)
         check_sampling(recipe.train.sampling, space.network)
         teacher_of(space.network, recipe.train)

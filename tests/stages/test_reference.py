@@ -1,0 +1,68 @@
+"""The network that a search has to beat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwnas.deploy import Bundle
+from hwnas.search_spaces.mobilenet.presets import PRESETS
+
+Command = Callable[..., Any]
+
+
+def test_a_run_gets_a_reference_later_and_nothing_else_is_redone(
+    hwnas: Command, finished: Path, tmp_path: Path
+) -> None:
+    before = json.loads((finished / "run.json").read_text())["stages"]
+    answer = hwnas("resume", finished, "--set", "deploy.reference=true")
+    assert answer.status == 0, answer
+    stages = json.loads((finished / "run.json").read_text())["stages"]
+    assert [name for name in stages if stages[name] != before.get(name)] == ["report", "reference"]
+
+    bundle = Bundle.load(finished / "reference")
+    bundle.verify()
+    assert bundle.description["space"] == "mobilenet"
+    assert bundle.architecture.as_dict()["width"] == 1.0, "no limit, so it is as wide as it gets"
+    assert "MobileNetV3-Small x1 trained alone" in answer.out
+    assert "(reference)" in answer.out
+    assert "MobileNetV3-Small" in (finished / "report.html").read_text()
+
+    again = hwnas("resume", finished, "--json")
+    assert "nothing is left to do" in again.err
+    found = json.loads(again.out)
+    assert found["reference"]["bundle"] == "reference"
+    assert found["reference"]["measured_latency_ms"] > 0
+    fast = {row["id"]: row["measured_latency_ms"] for row in found["front"] if row["bundle"]}
+    assert set(found["beats_reference"]) <= {
+        name for name, ms in fast.items() if ms <= found["reference"]["measured_latency_ms"]
+    }
+
+    out = tmp_path / "model"
+    assert hwnas("export", finished, "--pick", "reference", "--out", out).status == 0
+    assert Bundle.load(out).description["id"] == bundle.description["id"]
+
+
+def test_it_is_as_wide_as_the_limits_allow(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path
+) -> None:
+    options = ["deploy.reference=true", "objective.1.limit=500_000"]
+    settings = [part for option in options for part in ("--set", option)]
+    answer = hwnas("search", quick_recipe, "--run", tmp_path / "run", "--json", *settings)
+    reference = json.loads(answer.out)["reference"]
+    assert reference["architecture"]["width"] == 0.5
+    assert 250_000 < reference["params"] <= 500_000
+    assert reference["limit_state"] == "kept"
+
+
+@pytest.mark.parametrize(("side", "stride"), [(224, 32), (112, 32), (64, 16), (32, 8), (8, 2)])
+def test_small_images_keep_a_map_of_four_pixels(side: int, stride: int) -> None:
+    config = PRESETS["mobilenet-v3-small"]((side, side, 3))
+    total = config.stem_stride
+    for stage in config.stages:
+        total *= stage.stride
+    assert total == stride

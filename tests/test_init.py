@@ -1,0 +1,78 @@
+"""A recipe from a few questions."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwnas.recipe import read_recipe
+
+Command = Callable[..., Any]
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "birds.npz"
+    np.savez(path, train_images=np.zeros((4, 8, 8, 3), np.uint8), train_labels=np.arange(4))
+    return path
+
+
+def test_questions_are_asked_until_the_answers_can_be_read(
+    hwnas: Command, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = ["nowhere", str(images), "one", "1", "12", "cpu-onnx", TARGET, "-3", "5"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(answers) + "\n"))
+    answer = hwnas("init")
+    assert answer.status == 0, answer
+    assert "next: hwnas search birds.toml" in answer.out
+    for told in ("there is no nowhere", "'one' is no number", "run.minutes is 1", "closest target"):
+        assert told in answer.err
+    recipe, _ = read_recipe(Path("birds.toml"))
+    assert recipe.run.minutes == 12
+    assert recipe.objective[1].target == TARGET
+    assert recipe.objective[1].limit == 5
+
+
+def test_options_are_answers(hwnas: Command, images: Path) -> None:
+    given = ["--minutes", "9", "--target", TARGET, "--limit-ms", "0", "--out", "b.toml"]
+    assert hwnas("init", images, *given).status == 0
+    recipe, _ = read_recipe(Path("b.toml"))
+    assert recipe.objective[1].limit is None
+    hwnas("init", images, *given).refused("b.toml exists already")
+
+
+def test_nobody_answers(hwnas: Command, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    answer = hwnas("init", images, "--minutes", "9")
+    assert answer.status == 2
+    assert answer.err.splitlines()[-1] == (
+        "error: init asks questions, and nobody answers; give IMAGES, --minutes, --target and "
+        "--limit-ms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--minutes", "1", "--target", TARGET, "--limit-ms", "0"], "run.minutes is 1"),
+        (["--minutes", "9", "--target", "cpu", "--limit-ms", "0"], "closest target"),
+        (["--minutes", "9", "--target", TARGET, "--limit-ms", "nan"], "finite"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_written(
+    hwnas: Command,
+    images: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    hwnas("init", images, *options).refused(message)
+    assert not [*images.parent.glob("*.toml")]
