@@ -63,7 +63,7 @@ def test_nobody_answers(hwnas: Command, images: Path, monkeypatch: pytest.Monkey
     [
         (["--minutes", "1", "--target", TARGET, "--limit-ms", "0"], "run.minutes is 1"),
         (["--minutes", "9", "--target", "cpu", "--limit-ms", "0"], "closest target"),
-        (["--minutes", "9", "--target", TARGET, "--limit-ms", "nan"], "finite"),
+        (["--minutes", "9", "--target", TARGET, "--limit-ms", "nan"], "expected a time above 0"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_is_written(

@@ -80,7 +80,9 @@ def test_what_a_recipe_says_is_not_planned() -> None:
         (["--minutes", "0"], "run.minutes is 0"),
         (["--minutes", "nan"], "run.minutes is nan"),
         (["--minutes", "9", "--target", "cpu-onnxruntim-fp32-b1-t1"], "did you mean"),
-        (["--minutes", "9", "--limit-ms", "nan"], "expected a finite number"),
+        (["--minutes", "9", "--limit-ms", "nan"], "the limit is nan ms; expected a time above 0"),
+        (["--minutes", "9", "--limit-ms", "-1"], "the limit is -1 ms; expected a time above 0"),
+        (["--minutes", "9", "--limit-ms", "inf"], "expected a finite number"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_trained(

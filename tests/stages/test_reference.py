@@ -15,6 +15,7 @@ from hwnas.search_spaces.mobilenet.presets import PRESETS
 Command = Callable[..., Any]
 
 
+@pytest.mark.slow
 def test_a_run_gets_a_reference_later_and_nothing_else_is_redone(
     hwnas: Command, finished: Path, tmp_path: Path
 ) -> None:

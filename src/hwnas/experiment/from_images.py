@@ -45,6 +45,8 @@ def recipe_for_images(
         ConfigError: There are no such images.
         DataError: The folder is laid out otherwise.
     """
+    if limit_ms is not None and not limit_ms > 0:
+        raise ConfigError(f"the limit is {limit_ms:g} ms; expected a time above 0")
     if not images.exists():
         raise ConfigError(f"there is no {images}; give a recipe, or a folder of images")
     path = images.resolve()
