@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hwnas.atomic import write_json
 from hwnas.errors import RunError
 from hwnas.planning import Facts, make_plan, measure_speeds
@@ -50,7 +52,8 @@ def with_plan(
     given = tomllib.loads(text)
     reporter.note("measuring how fast networks train here")
     space = _space(given.get("space", {}), data, folder)
-    speeds = measure_speeds(space, probes(space), min(BATCH_SIZE, facts.images))
+    images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
+    speeds = measure_speeds(space, probes(space), images)
     plan = make_plan(facts, speeds, _flat(given))
     for line in plan.summary:
         reporter.note(line)

@@ -30,7 +30,7 @@ _HALVINGS = (
 )
 """Candidates and rungs, from the largest budget to the smallest."""
 _WANTED_EPOCHS = 80.0  # of a network of middle size, below which fewer candidates are tried
-_LEAST_EPOCHS = 40.0  # of the largest network, which decides how large it may be
+_LEAST_EPOCHS = 70.0  # of the largest network, which decides how large it may be
 _MOST_EPOCHS = 400.0  # beyond which no network is trained
 _FIRST_RESOLUTION = 0.6
 _FULL_RESOLUTION_FROM = 0.6

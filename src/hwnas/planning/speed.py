@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import nn
 
+from hwnas.search.image_cache import Images
 from hwnas.search.threads import torch_threads
+from hwnas.search.training.augment import Augmentation
 from hwnas.search_spaces import Architecture, SearchSpace
 
 __all__ = ["Precision", "Speed", "measure_speeds", "probes"]
@@ -21,6 +24,7 @@ Precision = Literal["fp32", "bf16"]
 
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 _DRAWN = 50  # networks that the one of middle size is taken from
+_CROP = 0.4  # least area
 _WARM_UP = 1  # steps that are not counted: the first chooses algorithms
 
 
@@ -32,7 +36,7 @@ class Speed:
         network: Which.
         macs: Its multiply-accumulates for an image.
         precision: Of forward passes.
-        images_per_s: At its full resolution.
+        images_per_s: At its full resolution, with random crops.
     """
 
     network: Architecture
@@ -57,7 +61,7 @@ def probes(space: SearchSpace) -> list[Architecture]:
 def measure_speeds(
     space: SearchSpace,
     networks: Sequence[Architecture],
-    batch_size: int,
+    images: Images,
     seconds: float = 10.0,
 ) -> list[Speed]:
     """Train networks for a moment each, in each precision, on one core.
@@ -65,7 +69,7 @@ def measure_speeds(
     Args:
         space: Of the networks.
         networks: Which.
-        batch_size: Images of a step.
+        images: Those of a step, (N, H, W, C) uint8.
         seconds: For all of them together; a step is always finished.
 
     Returns:
@@ -77,7 +81,7 @@ def measure_speeds(
             network,
             space.workload(network).macs,
             precision,
-            _images_per_s(space, network, precision, batch_size, each),
+            _images_per_s(space, network, precision, images, each),
         )
         for network in networks
         for precision in _PRECISIONS
@@ -88,23 +92,29 @@ def _images_per_s(
     space: SearchSpace,
     architecture: Architecture,
     precision: Precision,
-    batch_size: int,
+    images: Images,
     seconds: float,
 ) -> float:
     network = space.build(architecture)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     network.train()
-    images = torch.randn(batch_size, *space.input_shape(architecture))
-    images = images.to(memory_format=torch.channels_last)
+    size = space.input_shape(architecture)[1:]
     optimizer = torch.optim.AdamW(network.parameters(), fused=True)
     times: list[float] = []
     begun = time.perf_counter()
     with torch_threads(1):
         while len(times) <= _WARM_UP or time.perf_counter() - begun < seconds:
             started = time.process_time()
-            _step(network, images, optimizer, precision)
+            _step(network, _augmented(images, size), optimizer, precision)
             times.append(time.process_time() - started)
-    return batch_size / min(times[_WARM_UP:])
+    return len(images) / min(times[_WARM_UP:])
+
+
+def _augmented(images: Images, size: tuple[int, int]) -> torch.Tensor:
+    """Random crops of images, as floats (N, C, *size)."""
+    augment = Augmentation(crop=_CROP, flip=True)
+    cropped, _ = augment(images, np.arange(len(images)), np.random.default_rng(0), size)
+    return torch.from_numpy(cropped).permute(0, 3, 1, 2).float().div_(255)
 
 
 def _step(

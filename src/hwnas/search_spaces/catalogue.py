@@ -25,7 +25,13 @@ _EXAMPLES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
         "fbnet": _LARGE,
         "proxyless": _LARGE,
     },
-    "resnet": {"tiny": _DIGITS, "small": _SMALL, "compact": _LARGE, "resnet-50": _LARGE},
+    "resnet": {
+        "tiny": _DIGITS,
+        "small": _SMALL,
+        "compact": _LARGE,
+        "mixed": _LARGE,
+        "resnet-50": _LARGE,
+    },
     "simplenet": {
         "tiny": _DIGITS,
         "slim": (28, 28, 1),

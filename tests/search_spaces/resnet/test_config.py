@@ -16,7 +16,7 @@ STAGE = ResNetStage(64)
     [
         ({"channels": 0}, r"ResNetStage\.channels is 0; expected at least 1"),
         ({"stride": 3}, r"ResNetStage\.stride is 3; expected 1 or 2"),
-        ({"block": "wide"}, r"ResNetStage\.block is 'wide'; expected bottleneck or basic"),
+        ({"block": "wide"}, r"ResNetStage\.block is 'wide'; expected one of bottleneck, basic"),
         ({"depth": ()}, r"ResNetStage\.depth is \[\]; expected positive options"),
         ({"depth": (1.5,)}, r"ResNetStage\.depth is \[1\.5\]; expected whole numbers"),
         ({"depth": (0, 1)}, r"ResNetStage\.depth is \[0, 1\]; expected positive options"),

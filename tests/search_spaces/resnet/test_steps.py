@@ -25,7 +25,7 @@ stages = st.builds(
     stride=st.sampled_from([1, 2]),
     depth=st.sampled_from([(1,), (2,), (1, 2), (1, 3)]),
     expand_ratio=st.sampled_from([(0.5,), (0.25, 0.5), (1,), (0.5, 1.5)]),
-    block=st.sampled_from(["bottleneck", "basic"]),
+    block=st.sampled_from(["bottleneck", "basic", "fused", "inverted"]),
 )
 
 

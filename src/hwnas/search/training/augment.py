@@ -64,31 +64,40 @@ class Augmentation:
         """
         if self.crop < 1:
             images, targets = _cropped(images, targets, rng, self.crop, size or images.shape[1:3])
-        images, targets = self._moved(images, targets, rng)
+        if self.shift_pixels:
+            images, targets = _shifted(images, targets, rng, self.shift_pixels)
+        if self.flip:
+            images, targets = _mirrored(images, targets, rng)
         side = round(self.cutout * max(images.shape[1:3]))
         return _erased(images, rng, side) if side else images, targets
 
-    def _moved(
-        self, images: Images, targets: Targets, rng: np.random.Generator
-    ) -> tuple[Images, Targets]:
-        """Shift and mirror."""
-        if not (self.shift_pixels or self.flip):
-            return images, targets
-        n, height, width, _ = images.shape
-        rows = np.broadcast_to(np.arange(height), (n, height))
-        columns = np.broadcast_to(np.arange(width), (n, width))
-        if self.shift_pixels:
-            most = self.shift_pixels
-            dy, dx = rng.integers(-most, most + 1, size=(2, n, 1))
-            rows = np.clip(rows + dy, 0, height - 1)
-            columns = np.clip(columns + dx, 0, width - 1)
-        if self.flip:
-            mirrored = rng.random((n, 1)) < 0.5
-            columns = np.where(mirrored, columns[:, ::-1], columns)
-        moved = np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]
-        if target_kind(targets) == "masks":
-            targets = targets[moved]
-        return images[moved], targets
+
+def _shifted(
+    images: Images, targets: Targets, rng: np.random.Generator, most: int
+) -> tuple[Images, Targets]:
+    """Shift each image by up to so many pixels in each direction, repeating the edges."""
+    starts = rng.integers(-most, most + 1, size=(2, len(images), 1))[..., 0].T + most
+
+    def moved(pixels: Images) -> Images:
+        height, width = pixels.shape[1:3]
+        around = [(0, 0), (most, most), (most, most), *[(0, 0)] * (pixels.ndim - 3)]
+        padded, found = np.pad(pixels, around, "edge"), np.empty_like(pixels)
+        for image, larger, (top, left) in zip(found, padded, starts, strict=True):
+            image[:] = larger[top : top + height, left : left + width]
+        return found
+
+    return moved(images), moved(targets) if target_kind(targets) == "masks" else targets
+
+
+def _mirrored(images: Images, targets: Targets, rng: np.random.Generator) -> tuple[Images, Targets]:
+    """Mirror half of the images left and right."""
+    chosen = rng.random(len(images)) < 0.5
+    images = images.copy()
+    images[chosen] = images[chosen, :, ::-1]
+    if target_kind(targets) == "masks":
+        targets = targets.copy()
+        targets[chosen] = targets[chosen, :, ::-1]
+    return images, targets
 
 
 def cut_mixed(

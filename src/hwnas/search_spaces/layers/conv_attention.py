@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from hwnas.search_spaces.layers.conv import ConvNormAct
+from hwnas.search_spaces.layers.conv import Activation, ConvNormAct
 from hwnas.search_spaces.layers.rounding import make_divisible
 
 __all__ = ["Context", "ConvAttention", "FusedBottleneck"]
@@ -95,13 +95,19 @@ class FusedBottleneck(nn.Module):
         hidden_channels: Between the two.
         out_channels: C'.
         stride: 1 or 2.
+        activation: After the first of the two.
     """
 
     def __init__(
-        self, in_channels: int, hidden_channels: int, out_channels: int, stride: int
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        stride: int,
+        activation: Activation = "hard_swish",
     ) -> None:
         super().__init__()
-        expand = ConvNormAct(in_channels, hidden_channels, 3, stride, activation="hard_swish")
+        expand = ConvNormAct(in_channels, hidden_channels, 3, stride, activation=activation)
         project = ConvNormAct(hidden_channels, out_channels)
         self.layers = nn.Sequential(OrderedDict(expand=expand, project=project))
         self.residual = stride == 1 and in_channels == out_channels

@@ -3,45 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from hwnas.errors import ConfigError
 from hwnas.search_spaces.checks import check_counts, check_dropout, check_sides, check_stride
 from hwnas.search_spaces.choices import checked_options, checked_whole
 from hwnas.search_spaces.layers import make_divisible
 
-__all__ = ["ResNetConfig", "ResNetStage"]
+__all__ = ["BlockKind", "ResNetConfig", "ResNetStage"]
+
+BlockKind = Literal["bottleneck", "basic", "fused", "inverted"]
 
 _POOL_STRIDE = 2
 
 
 @dataclass(frozen=True)
 class ResNetStage:
-    """A row of residual blocks of one width. The first always projects its shortcut.
+    """A row of residual blocks of one width.
+
+    The first block of bottlenecks and basic blocks projects its shortcut; that of fused and
+    inverted ones has none, unless its input and output have the same shape.
 
     Attributes:
         channels: Output channels at width multiplier 1.
         stride: Of the first block; 1 or 2.
         depth: Options for the number of blocks.
         expand_ratio: Options for the channels within each block (of a bottleneck's 3x3 convolution,
-            or between the two of a basic block), as a multiple of the stage's output channels.
-        block: ``"bottleneck"``, of 1x1, 3x3 and 1x1 convolutions, as in ResNet-50; or ``"basic"``,
-            of two 3x3 convolutions, as in ResNet-18.
+            or between the two of any other block), as a multiple of the stage's output channels.
+        block: ``"bottleneck"``, of 1x1, 3x3 and 1x1 convolutions, as in ResNet-50; ``"basic"``, of
+            two 3x3 convolutions, as in ResNet-18; ``"fused"``, of a 3x3 and a 1x1 convolution, as
+            in EfficientNetV2 (Tan and Le, ICML 2021); or ``"inverted"``, of 1x1, depthwise 3x3 and
+            1x1 convolutions, as in MobileNetV2 (Sandler et al., CVPR 2018). All with ReLU.
     """
 
     channels: int
     stride: int = 1
     depth: tuple[int, ...] = (1,)
     expand_ratio: tuple[float, ...] = (0.25,)
-    block: Literal["bottleneck", "basic"] = "bottleneck"
+    block: BlockKind = "bottleneck"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "depth", checked_whole("ResNetStage.depth", self.depth))
         ratios = checked_options("ResNetStage.expand_ratio", self.expand_ratio)
         object.__setattr__(self, "expand_ratio", ratios)
         check_stride("ResNetStage.stride", self.stride)
-        if self.block not in ("bottleneck", "basic"):
-            raise ConfigError(f"ResNetStage.block is {self.block!r}; expected bottleneck or basic")
+        if self.block not in get_args(BlockKind):
+            kinds = ", ".join(get_args(BlockKind))
+            raise ConfigError(f"ResNetStage.block is {self.block!r}; expected one of {kinds}")
         if self.channels < 1:
             raise ConfigError(f"ResNetStage.channels is {self.channels}; expected at least 1")
 

@@ -6,12 +6,16 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from hwnas.search_spaces.layers import BasicBlock, Bottleneck, ConvNormAct
-from hwnas.search_spaces.resnet.config import ResNetConfig
+from hwnas.search_spaces.layers import (
+    BasicBlock,
+    Bottleneck,
+    ConvNormAct,
+    FusedBottleneck,
+    InvertedBottleneck,
+)
+from hwnas.search_spaces.resnet.config import BlockKind, ResNetConfig
 
 __all__ = ["ResNet", "block", "classifier", "first_block", "stem"]
-
-_BLOCKS = {"bottleneck": Bottleneck, "basic": BasicBlock}
 
 
 class ResNet(nn.Module):
@@ -54,14 +58,32 @@ def first_block(
     stage = config.stages[s]
     inputs = config.stages[s - 1].channels_at(before) if s else config.stem_at(before)
     hidden, outputs = stage.hidden_at(width, expand_ratio), stage.channels_at(width)
-    return _BLOCKS[stage.block](inputs, hidden, outputs, stage.stride, projected=True)
+    return _block(stage.block, inputs, hidden, outputs, stage.stride, projected=True)
 
 
 def block(config: ResNetConfig, s: int, width: float, expand_ratio: float) -> nn.Module:
     """A later block of stage ``s``."""
     stage = config.stages[s]
     channels = stage.channels_at(width)
-    return _BLOCKS[stage.block](channels, stage.hidden_at(width, expand_ratio), channels)
+    return _block(stage.block, channels, stage.hidden_at(width, expand_ratio), channels)
+
+
+def _block(
+    kind: BlockKind,
+    inputs: int,
+    hidden: int,
+    outputs: int,
+    stride: int = 1,
+    projected: bool = False,
+) -> nn.Module:
+    """A block; ``projected`` is whether one that always has a shortcut projects it."""
+    if kind == "bottleneck":
+        return Bottleneck(inputs, hidden, outputs, stride, projected)
+    if kind == "basic":
+        return BasicBlock(inputs, hidden, outputs, stride, projected)
+    if kind == "fused":
+        return FusedBottleneck(inputs, hidden, outputs, stride, "relu")
+    return InvertedBottleneck(inputs, hidden, outputs, 3, stride, False, "relu", always_expand=True)
 
 
 def classifier(config: ResNetConfig, width: float) -> nn.Module:

@@ -136,7 +136,8 @@ def resnet(
         outputs: Length of the output vector, e.g. the number of classes.
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96) or ``"resnet-50"``,
             whose largest network that is; chosen by the size of the images if None. Or
-            ``"compact"``, of dense convolutions on small maps, for CPUs.
+            ``"compact"``, of dense convolutions on small maps, for CPUs; or ``"mixed"``, of dense
+            convolutions on large maps and depthwise ones on small maps.
         stages: As in `ResNetConfig`, in place of the preset's; so are all that follow.
         resolution: Options for the input's height and width, in pixels.
         width: Options for the width multipliers of the stem and of each stage.

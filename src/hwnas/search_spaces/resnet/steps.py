@@ -89,9 +89,17 @@ def _blocks(
 def _block(
     stage: ResNetStage, side: int, inputs: int | None, hidden: int, outputs: int
 ) -> Counter[Step]:
-    """As `hwnas.search_spaces.layers.Bottleneck` or its `BasicBlock` runs."""
+    """As the block of `hwnas.search_spaces.layers` runs."""
     stride = 1 if inputs is None else stage.stride
     block = Sketch(inputs or outputs, side)
+    if stage.block in ("fused", "inverted"):
+        residual = stride == 1 and inputs in (None, outputs)
+        if stage.block == "fused":
+            block.conv(hidden, 3, stride)
+        else:
+            block.conv(hidden).conv(hidden, 3, stride, groups=hidden)
+        block.conv(outputs, activation=False)
+        return (block.simple("elementwise", inputs=2) if residual else block).steps
     if stage.block == "basic":
         block.conv(hidden, 3, stride).conv(outputs, 3, activation=False)
     else:
