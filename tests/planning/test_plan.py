@@ -103,6 +103,9 @@ def test_a_supernet_is_planned_where_the_recipe_asks_for_one() -> None:
     finetuning = values["deploy.top"] * values["deploy.finetune_minutes"] / 2
     assert finetuning + values["train.budget_minutes"] < 45
     assert finetuning > 45 / 4
+    assert values["space.width"][0] == 0.5
+    longer = plan(450, given={"search.evaluator": "supernet"}).values
+    assert max(longer["space.width"]) > max(values["space.width"])
 
 
 def test_small_images_are_cropped_less_and_grey_ones_not_mirrored() -> None:

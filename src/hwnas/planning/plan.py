@@ -37,6 +37,7 @@ _FULL_RESOLUTION_FROM = 0.6
 _LOW_RESOLUTION_GAIN = 1.3  # images in a training that begins at low resolution, over one at full
 _PHOTOGRAPH_SIDE = 48  # in pixels; smaller images are cropped less
 _SUPERNET_SHARES = {"train": 0.5, "finetune": 0.4}  # of the minutes for training; the rest searches
+_WIDTHS = (0.5, 1.0, 1.5, 2.0)  # of the space; multiply-accumulates go with their square
 _SUPERNET_TRIALS = 60
 _SUPERNET_TOP = 4
 
@@ -154,9 +155,11 @@ def _supernet(
     wall /= 1 + _REFERENCE_SHARE / 3
     train, finetune = (share * wall for share in _SUPERNET_SHARES.values())
     macs = _affordable_macs(facts, rates, train * facts.cores / 2, _LEAST_EPOCHS)
+    widest = _WIDTHS[-1] * math.sqrt(macs / rates[-1].macs)
     values = {
         **{f"space.{name}": value for name, value in SPACE.items()},
         "space.resolution": [max(facts.image_shape[:2])],
+        "space.width": [width for width in _WIDTHS if width <= widest] or [_WIDTHS[0]],
         **_training(facts, precision, train),
         "train.workers": facts.cores,
         "search.trials": _SUPERNET_TRIALS,

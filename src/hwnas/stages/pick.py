@@ -40,7 +40,8 @@ def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None)
             message names the closest.
     """
     output = job.folder.output(goal.target)
-    if pick == REFERENCE and (reference := read_reference(output)) is not None:
+    reference = read_reference(output)
+    if pick == REFERENCE and reference is not None:
         return reference
     bundles = read_bundles(output / "bundles")
     if max_latency_ms is not None:
@@ -64,9 +65,8 @@ def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None)
         return bundles[chosen]
     trials = [t for t in found(job.folder.path, goal).trials if t.candidate.id == chosen]
     if not trials or max_latency_ms is not None:
-        raise ConfigError(
-            f"--pick {wanted!r} is no network of this run; {closest(wanted, [*named, *bundles])}"
-        )
+        known = [*named, *bundles, *([] if reference is None else [REFERENCE])]
+        raise ConfigError(f"--pick {wanted!r} is no network of this run; {closest(wanted, known)}")
     return trials[0]
 
 
