@@ -63,13 +63,23 @@ def test_what_a_recipe_says_is_not_planned() -> None:
         "space.preset": "compact",
         "search.trials": 12,
         "search.fidelity.keep": 2,
+        "search.sampler": "stratified",
+        "search.options.most_macs": 1e7,
     }
     assert tomllib.loads(completed(text, planned)) == {
         "run": {"minutes": 9},
         "train": {"epochs": 3, "crop": 0.4},
         "space": {"name": "vit"},
-        "search": {"trials": 5, "fidelity": {"keep": 2}},
+        "search": {
+            "trials": 5,
+            "fidelity": {"keep": 2},
+            "sampler": "stratified",
+            "options": {"most_macs": 1e7},
+        },
     }
+    chosen = tomllib.loads(completed('[search]\nsampler = "random"\n', planned))["search"]
+    assert chosen["sampler"] == "random"
+    assert "most_macs" not in chosen.get("options", {})
 
 
 @pytest.mark.parametrize(

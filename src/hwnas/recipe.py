@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from types import NoneType, UnionType
@@ -365,24 +366,31 @@ def completed(text: str, planned: Mapping[str, Any]) -> str:
         text: Of the recipe, as TOML.
         planned: Values by dotted key.
     """
-    document = tomlkit.parse(text)
+    document, given = tomlkit.parse(text), tomllib.loads(text)
     for name, value in planned.items():
+        if any(fnmatchcase(name, keys) and _has(given, owner) for keys, owner in _GO_WITH.items()):
+            continue
         table: Any = document
         *tables, key = name.split(".")
         for each in tables:
             table = table.setdefault(each, tomlkit.table())
-        if name == "train.budget_minutes" and "epochs" in table:
-            continue
-        if name.startswith("space.") and name != "space.name" and _own_space(text):
-            continue
         if key not in table:
             table[key] = value
     return tomlkit.dumps(document)
 
 
-def _own_space(text: str) -> bool:
-    """Whether a recipe names its space, whose options are then its own affair, too."""
-    return "name" in tomllib.loads(text).get("space", {})
+_GO_WITH = {
+    "space.*": "space.name",
+    "search.options.*": "search.sampler",
+    "train.budget_minutes": "train.epochs",
+    "deploy.finetune_*": "deploy.finetune_minutes",
+}
+"""Keys that are not planned where a recipe has the key that they go with."""
+
+
+def _has(given: Mapping[str, Any], name: str) -> bool:
+    table, _, key = name.partition(".")
+    return key in given.get(table, {})
 
 
 def _parse(table: dict[str, Any], where: str) -> Recipe:
