@@ -368,7 +368,7 @@ def completed(text: str, planned: Mapping[str, Any]) -> str:
     """
     document, given = tomlkit.parse(text), tomllib.loads(text)
     for name, value in planned.items():
-        if any(fnmatchcase(name, keys) and _has(given, owner) for keys, owner in _GO_WITH.items()):
+        if any(fnmatchcase(name, keys) and _has(given, owner) for keys, owner in _GO_WITH):
             continue
         table: Any = document
         *tables, key = name.split(".")
@@ -379,13 +379,14 @@ def completed(text: str, planned: Mapping[str, Any]) -> str:
     return tomlkit.dumps(document)
 
 
-_GO_WITH = {
-    "space.*": "space.name",
-    "search.options.*": "search.sampler",
-    "train.budget_minutes": "train.epochs",
-    "deploy.finetune_*": "deploy.finetune_minutes",
-}
-"""Keys that are not planned where a recipe has the key that they go with."""
+_GO_WITH = (
+    ("space.*", "space.name"),
+    ("search.options.*", "search.sampler"),
+    ("train.budget_minutes", "train.epochs"),
+    ("deploy.finetune_epochs", "deploy.finetune_minutes"),
+    ("deploy.finetune_minutes", "deploy.finetune_epochs"),
+)
+"""Keys that are not planned, each with the key of a recipe that settles them."""
 
 
 def _has(given: Mapping[str, Any], name: str) -> bool:
