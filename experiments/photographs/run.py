@@ -65,6 +65,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, nargs="+", default=[45.0], metavar="M")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N")
     parser.add_argument("--images", type=Path, help="other images than the shared photographs")
+    parser.add_argument(
+        "--rival-minutes", type=float, metavar="M", help="two thirds of --minutes if not given"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the job's recipe"
+    )
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "photographs"))
@@ -75,9 +81,12 @@ def work(arguments: argparse.Namespace) -> None:
     images = arguments.images or data_folder() / "images" / "photos5_jpeg.npz"
     targets = [target for name in arguments.targets if _usable(target := Target.parse(name))]
     for minutes in arguments.minutes:
+        rival_minutes = arguments.rival_minutes or minutes * 2 / 3
         config = {
             "images": images.name,
             "minutes": minutes,
+            "rival_minutes": rival_minutes,
+            "set": arguments.set,
             "limit_ms": LIMIT_MS,
             "training": TRAINING.identity,
             "widths": WIDTHS,
@@ -90,7 +99,10 @@ def work(arguments: argparse.Namespace) -> None:
         for seed in arguments.seeds:
             if not [row for row in answers.rows if row.seed == seed]:
                 folder = arguments.work / f"{minutes:g}-minutes" / f"seed-{seed}"
-                rows, hits = observe(images, minutes, seed, targets, folder)
+                settings = [f"seed={seed}", *arguments.set]
+                job = Experiment.of_images(images, minutes, limit_ms=LIMIT_MS, overrides=settings)
+                training = replace(TRAINING, budget_minutes=rival_minutes)
+                rows, hits = observe(job, training, seed, targets, folder)
                 observations.put(rows)
                 answers.put(judge(rows, hits, seed))
         print(f"{minutes:g} minutes\n{markdown(answers.rows)}", flush=True)
@@ -104,14 +116,15 @@ def _usable(target: Target) -> bool:
 
 
 def observe(
-    images: Path, minutes: float, seed: int, targets: Sequence[Target], folder: Path
+    job: Experiment, training: TrainConfig, seed: int, targets: Sequence[Target], folder: Path
 ) -> tuple[list[Row], Hits]:
     """Make the networks of both sides, going on where that was stopped, and time them together.
 
     Returns:
         Rows of all networks; which test images each gets right, by the subject of its rows.
     """
-    job = Experiment.of_images(images, minutes, limit_ms=LIMIT_MS, overrides=[f"seed={seed}"])
+    minutes = job.recipe.run.minutes
+    assert minutes is not None
     print(f"seed {seed}: the whole job of {minutes:g} minutes", flush=True)
     run = folder / OURS
     job.run(run)
@@ -121,7 +134,6 @@ def observe(
     ingredients = Ingredients.prepare(recipe, job.folder, run / "cache")
     bundles = read_bundles(run / "bundles").values()
     networks = [of_bundle(OURS, bundle, ingredients) for bundle in bundles]
-    training = replace(TRAINING, budget_minutes=minutes * 2 / 3)
     with cores(recipe) as at_once:
         found, _ = train_alone(
             *(RIVALS, rivals(ingredients), ingredients, [training], folder / RIVALS, at_once)

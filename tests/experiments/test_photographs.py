@@ -1,0 +1,56 @@
+"""A planned job against rivals of its own data, at toy size."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.record import read_rows
+
+ROOT = Path(__file__).parents[2]
+TARGET = "cpu-onnxruntime-fp32-b1-t1"
+TOY = [
+    "train.budget_minutes=0.03",
+    "train.batch_size=16",
+    "search.workers=0",
+    "search.trials=4",
+    "search.batch=4",
+    "predictor.networks=4",
+    "deploy.top=2",
+]
+
+
+@pytest.mark.slow
+def test_a_job_is_judged_against_rivals_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for split, count in (("train", 120), ("test", 40)):
+        labels = np.arange(count) % 2
+        noise = rng.integers(0, 100, (count, 32, 32, 3))
+        arrays[f"x_{split}"] = (noise + 100 * labels[:, None, None, None]).astype(np.uint8)
+        arrays[f"y_{split}"] = labels
+    np.savez(tmp_path / "toy.npz", **arrays)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "experiments.photographs.run", "--minutes", "3"]
+    command += ["--images", tmp_path / "toy.npz", "--rival-minutes", "0.02", "--targets", TARGET]
+    command += ["--out", out, "--work", tmp_path / "work"]
+    command += [part for setting in TOY for part in ("--set", setting)]
+
+    def run() -> str:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "seed 0: the whole job of 3 minutes" in run()
+    rows = read_rows(out / "results-3.jsonl")
+    metrics = {row.metric for row in rows}
+    assert metrics == {"accuracy_gain", "speed_at_accuracy", "job_over_budget"}
+    rivals = {row.subject for row in rows if row.metric == "speed_at_accuracy"}
+    assert rivals == {f"mobilenet-v3-small-w{width}" for width in ("0.35", "0.5", "0.75", "1")}
+    again = run()
+    assert "the whole job" not in again
+    assert read_rows(out / "results-3.jsonl") == rows
