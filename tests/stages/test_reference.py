@@ -43,6 +43,11 @@ def test_a_run_gets_a_reference_later_and_nothing_else_is_redone(
         name for name, ms in fast.items() if ms <= found["reference"]["measured_latency_ms"]
     }
 
+    recipe = finished / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("learning_rate = 0.01", "learning_rate = 0.02"))
+    assert "reference is stale: train.learning_rate" in hwnas("status", finished).out
+    recipe.write_text(recipe.read_text().replace("learning_rate = 0.02", "learning_rate = 0.01"))
+
     out = tmp_path / "model"
     assert hwnas("export", finished, "--pick", "reference", "--out", out).status == 0
     assert Bundle.load(out).description["id"] == bundle.description["id"]
