@@ -75,13 +75,18 @@ def test_an_unknown_preset_is_answered_with_the_closest() -> None:
         mobilenet((28, 28, 1), 10, preset="smal")
 
 
-@pytest.mark.parametrize(
-    "preset", ["tiny", "small", "large", "mobilenet-v3-large", "mobilenet-v3-small"]
-)
+@pytest.mark.parametrize("preset", ["tiny", "small", "large", "mobilenet-v3-large"])
 @pytest.mark.parametrize("side", [1, 2, 3])
 def test_images_that_are_too_small_are_refused(preset: str, side: int) -> None:
     with pytest.raises(ConfigError, match="pixels are smaller than the space can take"):
         mobilenet((side, side, 1), 10, preset=preset)
+
+
+@pytest.mark.parametrize("side", [1, 3, 8, 32])
+def test_mobilenet_v3_small_takes_images_of_any_size(side: int) -> None:
+    space = mobilenet((side, side, 1), 10, preset="mobilenet-v3-small")
+    network = space.build(space.largest()).eval()
+    assert network(torch.zeros(2, 1, side, side)).shape == (2, 10)
 
 
 def test_whole_numbers_as_floats_make_the_same_space() -> None:
