@@ -74,7 +74,7 @@ def _ask(question: str, read: Callable[[str], T], default: str | None = None) ->
             ) from None
         try:
             return read(answer)
-        except (HwnasError, ValueError) as error:
+        except HwnasError as error:
             typer.echo(f"  {error}", err=True)
 
 

@@ -36,7 +36,7 @@ _FIRST_RESOLUTION = 0.6
 _FULL_RESOLUTION_FROM = 0.6
 _LOW_RESOLUTION_GAIN = 1.3  # images in a training that begins at low resolution, over one at full
 _PHOTOGRAPH_SIDE = 48  # in pixels; smaller images are cropped less
-_SUPERNET_SHARES = {"train": 0.5, "finetune": 0.4}  # of the minutes for training; the rest searches
+_SUPERNET_SHARE, _FINETUNE_SHARE = 0.5, 0.4  # of the minutes for training; the rest searches
 _WIDTHS = (0.5, 1.0, 1.5, 2.0)  # of the space; multiply-accumulates go with their square
 _SUPERNET_TRIALS = 60
 _SUPERNET_TOP = 4
@@ -69,8 +69,8 @@ def make_plan(
     """Divide a budget.
 
     Unless the recipe asks for a supernet, networks are trained alone by successive halving
-    (`hwnas.search.rungs`), which is more accurate for one target at every budget that was tried
-    (`experiments/photographs`).
+    (`hwnas.search.rungs`). `experiments/photographs` is to compare the two; nothing is recorded
+    there yet.
 
     Args:
         facts: The data and the budget.
@@ -81,40 +81,37 @@ def make_plan(
     given = given or {}
     precision = _faster(speeds)
     rates = sorted((s for s in speeds if s.precision == precision), key=lambda s: s.macs)
-    make = _supernet if given.get("search.evaluator") == "supernet" else _halving
-    made = make(facts, rates, precision, given)
+    if given.get("search.evaluator") == "supernet":
+        made = _supernet(facts, rates, precision)
+    else:
+        made = _halving(facts, rates, precision, given.get("search.trials"))
     rows = tuple({**asdict(speed), "network": speed.network.id} for speed in speeds)
     return replace(made, facts=asdict(facts), speeds=rows)
 
 
 def _halving(
-    facts: Facts, rates: Sequence[Speed], precision: Precision, given: Mapping[str, Any]
+    facts: Facts, rates: Sequence[Speed], precision: Precision, wanted: int | None
 ) -> Plan:
     """Networks trained alone, of which the better half of each size goes on."""
-    total = _core_minutes(facts)
-    candidates, rungs, each = _choose_halving(facts, rates, total, given.get("search.trials"))
-    macs = _affordable_macs(facts, rates, each, _LEAST_EPOCHS)
-    each = min(each, _minutes_of(facts, rates, macs, _MOST_EPOCHS))
+    candidates, rungs, each = _choose_halving(facts, rates, _core_minutes(facts), wanted)
+    macs = _affordable_macs(facts, rates, each)
+    each = min(each, _MOST_EPOCHS / _epochs(facts, _rate(rates, macs), 1.0))
     finalists = candidates
     for _ in rungs.rungs[1:]:
         finalists = rungs.left(finalists)
     values = {
-        **{f"space.{name}": value for name, value in SPACE.items()},
-        "space.resolution": [max(facts.image_shape[:2])],
+        **_common(facts),
         **_training(facts, precision, each),
         "search.evaluator": "train",
         "search.trials": candidates,
         "search.batch": candidates,
-        "search.workers": facts.cores,
         "search.sampler": "stratified",
         "search.options.most_macs": macs,
         "search.fidelity.rungs": list(rungs.rungs),
         "search.fidelity.keep": rungs.keep,
         "search.fidelity.compare": rungs.compare,
-        "predictor.networks": 12,
         "deploy.top": finalists,
         "deploy.finetune_epochs": 0.0,
-        "deploy.reference": facts.kind != "masks",
     }
     stops = [f"{share * each:.1f}" for share in rungs.rungs]
     summary = (
@@ -147,28 +144,22 @@ def _each(total: float, candidates: int, rungs: Rungs, facts: Facts) -> float:
     return total / (rungs.cost(candidates) + _REFERENCE_SHARE * facts.cores)
 
 
-def _supernet(
-    facts: Facts, rates: Sequence[Speed], precision: Precision, given: Mapping[str, Any]
-) -> Plan:
+def _supernet(facts: Facts, rates: Sequence[Speed], precision: Precision) -> Plan:
     """One training of all networks together, a search among them, fine-tuning of the best."""
     wall = _core_minutes(facts) / facts.cores
     wall /= 1 + _REFERENCE_SHARE / 3
-    train, finetune = (share * wall for share in _SUPERNET_SHARES.values())
-    macs = _affordable_macs(facts, rates, train * facts.cores / 2, _LEAST_EPOCHS)
+    train, finetune = _SUPERNET_SHARE * wall, _FINETUNE_SHARE * wall
+    macs = _affordable_macs(facts, rates, train * facts.cores / 2)
     widest = _WIDTHS[-1] * math.sqrt(macs / rates[-1].macs)
     values = {
-        **{f"space.{name}": value for name, value in SPACE.items()},
-        "space.resolution": [max(facts.image_shape[:2])],
+        **_common(facts),
         "space.width": [width for width in _WIDTHS if width <= widest] or [_WIDTHS[0]],
         **_training(facts, precision, train),
         "train.workers": facts.cores,
         "search.trials": _SUPERNET_TRIALS,
-        "search.workers": facts.cores,
         "search.options.start": _SUPERNET_TRIALS // 3,
-        "predictor.networks": 12,
         "deploy.top": _SUPERNET_TOP,
         "deploy.finetune_minutes": round(finetune * facts.cores / _SUPERNET_TOP, 2),
-        "deploy.reference": facts.kind != "masks",
     }
     summary = (
         f"a supernet is trained for {train:.1f} minutes in {precision}, about "
@@ -178,6 +169,17 @@ def _supernet(
         f"{values['deploy.finetune_minutes']:.1f} minutes each",
     )
     return Plan(values, summary)
+
+
+def _common(facts: Facts) -> dict[str, Any]:
+    """Keys that both ways of dividing a budget have."""
+    return {
+        **{f"space.{name}": value for name, value in SPACE.items()},
+        "space.resolution": [max(facts.image_shape[:2])],
+        "search.workers": facts.cores,
+        "predictor.networks": 12,
+        "deploy.reference": facts.kind != "masks",
+    }
 
 
 def _training(facts: Facts, precision: Precision, minutes: float) -> dict[str, Any]:
@@ -222,16 +224,11 @@ def _rate(rates: Sequence[Speed], macs: float) -> float:
     return float(np.exp(-np.interp(math.log(macs), sizes, np.maximum.accumulate(seconds))))
 
 
-def _affordable_macs(facts: Facts, rates: Sequence[Speed], minutes: float, epochs: float) -> float:
-    """Return the size of the largest network that gets so many epochs, in MACs."""
+def _affordable_macs(facts: Facts, rates: Sequence[Speed], minutes: float) -> float:
+    """Return the size of the largest network that gets enough epochs, in MACs."""
     sizes = np.geomspace(rates[0].macs, rates[-1].macs, 100)
-    able = [size for size in sizes if _epochs(facts, _rate(rates, size), minutes) >= epochs]
+    able = [size for size in sizes if _epochs(facts, _rate(rates, size), minutes) >= _LEAST_EPOCHS]
     return float(f"{max(able, default=2 * sizes[0]):.3g}")
-
-
-def _minutes_of(facts: Facts, rates: Sequence[Speed], macs: float, epochs: float) -> float:
-    """Return how long a network takes for so many epochs."""
-    return epochs / _epochs(facts, _rate(rates, macs), 1.0)
 
 
 def _faster(speeds: Sequence[Speed]) -> Precision:

@@ -14,7 +14,7 @@ from hwnas.search.training import load_weights
 from hwnas.stages.finalists import PICKS, latency_of, make_bundles, picks, read_bundles
 from hwnas.stages.job import Goal, Job
 from hwnas.stages.limits import best_kept, none_keeps, of_bundle, told
-from hwnas.stages.reference import REFERENCE, read_reference
+from hwnas.stages.reference import REFERENCE, reference_of
 from hwnas.stages.search import found
 
 __all__ = ["make_bundle", "picked"]
@@ -39,11 +39,10 @@ def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None)
         InfeasibleError: No finalist is fast enough, or none keeps the limits of the run; the
             message names the closest.
     """
-    output = job.folder.output(goal.target)
-    reference = read_reference(output)
+    reference = reference_of(job, goal)
     if pick == REFERENCE and reference is not None:
         return reference
-    bundles = read_bundles(output / "bundles")
+    bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     if max_latency_ms is not None:
         if not goal.targets:
             raise ConfigError("--max-latency-ms: the recipe has no objective latency_ms")

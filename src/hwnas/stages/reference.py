@@ -30,7 +30,7 @@ from hwnas.search_spaces.catalogue import named_space
 from hwnas.stages.finalists import make_bundles
 from hwnas.stages.job import Goal, Ingredients, Job, Stage
 
-__all__ = ["REFERENCE", "read_reference", "referencing"]
+__all__ = ["REFERENCE", "reference_of", "referencing"]
 
 REFERENCE: Literal["reference"] = "reference"
 """Name of the stage and of the bundle's folder, and what ``hwnas export --pick`` calls it."""
@@ -65,13 +65,14 @@ def referencing(job: Job, goal: Goal) -> Stage:
             for file in Path(scratch, trial.candidate.id).iterdir():
                 file.rename(temporary / file.name)
 
-    return Stage(REFERENCE, identity, work, lambda: read_reference(folder.parent) is not None)
+    return Stage(REFERENCE, identity, work, lambda: reference_of(job, goal) is not None)
 
 
-def read_reference(output: Path) -> Bundle | None:
-    """Return the bundle of the reference network in a folder of results; None if there is none."""
-    folder = output / REFERENCE
-    return Bundle.load(folder) if (folder / "bundle.json").exists() else None
+def reference_of(job: Job, goal: Goal) -> Bundle | None:
+    """Return the bundle of the reference network; None if none is asked for, or none is made."""
+    folder = job.folder.output(goal.target) / REFERENCE
+    wanted = job.recipe.deploy.reference and (folder / "bundle.json").exists()
+    return Bundle.load(folder) if wanted else None
 
 
 def _choose_width(ingredients: Ingredients, goal: Goal, advance: Advance) -> Architecture:

@@ -40,7 +40,7 @@ from hwnas.stages.finalists import picks, read_bundles, score_of
 from hwnas.stages.job import Goal, Job, Stage
 from hwnas.stages.limits import of_bundle, overall, told
 from hwnas.stages.measurements import Timed, read_measurements
-from hwnas.stages.reference import REFERENCE, read_reference
+from hwnas.stages.reference import REFERENCE, reference_of
 from hwnas.stages.search import BASELINE, found
 from hwnas.stages.shortlist import read_tried
 from hwnas.stages.summary import Summary, breaking, example_image, summarise, write_front
@@ -222,7 +222,7 @@ def _finalist(
 
 def _reference(job: Job, goal: Goal) -> Finalist | None:
     """The reference network, shown like a finalist."""
-    bundle = read_reference(job.folder.output(goal.target)) if job.recipe.deploy.reference else None
+    bundle = reference_of(job, goal)
     if bundle is None:
         return None
     choices = bundle.architecture.as_dict()

@@ -18,7 +18,7 @@ from hwnas.search.objective import LATENCY, Objective, label_on
 from hwnas.stages.finalists import latency_of, picks, read_bundles, score_of
 from hwnas.stages.job import Goal, Job
 from hwnas.stages.limits import LimitCheck, LimitState, of_bundle, overall, recheck, shortfall, told
-from hwnas.stages.reference import REFERENCE, read_reference
+from hwnas.stages.reference import REFERENCE, reference_of
 from hwnas.stages.search import found
 from hwnas.stages.shortlist import read_tried
 
@@ -196,7 +196,7 @@ def summarise(job: Job, goal: Goal) -> Summary:
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
     result, names = found(job.folder.path, goal), picks(bundles, metric, goal.objectives)
     summary = summary_of(job.folder, goal, result, bundles, names, metric.name)
-    bundle = read_reference(job.folder.output(goal.target)) if job.recipe.deploy.reference else None
+    bundle = reference_of(job, goal)
     if bundle is None:
         return summary
     return replace(

@@ -35,9 +35,7 @@ class BasicBlock(nn.Module):
         first = ConvNormAct(in_channels, hidden_channels, 3, stride, activation="relu")
         second = ConvNormAct(hidden_channels, out_channels, 3)
         self.body = nn.Sequential(OrderedDict(first=first, second=second))
-        self.shortcut = (
-            ConvNormAct(in_channels, out_channels, 1, stride) if projected else nn.Identity()
-        )
+        self.shortcut = _shortcut(in_channels, out_channels, stride, projected)
         self.activation = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,12 +74,15 @@ class Bottleneck(nn.Module):
                 expand=ConvNormAct(hidden_channels, out_channels),
             )
         )
-        self.shortcut = (
-            ConvNormAct(in_channels, out_channels, 1, stride) if projected else nn.Identity()
-        )
+        self.shortcut = _shortcut(in_channels, out_channels, stride, projected)
         self.activation = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, in_channels, H, W) to (N, out_channels, H / stride, W / stride)."""
         y: Tensor = self.activation(self.layers(x) + self.shortcut(x))
         return y
+
+
+def _shortcut(in_channels: int, out_channels: int, stride: int, projected: bool) -> nn.Module:
+    """What the input of a block goes through before it is added."""
+    return ConvNormAct(in_channels, out_channels, 1, stride) if projected else nn.Identity()

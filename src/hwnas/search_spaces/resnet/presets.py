@@ -74,9 +74,9 @@ _RESNET_50 = ResNetConfig(
     width=(0.65, 0.8, 1.0),
 )
 
-# Dense convolutions on small maps, which CPUs compute and train fastest for their accuracy, with
-# channels in multiples of 16, which ONNX Runtime's kernels take at a time
-# (`experiments/photographs`). At 112 pixels 2 to 100 million multiply-accumulates.
+# Dense convolutions on small maps, which CPUs compute at more multiply-accumulates a second than
+# depthwise ones, with channels in multiples of 16, which ONNX Runtime's kernels take at a time. At
+# 112 pixels 2 to 100 million multiply-accumulates.
 _COMPACT = ResNetConfig(
     stages=(
         ResNetStage(32, 2, (1, 2), (1.0,), "basic"),
@@ -90,9 +90,8 @@ _COMPACT = ResNetConfig(
     stem_pool=False,
 )
 
-# For longer trainings: dense convolutions on large maps, depthwise ones on small maps with many
-# channels, which learn more where there are epochs enough. At 112 pixels 3 to 60 million
-# multiply-accumulates.
+# Dense convolutions on large maps, depthwise ones on small maps with many channels, for longer
+# trainings. At 112 pixels 3 to 90 million multiply-accumulates.
 _MIXED = ResNetConfig(
     stages=(
         ResNetStage(32, 2, (1, 2), (1.0,), "fused"),
