@@ -175,6 +175,8 @@ class DeployConfig:
         finetune_learning_rate: At its peak.
         reference: Whether a plain network, MobileNetV3-Small as wide as the limits allow, is
             trained alone as ``[train]`` says, for comparison (`hwnas.stages.reference`).
+        reference_minutes: Its training time, on all cores; that of a candidate, or a finalist's
+            share of a supernet's, if None.
     """
 
     top: int = 3
@@ -182,6 +184,7 @@ class DeployConfig:
     finetune_minutes: float | None = None
     finetune_learning_rate: float = 1e-3
     reference: bool = False
+    reference_minutes: float | None = None
 
     def __post_init__(self) -> None:
         if self.top < 1:
@@ -194,11 +197,10 @@ class DeployConfig:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"deploy.{name} is {value}; expected at least 0")
-        if not (math.isfinite(self.finetune_learning_rate) and self.finetune_learning_rate > 0):
-            raise ConfigError(
-                f"deploy.finetune_learning_rate is {self.finetune_learning_rate}; expected a "
-                "number above 0"
-            )
+        for name in ("finetune_learning_rate", "reference_minutes"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"deploy.{name} is {value}; expected a number above 0")
 
 
 @dataclass(frozen=True)
@@ -383,6 +385,7 @@ _GO_WITH = (
     ("space.*", "space.name"),
     ("search.options.*", "search.sampler"),
     ("train.budget_minutes", "train.epochs"),
+    ("train.epochs", "train.budget_minutes"),
     ("deploy.finetune_epochs", "deploy.finetune_minutes"),
     ("deploy.finetune_minutes", "deploy.finetune_epochs"),
 )

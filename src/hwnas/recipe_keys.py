@@ -117,6 +117,7 @@ DECIDES: Mapping[str, Decides] = {
     "search.options": Decides("kept", note="decides on the candidates that come next"),
     "search.*": Decides("kept"),
     "deploy.reference": Decides("redone", ("reference",)),
+    "deploy.reference_minutes": Decides("redone", ("reference",)),
     "deploy.top": Decides("continued", ("finalists",), "weights of finalists that are there"),
     "deploy.*": Decides("redone", ("finalists",)),
 }

@@ -39,6 +39,7 @@ from hwnas.search_spaces import (
     nasbench201,
     resnet,
     simplenet,
+    union,
     vit,
 )
 
@@ -83,6 +84,7 @@ SPACES: dict[str, Callable[[], SearchSpace]] = {
     "nasbench201": partial(nasbench201, *DIGITS, channels=4, cells=1),
     "resnet": partial(resnet, *DIGITS),
     "simplenet": partial(simplenet, *DIGITS),
+    "union": partial(union, *DIGITS, "cpu", resolution=(8,)),
     "vit": partial(vit, *DIGITS),
 }
 """Every space that hwnas ships, at the size of handwritten digits."""

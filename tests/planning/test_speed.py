@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pytest
 
-from hwnas.planning import measure_speeds
-from hwnas.search_spaces import resnet
+from hwnas.planning import Rates, Speed, measure_speeds
+from hwnas.planning.speed import probes
+from hwnas.search_spaces import Architecture, resnet, union
 
 
 def test_a_larger_network_is_slower_and_the_time_is_kept() -> None:
     space = resnet((32, 32, 3), 10, "compact")
-    networks = [space.smallest(), space.largest()]
+    networks = dict.fromkeys([space.smallest(), space.largest()], "")
     begun = time.perf_counter()
     images = np.random.default_rng(0).integers(0, 255, (16, 40, 40, 3)).astype(np.uint8)
     found = measure_speeds(space, networks, images, seconds=2.0)
@@ -22,3 +24,33 @@ def test_a_larger_network_is_slower_and_the_time_is_kept() -> None:
     ]
     small, _, large, _ = (speed.images_per_s for speed in found)
     assert small > 3 * large
+
+
+def test_the_ends_of_each_kind_of_network_are_measured() -> None:
+    space = union((32, 32, 3), 10, "cpu", resolution=(32,))
+    found = probes(space)
+    assert list(found.values()) == ["compact", "compact", "mixed", "mixed"]
+    sizes = [space.workload(network).macs for network in found]
+    assert sizes[0] < sizes[1]
+    assert sizes[2] < sizes[3]
+    assert len(probes(resnet((32, 32, 3), 10, "compact"))) == 3
+
+
+def test_of_the_kinds_those_count_that_are_of_a_size() -> None:
+    def speed(family: str, macs: int, images_per_s: float) -> Speed:
+        network = Architecture("space", (("macs", macs),))
+        return Speed(network, macs, "fp32", images_per_s, family)
+
+    rates = Rates.of(
+        [speed("a", 1, 100), speed("a", 100, 10), speed("b", 10, 20), speed("b", 1000, 2)]
+    )
+    assert rates.sizes == pytest.approx((1, 1000))
+    assert rates.seconds(1) == pytest.approx((0.01, 0.01))
+    assert rates.seconds(10) == pytest.approx(((0.1**1.5 + 0.05) / 2, 0.05))
+    assert rates.seconds(1000) == pytest.approx((0.5, 0.5))
+
+
+def test_a_larger_network_never_counts_as_faster() -> None:
+    networks = [Architecture("space", (("macs", macs),)) for macs in (1, 10)]
+    speeds = [Speed(n, m, "fp32", r) for n, m, r in zip(networks, (1, 10), (5.0, 6.0), strict=True)]
+    assert Rates.of(speeds).seconds(10) == pytest.approx((0.2, 0.2))

@@ -38,6 +38,7 @@ from hwnas.search_spaces import (
     Step,
     StepTable,
     Supernet,
+    UnionSpace,
     VitConfig,
     VitSpace,
     When,
@@ -50,6 +51,7 @@ from hwnas.search_spaces import (
     resnet,
     simplenet,
     trace,
+    union,
     vit,
 )
 from hwnas.search_spaces.block_space import BlockSpace
@@ -279,11 +281,17 @@ LARGE: dict[str, SearchSpace] = {
     "hybrid-large": hybrid((224, 224, 3), 1000),
     "vit-large": vit((224, 224, 3), 1000),
 }
+UNIONS: dict[str, SearchSpace] = {
+    "union": UnionSpace({"wide": RESNET, "deep": COUNTABLE}),
+    "union-cpu": union((32, 32, 3), 10, "cpu", resolution=(32,)),
+}
+"""Without a supernet."""
+EVERY = SPACES | LARGE | UNIONS
 COUNTED = [name for name, space in SPACES.items() if space.size() < 2000]
 RECOMPUTED = "import runpy, sys; print(runpy.run_path(sys.argv[1])['samples_of_all_spaces']())"
 
-every_space = pytest.mark.parametrize("space", (SPACES | LARGE).values(), ids=SPACES | LARGE)
-CONDITIONAL = {n: s for n, s in (SPACES | LARGE).items() if any(c.when for c in s.choices)}
+every_space = pytest.mark.parametrize("space", EVERY.values(), ids=EVERY)
+CONDITIONAL = {n: s for n, s in EVERY.items() if any(c.when for c in s.choices)}
 conditional_space = pytest.mark.parametrize("space", CONDITIONAL.values(), ids=CONDITIONAL)
 runnable_space = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 BLOCKS = {name: space for name, space in SPACES.items() if space.places}
@@ -450,7 +458,7 @@ def steps_are_traced(space: SearchSpace, networks: list[Architecture]) -> None:
 
 def test_the_shipped_spaces_know_their_steps() -> None:
     unknown = {"gated", "siblings"}  # a user's own networks, built by hand
-    for name, space in (SPACES | LARGE).items():
+    for name, space in EVERY.items():
         codes = np.array([space.encode(space.smallest())])
         assert (space.steps(codes) is None) == (name in unknown)
 

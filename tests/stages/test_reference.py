@@ -65,6 +65,19 @@ def test_it_is_as_wide_as_the_limits_allow(
     assert reference["limit_state"] == "kept"
 
 
+def test_its_minutes_are_a_key_of_their_own(
+    hwnas: Command, quick_recipe: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    settings = ["--set", "deploy.reference=true", "--set", "deploy.reference_minutes=0.001"]
+    assert hwnas("search", quick_recipe, "--run", run, *settings).status == 0
+    answer = hwnas("resume", run, "--set", "deploy.reference_minutes=0.002", "--json")
+    assert json.loads(answer.out)["reference"]["bundle"] == "reference"
+    refused = hwnas("resume", run, "--set", "deploy.reference_minutes=0")
+    assert refused.status == 2
+    assert "deploy.reference_minutes is 0.0; expected a number above 0" in refused.err
+
+
 @pytest.mark.parametrize(("side", "stride"), [(224, 32), (112, 32), (64, 16), (32, 8), (8, 2)])
 def test_small_images_keep_a_map_of_four_pixels(side: int, stride: int) -> None:
     config = PRESETS["mobilenet-v3-small"]((side, side, 3))

@@ -14,7 +14,7 @@ import numpy as np
 from hwnas.atomic import write_json
 from hwnas.errors import RunError
 from hwnas.planning import Facts, make_plan, measure_speeds
-from hwnas.planning.plan import BATCH_SIZE, SPACE
+from hwnas.planning.plan import BATCH_SIZE, SPACE, SUPERNET_SPACE
 from hwnas.planning.speed import probes
 from hwnas.progress import Reporter
 from hwnas.recipe import Recipe, completed, parse_recipe, read_recipe
@@ -51,10 +51,12 @@ def with_plan(
     facts = Facts.of(data, recipe.run.minutes, os.cpu_count() or 1)
     given = tomllib.loads(text)
     reporter.note("measuring how fast networks train here")
-    space = _space(given.get("space", {}), data, folder)
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
-    speeds = measure_speeds(space, probes(space), images)
-    plan = make_plan(facts, speeds, _flat(given))
+    requested = _flat(given)
+    supernet = requested.get("search.evaluator") == "supernet"
+    default = SUPERNET_SPACE if supernet else SPACE
+    space = _space(given.get("space", {}), default, data, folder)
+    plan = make_plan(facts, measure_speeds(space, probes(space), images), requested)
     for line in plan.summary:
         reporter.note(line)
     text = completed(text, plan.values)
@@ -63,10 +65,13 @@ def with_plan(
     return parse_recipe(text)
 
 
-def _space(given: Mapping[str, Any], data: ImageData, folder: Path) -> SearchSpace:
+def _space(
+    given: Mapping[str, Any], default: Mapping[str, Any], data: ImageData, folder: Path
+) -> SearchSpace:
     """The space of the job's networks, at the resolution of the images."""
-    options = dict(given) if "name" in given else {**SPACE, **given}
+    options = dict(given)
     if "name" not in given:
+        options = {**default, **given}
         options.setdefault("resolution", [max(data.image_shape[:2])])
     names = options.pop("name")
     outputs = 10 if data.class_names is None else len(data.class_names)

@@ -10,33 +10,62 @@ from typing import Any
 import numpy as np
 
 from hwnas.planning.facts import Facts
-from hwnas.planning.speed import Precision, Speed
+from hwnas.planning.speed import Precision, Rates, Speed
 from hwnas.search.rungs import Rungs
 
-__all__ = ["BATCH_SIZE", "SPACE", "Plan", "make_plan"]
+__all__ = [
+    "BATCH_SIZE",
+    "SPACE",
+    "SUPERNET_SPACE",
+    "Plan",
+    "make_plan",
+    "training_values",
+]
 
-SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "compact"}
+SPACE: Mapping[str, Any] = {"name": "union", "preset": "cpu"}
+SUPERNET_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "compact"}
 BATCH_SIZE = 64
 
 _OVERHEAD_MINUTES = 2.0  # calibration, export, timing, the report
 _OVERHEAD_SHARE = 0.04
 _LEAST_SHARE = 0.2  # of the budget is for training, whatever the overhead
 _REFERENCE_SHARE = 0.6  # of the minutes of a candidate: the reference network has all cores
+_TRAINED = Rungs((1.0,), 2, "similar_cost")  # to the end, all of them
+
+
+@dataclass(frozen=True)
+class _Halving:
+    """A way to train candidates alone.
+
+    Attributes:
+        candidates: How many.
+        rungs: Where the worse of those of similar latency stop.
+        epochs: At least so many for each that is trained to the end...
+        reach: ...if the largest is so far up the range of sizes of the space, in logarithms.
+    """
+
+    candidates: int
+    rungs: Rungs
+    epochs: float
+    reach: float
+
+
 _HALVINGS = (
-    (24, Rungs((0.1, 0.3, 1.0), 2, "similar_cost")),
-    (16, Rungs((0.12, 0.35, 1.0), 2, "similar_cost")),
-    (8, Rungs((0.25, 1.0), 2, "similar_cost")),
-    (6, Rungs((0.25, 1.0), 2, "similar_cost")),
+    _Halving(24, Rungs((0.1, 0.3, 1.0), 2, "similar_cost"), 200.0, 0.67),
+    _Halving(16, Rungs((0.12, 0.35, 1.0), 2, "similar_cost"), 160.0, 0.67),
+    _Halving(8, Rungs((0.2, 1.0), 2, "similar_cost"), 160.0, 0.67),
+    _Halving(6, _TRAINED, 120.0, 0.5),
+    _Halving(5, _TRAINED, 80.0, 0.0),
 )
-"""Candidates and rungs, from the largest budget to the smallest."""
-_WANTED_EPOCHS = 80.0  # of a network of middle size, below which fewer candidates are tried
-_LEAST_EPOCHS = 70.0  # of the largest network, which decides how large it may be
+"""From the largest budget to the smallest; the first that a budget is enough for is taken."""
 _MOST_EPOCHS = 400.0  # beyond which no network is trained
+_SLOWER = 1.15  # minutes after which a training ends, over those it is expected to take
+_RANGE = 16.0  # of multiply-accumulates, from the smallest candidate to the largest
 _FIRST_RESOLUTION = 0.6
 _FULL_RESOLUTION_FROM = 0.6
-_LOW_RESOLUTION_GAIN = 1.3  # images in a training that begins at low resolution, over one at full
 _PHOTOGRAPH_SIDE = 48  # in pixels; smaller images are cropped less
 _SUPERNET_SHARE, _FINETUNE_SHARE = 0.5, 0.4  # of the minutes for training; the rest searches
+_SUPERNET_EPOCHS = 70.0  # of its largest network
 _WIDTHS = (0.5, 1.0, 1.5, 2.0)  # of the space; multiply-accumulates go with their square
 _SUPERNET_TRIALS = 60
 _SUPERNET_TOP = 4
@@ -69,39 +98,41 @@ def make_plan(
     """Divide a budget.
 
     Unless the recipe asks for a supernet, networks are trained alone by successive halving
-    (`hwnas.search.rungs`). `experiments/photographs` is to compare the two; nothing is recorded
-    there yet.
+    (`hwnas.search.rungs`), all for the same epochs, since the larger ones need more time for the
+    same progress. `experiments/photographs` is to compare the two; nothing is recorded there yet.
 
     Args:
         facts: The data and the budget.
-        speeds: Of networks of several sizes, in each precision.
+        speeds: Of networks of several sizes.
         given: What the recipe says itself, by dotted key; ``search.evaluator`` and
             ``search.trials`` are heeded.
     """
     given = given or {}
     precision = _faster(speeds)
-    rates = sorted((s for s in speeds if s.precision == precision), key=lambda s: s.macs)
+    rates = Rates.of([speed for speed in speeds if speed.precision == precision])
     if given.get("search.evaluator") == "supernet":
-        made = _supernet(facts, rates, precision)
+        made = _supernet(facts, rates)
     else:
-        made = _halving(facts, rates, precision, given.get("search.trials"))
+        made = _halving(facts, rates, given.get("search.trials"))
+    values = {**made.values, "train.precision": precision}
     rows = tuple({**asdict(speed), "network": speed.network.id} for speed in speeds)
-    return replace(made, facts=asdict(facts), speeds=rows)
+    return replace(made, values=values, facts=asdict(facts), speeds=rows)
 
 
-def _halving(
-    facts: Facts, rates: Sequence[Speed], precision: Precision, wanted: int | None
-) -> Plan:
+def _halving(facts: Facts, rates: Rates, wanted: int | None) -> Plan:
     """Networks trained alone, of which the better half of each size goes on."""
-    candidates, rungs, each = _choose_halving(facts, rates, _core_minutes(facts), wanted)
-    macs = _affordable_macs(facts, rates, each)
-    each = min(each, _MOST_EPOCHS / _epochs(facts, _rate(rates, macs), 1.0))
+    candidates, rungs, macs = _choose_halving(facts, rates, wanted)
+    epochs = min(_MOST_EPOCHS, _epochs(facts, rates, candidates, rungs, macs))
     finalists = candidates
     for _ in rungs.rungs[1:]:
         finalists = rungs.left(finalists)
+    shortest, mean, longest = (
+        _minutes(facts, seconds, epochs) for seconds in _candidates(rates, candidates, macs)
+    )
     values = {
-        **_common(facts),
-        **_training(facts, precision, each),
+        **_common(facts, SPACE),
+        **training_values(facts, _SLOWER * longest),
+        "train.epochs": round(epochs, 1),
         "search.evaluator": "train",
         "search.trials": candidates,
         "search.batch": candidates,
@@ -112,49 +143,83 @@ def _halving(
         "search.fidelity.compare": rungs.compare,
         "deploy.top": finalists,
         "deploy.finetune_epochs": 0.0,
+        "deploy.reference_minutes": round(_REFERENCE_SHARE * mean, 2),
     }
-    stops = [f"{share * each:.1f}" for share in rungs.rungs]
+    stops = [f"{share * epochs:.0f}" for share in rungs.rungs]
+    halving = (
+        f", then the better of every {rungs.keep} of similar latency for {' and '.join(stops[1:])} "
+        "in all"
+    )
     summary = (
         f"{candidates} networks of up to {macs / 1e6:.3g} M multiply-accumulates are trained, "
-        f"{facts.cores} at a time, in {precision}: all for {stops[0]} minutes, then the better of "
-        f"every {rungs.keep} of similar latency for {' and '.join(stops[1:])} minutes in all",
-        f"that is {_epochs(facts, _rate(rates, macs), each):.0f} epochs of the largest; "
+        f"{facts.cores} at a time: all for {stops[0]} epochs{halving if len(stops) > 1 else ''}",
+        f"the whole takes {shortest:.1f} minutes for the smallest, {longest:.1f} for the largest; "
         f"{finalists} become bundles",
     )
     return Plan(values, summary)
 
 
-def _choose_halving(
-    facts: Facts, rates: Sequence[Speed], total: float, wanted: int | None
-) -> tuple[int, Rungs, float]:
-    """Return how many candidates, their rungs, and the minutes of a whole training."""
-    options = [(number, rungs, _each(total, number, rungs, facts)) for number, rungs in _HALVINGS]
+def _choose_halving(facts: Facts, rates: Rates, wanted: int | None) -> tuple[int, Rungs, float]:
+    """Return how many candidates, their rungs, and multiply-accumulates of the largest."""
+    sizes = np.geomspace(2 * rates.sizes[0], rates.sizes[1], 50)
+    low, high = np.log(rates.sizes)
+    options: Sequence[_Halving] = _HALVINGS
     if wanted is not None:
-        rungs = next((r for n, r, _ in options if n <= wanted), options[-1][1])
-        return wanted, rungs, _each(total, wanted, rungs, facts)
-    middle = math.sqrt(rates[0].macs * rates[-1].macs)
-    for option in options:
-        if _epochs(facts, _rate(rates, middle), option[2]) >= _WANTED_EPOCHS:
-            return option
-    return options[-1]
+        able = [each for each in options if each.candidates <= wanted] or options[-1:]
+        options = [replace(able[0], candidates=wanted)]
+    for way in options:
+        count, rungs = way.candidates, way.rungs
+        enough = [s for s in sizes if _epochs(facts, rates, count, rungs, s) >= way.epochs]
+        most = float(f"{max(enough, default=sizes[0]):.3g}")
+        if math.log(most) >= low + way.reach * (high - low):
+            break
+    return count, rungs, most
 
 
-def _each(total: float, candidates: int, rungs: Rungs, facts: Facts) -> float:
-    """Minutes of a whole training, with the reference network's beside the candidates'."""
-    return total / (rungs.cost(candidates) + _REFERENCE_SHARE * facts.cores)
+def _epochs(facts: Facts, rates: Rates, candidates: int, rungs: Rungs, macs: float) -> float:
+    """Epochs for each of some candidates, that fill the budget."""
+    _, mean, longest = _candidates(rates, candidates, macs)
+    left, before, seconds = candidates, 0.0, _REFERENCE_SHARE * mean
+    for share in rungs.rungs:  # the longest training, or all of them on all cores
+        seconds += (share - before) * max(left * mean / facts.cores, longest)
+        left, before = rungs.left(left), share
+    minutes = _core_minutes(facts) / facts.cores
+    return minutes / _minutes(facts, seconds, 1.0)
 
 
-def _supernet(facts: Facts, rates: Sequence[Speed], precision: Precision) -> Plan:
+def _candidates(rates: Rates, count: int, macs: float) -> tuple[float, float, float]:
+    """Seconds for an image of the smallest of some candidates, on average, and of the largest."""
+    sizes = np.geomspace(max(macs / _RANGE, rates.sizes[0]), macs, count)
+    seconds = [rates.seconds(size)[0] for size in sizes]
+    return seconds[0], float(np.mean(seconds)), rates.seconds(macs)[1]
+
+
+def _minutes(facts: Facts, seconds: float, epochs: float) -> float:
+    """Of a training whose images took so many seconds each in the probe.
+
+    What it gains at low resolution, it loses to what a probe leaves out: other trainings beside it,
+    the moving average, CutMix, checkpoints.
+    """
+    return seconds * epochs * facts.images / 60
+
+
+def _supernet(facts: Facts, rates: Rates) -> Plan:
     """One training of all networks together, a search among them, fine-tuning of the best."""
     wall = _core_minutes(facts) / facts.cores
     wall /= 1 + _REFERENCE_SHARE / 3
     train, finetune = _SUPERNET_SHARE * wall, _FINETUNE_SHARE * wall
-    macs = _affordable_macs(facts, rates, train * facts.cores / 2)
-    widest = _WIDTHS[-1] * math.sqrt(macs / rates[-1].macs)
+
+    def epochs(size: float, core_minutes: float) -> float:
+        return core_minutes / _minutes(facts, rates.seconds(size)[1], 1.0)
+
+    sizes = np.geomspace(*rates.sizes, 100)
+    able = [s for s in sizes if epochs(s, train * facts.cores / 2) >= _SUPERNET_EPOCHS]
+    macs = max(able, default=2 * sizes[0])
+    widest = _WIDTHS[-1] * math.sqrt(macs / sizes[-1])
     values = {
-        **_common(facts),
+        **_common(facts, SUPERNET_SPACE),
         "space.width": [width for width in _WIDTHS if width <= widest] or [_WIDTHS[0]],
-        **_training(facts, precision, train),
+        **training_values(facts, train),
         "train.workers": facts.cores,
         "search.trials": _SUPERNET_TRIALS,
         "search.options.start": _SUPERNET_TRIALS // 3,
@@ -162,8 +227,8 @@ def _supernet(facts: Facts, rates: Sequence[Speed], precision: Precision) -> Pla
         "deploy.finetune_minutes": round(finetune * facts.cores / _SUPERNET_TOP, 2),
     }
     summary = (
-        f"a supernet is trained for {train:.1f} minutes in {precision}, about "
-        f"{_epochs(facts, _rate(rates, macs), train * facts.cores):.0f} epochs of a network of "
+        f"a supernet is trained for {train:.1f} minutes, about "
+        f"{epochs(macs, train * facts.cores):.0f} epochs of a network of "
         f"{macs / 1e6:.3g} M multiply-accumulates",
         f"{_SUPERNET_TRIALS} networks are evaluated; {_SUPERNET_TOP} are fine-tuned for "
         f"{values['deploy.finetune_minutes']:.1f} minutes each",
@@ -171,10 +236,10 @@ def _supernet(facts: Facts, rates: Sequence[Speed], precision: Precision) -> Pla
     return Plan(values, summary)
 
 
-def _common(facts: Facts) -> dict[str, Any]:
+def _common(facts: Facts, space: Mapping[str, Any]) -> dict[str, Any]:
     """Keys that both ways of dividing a budget have."""
     return {
-        **{f"space.{name}": value for name, value in SPACE.items()},
+        **{f"space.{name}": value for name, value in space.items()},
         "space.resolution": [max(facts.image_shape[:2])],
         "search.workers": facts.cores,
         "predictor.networks": 12,
@@ -182,8 +247,13 @@ def _common(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _training(facts: Facts, precision: Precision, minutes: float) -> dict[str, Any]:
-    """Keys of ``[train]``."""
+def training_values(facts: Facts, minutes: float) -> dict[str, Any]:
+    """Keys of ``[train]``, by dotted key.
+
+    Args:
+        facts: The data.
+        minutes: After which a training ends.
+    """
     photographs = max(facts.image_shape[:2]) >= _PHOTOGRAPH_SIDE
     values: dict[str, Any] = {
         "train.budget_minutes": round(minutes, 2),
@@ -191,7 +261,6 @@ def _training(facts: Facts, precision: Precision, minutes: float) -> dict[str, A
         "train.learning_rate": 2e-3,
         "train.weight_decay": 0.05,
         "train.ema": 0.995,
-        "train.precision": precision,
         "train.first_resolution": _FIRST_RESOLUTION,
         "train.full_resolution_from": _FULL_RESOLUTION_FROM,
         "train.workers": 1,
@@ -210,25 +279,6 @@ def _core_minutes(facts: Facts) -> float:
     """For training, over all cores."""
     overhead = _OVERHEAD_MINUTES + _OVERHEAD_SHARE * facts.minutes
     return max(_LEAST_SHARE * facts.minutes, facts.minutes - overhead) * facts.cores
-
-
-def _epochs(facts: Facts, images_per_s: float, minutes: float) -> float:
-    return 60 * minutes * images_per_s * _LOW_RESOLUTION_GAIN / facts.images
-
-
-def _rate(rates: Sequence[Speed], macs: float) -> float:
-    """Images a second of a network of any size, on lines between logarithms."""
-    sizes = np.log([speed.macs for speed in rates])
-    seconds = -np.log([speed.images_per_s for speed in rates])
-    # A larger network is not faster; where noise says so, it counts as equally fast.
-    return float(np.exp(-np.interp(math.log(macs), sizes, np.maximum.accumulate(seconds))))
-
-
-def _affordable_macs(facts: Facts, rates: Sequence[Speed], minutes: float) -> float:
-    """Return the size of the largest network that gets enough epochs, in MACs."""
-    sizes = np.geomspace(rates[0].macs, rates[-1].macs, 100)
-    able = [size for size in sizes if _epochs(facts, _rate(rates, size), minutes) >= _LEAST_EPOCHS]
-    return float(f"{max(able, default=2 * sizes[0]):.3g}")
 
 
 def _faster(speeds: Sequence[Speed]) -> Precision:

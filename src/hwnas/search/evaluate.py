@@ -431,7 +431,5 @@ def own_training(
 
 def shorter(train: TrainConfig, share: float) -> TrainConfig:
     """The same training for a share of its time, its learning rate going down in that time."""
-    if train.epochs is not None:
-        return replace(train, epochs=share * train.epochs)
-    assert train.budget_minutes is not None
-    return replace(train, budget_minutes=share * train.budget_minutes)
+    given = {name: getattr(train, name) for name in ("epochs", "budget_minutes")}
+    return replace(train, **{name: share * v for name, v in given.items() if v is not None})

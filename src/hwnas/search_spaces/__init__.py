@@ -18,6 +18,7 @@ from hwnas.search_spaces.simplenet import Group, SimpleNetConfig, SimpleNetSpace
 from hwnas.search_spaces.space import SearchSpace
 from hwnas.search_spaces.steps import Assembly, PartTable, Step, StepTable
 from hwnas.search_spaces.supernet import Supernet, batch_norms
+from hwnas.search_spaces.union import UnionSpace, union
 from hwnas.search_spaces.vit import VitConfig, VitSpace, vit
 from hwnas.search_spaces.workload import Operator, OperatorKind, TensorSpec, Workload, trace
 
@@ -56,6 +57,7 @@ __all__ = [
     "StepTable",
     "Supernet",
     "TensorSpec",
+    "UnionSpace",
     "VitConfig",
     "VitSpace",
     "When",
@@ -70,6 +72,7 @@ __all__ = [
     "resnet",
     "simplenet",
     "trace",
+    "union",
     "vit",
 ]
 
@@ -81,6 +84,7 @@ SPACES: Mapping[str, Callable[..., SearchSpace]] = {
     "nasbench201": nasbench201,
     "resnet": resnet,
     "simplenet": simplenet,
+    "union": union,
     "vit": vit,
 }
 

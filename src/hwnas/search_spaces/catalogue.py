@@ -52,6 +52,7 @@ _EXAMPLES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
         "large": _LARGE,
         "deit-tiny": _LARGE,
     },
+    "union": {"cpu": _LARGE},
     "nasbench201": {"": _SMALL},
     "channels": {"": _SMALL},
 }

@@ -55,9 +55,12 @@ class SearchSpace(ChoiceSpace):
 
     Attributes:
         pretrained: Whether the largest network begins with trained weights.
+        nests: Whether every network's weights are part of the largest network's, so that a supernet
+            can share them.
     """
 
     pretrained: bool = False
+    nests: bool = True
 
     @abstractmethod
     def build(self, architecture: Architecture) -> nn.Module:

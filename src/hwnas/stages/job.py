@@ -102,6 +102,11 @@ class Ingredients:
         _check_outputs(names[0], space.network, task)
         if recipe.search.evaluator == "grow":
             check_growable(space.network)
+        if needs_supernet(recipe) and not space.network.nests:
+            raise ConfigError(
+                f"space {names[0]!r}: its networks share no weights, so there is no supernet of "
+                'them; set search.evaluator = "train"'
+            )
         _check_roles(space.roles, recipe, task, len(data.train))
         check_objectives(recipe.objective, {m.name: m.direction for m in task.metrics})
         for target in Goal(recipe.objective).targets:

@@ -48,8 +48,13 @@ def referencing(job: Job, goal: Goal) -> Stage:
     folder = job.folder.output(goal.target) / REFERENCE
     processors = [processor_of(Target.parse(target).device.hardware) for target in goal.targets]
     learned = {name: value for name, value in job.learned.items() if name != "space"}
+    minutes = job.recipe.deploy.reference_minutes
     identity = job.identity(
-        REFERENCE, **learned, hardware=", ".join(sorted(set(processors))), targets=goal.targets
+        REFERENCE,
+        **learned,
+        **({} if minutes is None else {"minutes": minutes}),
+        hardware=", ".join(sorted(set(processors))),
+        targets=goal.targets,
     )
 
     def work(advance: Advance) -> None:
@@ -118,14 +123,15 @@ def _ingredients(ingredients: Ingredients, cores: int) -> Ingredients:
         "dropout": 0.0,
     }
     space = named_space(_SPACE, shape, ingredients.task.outputs, options)
+    epochs, minutes = _budget(recipe, cores)
     return Ingredients(
         replace(
             recipe,
             space=SpaceConfig(_SPACE, options),
             train=replace(
                 recipe.train,
-                budget_minutes=_budget(recipe, cores),
-                precision="auto",  # bfloat16 makes depthwise convolutions slower on CPUs
+                epochs=epochs,
+                budget_minutes=minutes,
                 workers=0,
             ),
             search=replace(recipe.search, evaluator="train", workers=0, timeout_s=None),
@@ -136,14 +142,18 @@ def _ingredients(ingredients: Ingredients, cores: int) -> Ingredients:
     )
 
 
-def _budget(recipe: Recipe, cores: int) -> float | None:
-    """As long as a candidate is trained, or as its share of the training of a supernet."""
-    minutes = recipe.train.budget_minutes
+def _budget(recipe: Recipe, cores: int) -> tuple[float | None, float | None]:
+    """Epochs and minutes: those of a candidate, or its share of the training of a supernet."""
+    epochs, minutes = recipe.train.epochs, recipe.train.budget_minutes
+    if recipe.deploy.reference_minutes is not None:
+        return None, recipe.deploy.reference_minutes
     if minutes is None:
-        return None
+        return epochs, None
     if recipe.search.evaluator == "supernet":
-        return minutes / recipe.deploy.top + (recipe.deploy.finetune_minutes or 0.0)
-    return minutes * (_ALL_CORES if cores > 1 else 1.0)
+        minutes = minutes / recipe.deploy.top + (recipe.deploy.finetune_minutes or 0.0)
+    else:
+        minutes *= _ALL_CORES if cores > 1 else 1.0
+    return epochs, minutes
 
 
 def _trial(space: SearchSpace, architecture: Architecture) -> Scored:

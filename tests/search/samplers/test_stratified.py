@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import optuna
 import pytest
@@ -10,7 +12,7 @@ from hwnas.errors import ConfigError
 from hwnas.search.objective import Objective
 from hwnas.search.samplers import Knowledge, make_sampler
 from hwnas.search.samplers.space_knowledge import knowledge_of_space
-from hwnas.search_spaces import resnet
+from hwnas.search_spaces import Architecture, resnet, union
 
 SPACE = resnet((32, 32, 3), 10, "compact", resolution=(32,))
 OBJECTIVES = (Objective("accuracy", "maximize"), Objective("macs", "minimize"))
@@ -19,16 +21,56 @@ COUNT = 12
 
 def proposed(**options: float) -> list[float]:
     """Multiply-accumulates of a batch, in the order of its trials."""
+    return [float(SPACE.workload(network).macs) for network in networks(**options)]
+
+
+def networks(**options: float) -> list[Architecture]:
+    """A batch, in the order of its trials."""
     knowledge = knowledge_of_space(SPACE, OBJECTIVES)
     sampler = make_sampler("stratified", 0, options, COUNT, COUNT, knowledge)
     study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
     found = []
     for _ in range(COUNT):
         trial = study.ask(knowledge.distributions)
-        network = SPACE.architecture(trial.params)
-        found.append(float(SPACE.workload(network).macs))
-        study.tell(trial, [0.0, found[-1]])
+        found.append(SPACE.architecture(trial.params))
+        study.tell(trial, [0.0, float(SPACE.workload(found[-1]).macs)])
     return found
+
+
+def test_no_network_is_narrow_in_one_stage_and_wide_in_the_next() -> None:
+    widths = [
+        [value for name, value in each.values if name.endswith(".width")] for each in networks()
+    ]
+    spread = np.array([max(each) / min(each) for each in widths])
+    assert (spread == 1).any()
+    assert np.median(spread) <= 2
+    drawn = [SPACE.sample(random.Random(seed)) for seed in range(200)]
+    of_random = [[v for n, v in each.values if n.endswith(".width")] for each in drawn]
+    assert np.median(spread) < np.median([max(each) / min(each) for each in of_random])
+
+
+def test_the_longest_training_begins_first() -> None:
+    found = proposed()
+    assert found == sorted(found, reverse=True)
+
+
+def test_kinds_of_networks_are_drawn_alike_and_have_no_size() -> None:
+    space = union((32, 32, 3), 10, "cpu", resolution=(32,))
+    knowledge = knowledge_of_space(space, OBJECTIVES)
+    sampler = make_sampler("stratified", 0, {}, COUNT, COUNT, knowledge)
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    kinds = [study.ask(knowledge.distributions).params["family"] for _ in range(COUNT)]
+    assert 2 < kinds.count("compact") < COUNT - 2
+
+
+def test_what_has_no_effect_is_not_counted() -> None:
+    space = union((32, 32, 3), 10, "cpu", resolution=(32,))
+    knowledge = knowledge_of_space(space)
+    codes = np.array([space.encode(network) for network in (space.smallest(), space.largest())])
+    names = [choice.name for choice in space.choices]
+    for row, kind in zip(knowledge.effective(codes), ("compact", "mixed"), strict=True):
+        having = {name.split(".")[0] for name, effect in zip(names, row, strict=True) if effect}
+        assert having == {"family", kind}
 
 
 def test_neighbours_are_about_as_far_from_each_other_everywhere() -> None:

@@ -77,3 +77,14 @@ def test_a_frozen_side_gets_no_gradient(frozen: str) -> None:
     layer(x).sum().backward()
     assert (x.grad is None) == (frozen == "input")
     assert (layer.weight.grad is None) == (frozen == "weight")
+
+
+def test_autocast_leaves_it_in_float32_on_a_cpu() -> None:
+    torch.manual_seed(0)
+    for kernel_size in (3, 5):
+        layer, x = DepthwiseConv2d(8, kernel_size), torch.randn(2, 8, 9, 9).bfloat16()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = layer(x)
+        torch.testing.assert_close(y, layer(x.float()))
+        y.square().sum().backward()
+        assert layer.weight.grad is not None

@@ -138,6 +138,16 @@ class Knowledge:
             return self.rows[rng.integers(len(self.rows), size=count)]
         return self.canonical(rng.integers(self.sizes, size=(count, len(self.sizes))))
 
+    def effective(self, codes: Codes) -> npt.NDArray[np.bool_]:
+        """Which positions of networks have an effect, (N, P); of one option none has."""
+        found = np.zeros(codes.shape, dtype=bool)
+        for position in np.flatnonzero(self.sizes > 1):
+            for option in (0, 1):  # one of them is another option than the network's
+                changed = codes.copy()
+                changed[:, position] = option
+                found[:, position] |= (self.canonical(changed) != codes).any(1)
+        return found
+
     def all_codes(self) -> Codes:
         """Every code, each network once; for small spaces."""
         if self.rows is not None:

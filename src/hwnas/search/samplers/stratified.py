@@ -13,16 +13,18 @@ from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["Stratified"]
 
-_DRAWN = 2000
+_DRAWN = 4000
+_UNEVEN = 0.2  # standard deviation of where a drawn network is in the range of each option
 
 
 class Stratified(PlannedSampler):
     """Divides the range of the first cost into strata of equal ratio, and takes one of each.
 
-    Half of them, every other one, take the network that a zero-cost proxy likes best (see
-    `Knowledge.proxy`: at equal latency that is the one with the most multiply-accumulates and
-    parameters), the others one at random. It learns nothing from what was evaluated, so a search is
-    one batch.
+    Networks are drawn near those that are scaled evenly, with every width and depth about as far up
+    its options as the others (compound scaling: Tan & Le, ICML 2019): a network that is narrow in
+    one stage and wide in the next is seldom good. Every other stratum takes its most evenly scaled
+    network, the others one at random of the more even half. It learns nothing from what was
+    evaluated, so a search is one batch.
 
     Args:
         seed: Of what is random.
@@ -53,8 +55,9 @@ class Stratified(PlannedSampler):
         self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
         """See `PlannedSampler.plan`."""
-        drawn = random_start(knowledge, history, _DRAWN, rng)
-        drawn = np.unique(drawn, axis=0)
+        drawn = _nearly_even(knowledge, history, rng)
+        if len(drawn) < count:
+            drawn = np.unique(random_start(knowledge, history, _DRAWN, rng), axis=0)
         if self.most_macs is not None and knowledge.macs is not None and len(drawn):
             small = knowledge.macs(drawn) <= self.most_macs
             drawn = drawn[small] if small.any() else drawn[[np.argmin(knowledge.macs(drawn))]]
@@ -63,22 +66,52 @@ class Stratified(PlannedSampler):
             return rng.permutation(drawn)[:count]
         costs = np.log(np.maximum(next(iter(prices.values())).values, np.finfo(float).tiny))
         kept = costs >= costs.max() - np.log(self.range)
-        rows = _one_of_each(costs[kept], knowledge.proxy(drawn[kept]), count, rng)
+        rows = _one_of_each(costs[kept], _unevenness(knowledge, drawn[kept]), count, rng)
         found: Codes = drawn[kept][rows]
         return found
 
 
+def _nearly_even(knowledge: Knowledge, history: History, rng: np.random.Generator) -> Codes:
+    """Networks of every scale, that were not proposed and are allowed; none of a listed table."""
+    if knowledge.rows is not None:
+        return np.empty((0, len(knowledge.sizes)), dtype=np.int64)
+    scales = rng.uniform(-_UNEVEN, 1 + _UNEVEN, (_DRAWN, 1))
+    places = np.clip(rng.normal(scales, _UNEVEN, (_DRAWN, len(knowledge.sizes))), 0, 1)
+    drawn = np.rint(places * (knowledge.sizes - 1)).astype(np.int64)
+    kinds = ~_scalable(knowledge)
+    drawn[:, kinds] = rng.integers(knowledge.sizes[kinds], size=(_DRAWN, kinds.sum()))
+    codes = knowledge.canonical(drawn)
+    codes = history.unseen(np.unique(codes, axis=0))
+    return codes[knowledge.allowed(codes)]
+
+
+def _unevenness(knowledge: Knowledge, codes: Codes) -> npt.NDArray[np.float64]:
+    """How far the options of a network are from being equally large, (N,)."""
+    places = codes / np.maximum(knowledge.sizes - 1, 1)
+    counting = _scalable(knowledge) & knowledge.effective(codes)
+    found = np.ma.masked_array(places, ~counting).std(1)
+    return np.asarray(found.filled(0.0), dtype=np.float64)
+
+
+def _scalable(knowledge: Knowledge) -> npt.NDArray[np.bool_]:
+    """Which positions hold numbers, whose options are ordered, (P,)."""
+    options = knowledge.options.values()
+    return np.array([all(isinstance(o, int | float) for o in each) for each in options], bool)
+
+
 def _one_of_each(
     costs: npt.NDArray[np.float64],
-    proxy: npt.NDArray[np.float64],
+    unevenness: npt.NDArray[np.float64],
     count: int,
     rng: np.random.Generator,
 ) -> list[int]:
-    """Rows of networks, from the cheapest stratum to the dearest; empty ones give to the others.
+    """Rows of networks, one a stratum, the dearest first; empty strata give to the others.
+
+    The dearest are trained for longest, so that no core waits for one that began last.
 
     Args:
         costs: Logarithms, of shape (N,).
-        proxy: More is better, (N,).
+        unevenness: Of the networks, (N,); every other stratum takes its least.
         count: Of strata.
         rng: Source of randomness.
     """
@@ -88,8 +121,10 @@ def _one_of_each(
     for number in range(count):
         rows = np.flatnonzero(strata == number)
         if len(rows):
-            best = number % 2 == 0
-            picked.append(int(rows[np.argmax(proxy[rows])] if best else rng.choice(rows)))
+            share = 0.0 if number % 2 == 0 else 0.5
+            able = rows[unevenness[rows] <= np.quantile(unevenness[rows], share)]
+            picked.append(int(rng.choice(able)))
     left = np.setdiff1d(np.arange(len(costs)), picked)
     missing = min(count - len(picked), len(left))
-    return sorted([*picked, *rng.permutation(left)[:missing].tolist()], key=lambda row: costs[row])
+    picked += rng.permutation(left)[:missing].tolist()
+    return sorted(picked, key=lambda row: -costs[row])

@@ -46,8 +46,9 @@ class TrainConfig:
     """How to train.
 
     Attributes:
-        epochs: Passes over the training images; either this or ``budget_minutes``.
-        budget_minutes: Training time, without start-up.
+        epochs: Passes over the training images.
+        budget_minutes: Training time, without start-up. With both, a training ends, and its
+            learning rate falls, by the one that is nearer to its end.
         sampling: A name of `SAMPLING`, or ``"package.module:function"``, a `Sampling`. ``"auto"``
             is ``"progressive"``, or ``"sandwich"`` for a space with trained weights.
         random_subnets: Random networks in a sandwich step, beside the largest and the smallest;
@@ -128,11 +129,8 @@ class TrainConfig:
     ranking_epochs: float = 5.0
 
     def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.budget_minutes is None):
-            raise ConfigError(
-                "[train] needs one of epochs and budget_minutes, not "
-                + ("both" if self.epochs is not None else "none")
-            )
+        if self.epochs is None and self.budget_minutes is None:
+            raise ConfigError("[train] needs epochs or budget_minutes")
         for name in _ABOVE_ZERO:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):

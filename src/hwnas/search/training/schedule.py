@@ -45,11 +45,13 @@ class Schedule:
 
     def share(self, step: int, seconds: float) -> float:
         """Share of the budget that is used up before a step, after so many seconds."""
+        shares = []
         if self.config.epochs is not None:
             steps = max(1, round(self.config.epochs * self.steps_per_epoch))
-            return (step + self.offset) / steps
-        assert self.config.budget_minutes is not None
-        return seconds / (60 * self.config.budget_minutes)
+            shares.append((step + self.offset) / steps)
+        if self.config.budget_minutes is not None:
+            shares.append(seconds / (60 * self.config.budget_minutes))
+        return max(shares)
 
     def learning_rate(self, share: float) -> float:
         """Linear warm-up, then half a cosine to zero (Loshchilov and Hutter, ICLR 2017)."""

@@ -19,7 +19,8 @@ class DepthwiseConv2d(nn.Conv2d):
 
     It is the convolution of torch, with another way to the same gradient of the weights. oneDNN is
     fast for kernels of up to three columns and several times slower for wider ones, so a wide
-    kernel's gradient is put together from those of two or three columns each.
+    kernel's gradient is put together from those of two or three columns each. Autocast leaves it in
+    float32 on a CPU, where oneDNN is slower in bfloat16.
 
     Args:
         channels: Of input and output.
@@ -34,6 +35,9 @@ class DepthwiseConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve x, shape (N, C, H, W)."""
+        if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+            with torch.autocast("cpu", enabled=False):
+                return self.forward(x.float())
         (stride, _), padding = self.stride, self.weight.shape[3] // 2
         wide = self.weight.shape[3] > _FAST_WIDTH and x.shape[3] >= padding
         if wide and x.device.type == "cpu" and self.training and torch.is_grad_enabled():

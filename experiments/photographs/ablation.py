@@ -1,0 +1,100 @@
+"""What each part of the planned training is worth on photographs.
+
+The network of one block a stage of a preset, at width 1, is trained on one core for the same
+minutes with all parts, and with each part left out in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from experiments.alone import Alone, train_alone
+from experiments.command import data_folder, run_command
+from experiments.readme_table import markdown
+from experiments.record import Results, Row
+from experiments.setting import cores
+from hwnas.experiment import Experiment
+from hwnas.planning import Facts, training_values
+from hwnas.search.training import TrainConfig
+from hwnas.search_spaces import resnet
+from hwnas.stages.job import Ingredients
+
+FOLDER = Path(__file__).parent
+ALL = "all"
+WITHOUT: Mapping[str, Mapping[str, Any]] = {
+    "bf16": {"precision": "fp32"},
+    "low resolution first": {"first_resolution": 1.0},
+    "CutMix": {"cutmix": 0.0},
+    "random crops": {"crop": 1.0, "shift_pixels": None},
+    "moving average": {"ema": 0.0},
+    "label smoothing": {"label_smoothing": 0.0},
+    "mirroring": {"flip": False},
+}
+"""What each arm does without, and the settings that leave it out."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.photographs.ablation", description=__doc__
+    )
+    parser.add_argument("--minutes", type=float, default=5.0, metavar="M")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
+    parser.add_argument("--preset", choices=["compact", "mixed"], default="compact")
+    parser.add_argument("--images", type=Path, help="other images than the shared photographs")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "photographs"))
+    run_command(parser, work)
+
+
+def work(arguments: argparse.Namespace) -> None:
+    images = arguments.images or data_folder() / "images" / "photos5_jpeg.npz"
+    config: dict[str, Any] = {
+        "images": images.name,
+        "preset": arguments.preset,
+        "minutes": arguments.minutes,
+    }
+    config["without"] = {name: dict(settings) for name, settings in WITHOUT.items()}
+    results = Results(arguments.out / "ablation.jsonl", config)
+    for seed in arguments.seeds:
+        if not [row for row in results.rows if row.seed == seed]:
+            folder = arguments.work / "ablation" / arguments.preset
+            results.put(_rows(images, arguments.preset, arguments.minutes, seed, folder))
+    print(markdown(results.rows))
+
+
+def _rows(images: Path, preset: str, minutes: float, seed: int, folder: Path) -> list[Row]:
+    """Test accuracy of every arm, and what leaving each part out changes."""
+    job = Experiment.of_images(images, 60.0, overrides=[f"seed={seed}", "train.epochs=1"])
+    ingredients = Ingredients.prepare(job.recipe, job.folder, folder / "cache")
+    facts = Facts.of(ingredients.data, minutes, 1)
+    values = training_values(facts, minutes)
+    settings = {key.removeprefix("train."): values[key] for key in values}
+    config = TrainConfig(**{**settings, "precision": "bf16", "workers": 0})
+    shape, side = ingredients.data.image_shape, max(ingredients.data.image_shape[:2])
+    space = resnet(shape, ingredients.task.outputs, preset, resolution=(side,), width=(1.0,))
+    network = partial(
+        Alone,
+        build=partial(space.build, space.smallest()),
+        input_shape=space.input_shape(space.smallest()),
+    )
+    arms = [network(ALL)]
+    arms += [network(f"without {name}", settings=WITHOUT[name]) for name in WITHOUT]
+    with cores(job.recipe) as at_once:
+        networks, _ = train_alone(
+            *("photographs", arms, ingredients, [config]),
+            *(folder / f"seed-{seed}", at_once),
+        )
+    n, whole = len(ingredients.data.test), networks[0].test
+    found = [Row("test_accuracy", x.id, seed, x.test, "fraction", n) for x in networks]
+    found += [
+        Row("accuracy_change", x.id, seed, x.test - whole, "fraction", n) for x in networks[1:]
+    ]
+    return found
+
+
+if __name__ == "__main__":
+    main()

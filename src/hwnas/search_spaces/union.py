@@ -1,0 +1,211 @@
+"""Several spaces searched as one, whose networks have nothing in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from hwnas.errors import ConfigError
+from hwnas.plugin import build, resolve
+from hwnas.search_spaces.architecture import Architecture
+from hwnas.search_spaces.choices import Choice, When
+from hwnas.search_spaces.space import SearchSpace, StageOutline
+from hwnas.search_spaces.steps import StepTable
+from hwnas.search_spaces.supernet import Supernet
+
+__all__ = ["FAMILY", "PRESETS", "UnionSpace", "union"]
+
+FAMILY = "family"
+"""The choice of the space that a network is from."""
+
+# Dense networks of one block a stage where a device allows little time, and mixed ones where it
+# allows more: they reach further. At 112 pixels they have 3.5 to 25 and 12 to 88 million
+# multiply-accumulates.
+_ONE_BLOCK = {"stride": 2, "depth": (1,), "expand_ratio": (1.0,), "block": "basic"}
+PRESETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "cpu": (
+        {
+            "name": "resnet",
+            "preset": "compact",
+            "width": (0.5, 1.0, 1.5),
+            "stages": [{"channels": channels, **_ONE_BLOCK} for channels in (32, 64, 128)],
+        },
+        {"name": "resnet", "preset": "mixed", "width": (1.0, 1.5)},
+    )
+}
+
+
+class UnionSpace(SearchSpace):
+    """The networks of several spaces; the first choice says of which one a network is.
+
+    Choices of a space have its label before their names (``"compact.stem.width"``). Networks of
+    different spaces share no weights, so there is no supernet: evaluators that train each candidate
+    alone take such a space.
+
+    Args:
+        members: Spaces by label, those of the smaller networks first.
+
+    Raises:
+        ConfigError: There are none.
+    """
+
+    name = "union"
+    nests = False
+
+    def __init__(self, members: Mapping[str, SearchSpace]) -> None:
+        if not members:
+            raise ConfigError("a union of spaces has no members; name at least one")
+        self.members = dict(members)
+
+    @cached_property
+    def choices(self) -> tuple[Choice, ...]:
+        """The family, then the choices of each space."""
+        found = [Choice(FAMILY, tuple(self.members))]
+        for label, space in self.members.items():
+            found += [_of_member(label, choice) for choice in space.choices]
+        return tuple(found)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The fingerprints of all spaces."""
+        return {label: space.fingerprint for label, space in self.members.items()}
+
+    def member(self, architecture: Architecture) -> tuple[SearchSpace, Architecture]:
+        """The space that a network is from, and the network as one of that space."""
+        values = self.check(architecture).as_dict()
+        label = str(values.pop(FAMILY))
+        space, start = self.members[label], len(label) + 1
+        return space, space.architecture({name[start:]: v for name, v in values.items()})
+
+    def of_member(self, label: str, architecture: Architecture) -> Architecture:
+        """Return a network of one of the spaces as one of the union: the inverse of `member`."""
+        own = self.members[label].check(architecture).values
+        return self.architecture({FAMILY: label, **{f"{label}.{name}": v for name, v in own}})
+
+    def build(self, architecture: Architecture) -> nn.Module:
+        """As its own space builds it."""
+        space, own = self.member(architecture)
+        return space.build(own)
+
+    def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
+        """As in its own space."""
+        space, own = self.member(architecture)
+        return space.input_shape(own)
+
+    def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
+        """As in its own space."""
+        space, own = self.member(architecture)
+        return space.outline(own)
+
+    def supernet(self) -> Supernet:
+        """There is none.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(f"networks of {', '.join(self.members)} share no weights")
+
+    def steps(self, codes: npt.NDArray[np.int64]) -> StepTable | None:
+        """Those of all networks, if every space knows its own."""
+        tables, order = [], []
+        for space, rows, own in self._divided(codes):
+            table = space.steps(own)
+            if table is None:
+                return None
+            tables.append(table)
+            order.append(rows)
+        return StepTable.stacked(tables).rows(np.argsort(np.concatenate(order)))
+
+    def counted(self, codes: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
+        """Costs that every space counts."""
+        return self._gathered(codes, lambda space, own: space.counted(own))
+
+    def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+        """That of each network, if every space knows its own."""
+
+        def named(space: SearchSpace, own: npt.NDArray[np.int64]) -> dict[str, Any]:
+            depth = space.depth(own)
+            return {} if depth is None else {"depth": depth}
+
+        return self._gathered(codes, named).get("depth")
+
+    def _gathered(
+        self,
+        codes: npt.NDArray[np.int64],
+        of: Callable[[SearchSpace, npt.NDArray[np.int64]], Mapping[str, npt.NDArray[np.int64]]],
+    ) -> dict[str, npt.NDArray[np.int64]]:
+        """By name, numbers of N networks, for the names that all spaces give."""
+        parts = [(rows, of(space, own)) for space, rows, own in self._divided(codes)]
+        names = set.intersection(*(set(values) for _, values in parts))
+        found = {name: np.zeros(len(codes), dtype=np.int64) for name in sorted(names)}
+        for rows, values in parts:
+            for name, column in found.items():
+                column[rows] = values[name]
+        return found
+
+    def _divided(
+        self, codes: npt.NDArray[np.int64]
+    ) -> Sequence[tuple[SearchSpace, npt.NDArray[np.intp], npt.NDArray[np.int64]]]:
+        """Each space with the rows that are of it, perhaps none, as its own codes."""
+        found, start = [], 1
+        for number, space in enumerate(self.members.values()):
+            rows = np.flatnonzero(codes[:, 0] == number)
+            found.append((space, rows, codes[rows, start : start + len(space.choices)]))
+            start += len(space.choices)
+        return found
+
+
+def union(
+    image_shape: tuple[int, int, int],
+    outputs: int,
+    preset: str | None = None,
+    members: Sequence[Mapping[str, Any]] | None = None,
+    resolution: Sequence[int] | None = None,
+    folder: Path = Path(),
+) -> UnionSpace:
+    """The space of a recipe's ``[space] name = "union"``.
+
+    Args:
+        image_shape: Height, width and channels of the data's images.
+        outputs: Length of the output vector, e.g. the number of classes.
+        preset: ``"cpu"``: dense and mixed residual networks, which CPUs run fast.
+        members: A table for each space, as ``[space]`` itself, in place of the preset's. Its
+            ``label``, else its preset, else its name, stands before its choices.
+        resolution: Options for the input's height and width, of spaces that say nothing else.
+        folder: Where relative paths start.
+
+    Raises:
+        ConfigError: A preset, a name or an option is unknown, or two spaces have one label.
+    """
+    from hwnas.search_spaces import SPACES
+
+    if members is None:
+        known = f"expected one of {', '.join(PRESETS)}, or tables [[space.members]]"
+        if preset is None or preset not in PRESETS:
+            raise ConfigError(f"space.preset is {preset!r}; {known}")
+        members = PRESETS[preset]
+    made: dict[str, SearchSpace] = {}
+    for table in members:
+        options = dict(table) if resolution is None else {"resolution": tuple(resolution), **table}
+        name = str(options.pop("name", ""))
+        label = str(options.pop("label", options.get("preset", name)))
+        if label in made:
+            raise ConfigError(f"space.members has two called {label!r}; give one another label")
+        factory = resolve("space.members", name, SPACES)
+        here = {"image_shape": image_shape, "outputs": outputs, "folder": folder}
+        made[label] = build(f"space {label}", factory, options, **here)
+    return UnionSpace(made)
+
+
+def _of_member(label: str, choice: Choice) -> Choice:
+    when = When(FAMILY, (label,))
+    if choice.when is not None:
+        when = replace(choice.when, name=f"{label}.{choice.when.name}")
+    return replace(choice, name=f"{label}.{choice.name}", when=when)

@@ -1,0 +1,68 @@
+"""Spaces whose networks have nothing in common, searched as one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwnas.errors import ConfigError
+from hwnas.search_spaces import UnionSpace, mobilenet, resnet, union
+
+MEMBERS = {"residual": resnet((8, 8, 1), 10), "mobile": mobilenet((8, 8, 1), 10)}
+SPACE = UnionSpace(MEMBERS)
+
+
+def test_a_network_is_the_one_of_its_own_space() -> None:
+    for label, member in MEMBERS.items():
+        own = member.sample(random.Random(3))
+        network = SPACE.of_member(label, own)
+        assert SPACE.member(network) == (member, own)
+        assert str(SPACE.build(network)) == str(member.build(own))
+        assert SPACE.input_shape(network) == member.input_shape(own)
+        assert SPACE.outline(network) == member.outline(own)
+
+
+def test_both_kinds_are_drawn_and_counted_in_the_order_of_their_codes() -> None:
+    drawn = [SPACE.sample(random.Random(seed)) for seed in range(20)]
+    families = [network.as_dict()["family"] for network in drawn]
+    assert set(families) == set(MEMBERS)
+    codes = np.array([SPACE.encode(network) for network in drawn])
+    macs = [SPACE.workload(network).macs for network in drawn]
+    assert SPACE.counted(codes)["macs"].tolist() == macs
+
+
+def test_there_is_no_supernet() -> None:
+    assert not SPACE.nests
+    with pytest.raises(ConfigError, match="residual, mobile share no weights"):
+        SPACE.supernet()
+
+
+def test_tables_of_a_recipe_name_the_spaces() -> None:
+    tables: list[dict[str, Any]] = [
+        {"name": "resnet", "preset": "tiny", "width": [0.5]},
+        {"name": "resnet", "preset": "tiny", "label": "wide", "width": [2.0], "resolution": [12]},
+    ]
+    made = union((8, 8, 1), 10, members=tables, resolution=(8,))
+    assert made.choices[0].options == ("tiny", "wide")
+    assert made.input_shape(made.smallest())[1:] == (8, 8)
+    assert made.input_shape(made.largest())[1:] == (12, 12)
+    assert made.fingerprint != union((8, 8, 1), 10, members=tables[:1]).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "space.preset is None; expected one of cpu"),
+        ({"preset": "gpu"}, "space.preset is 'gpu'; expected one of cpu"),
+        ({"members": []}, "no members"),
+        ({"members": [{"preset": "tiny"}]}, "unknown space.members ''"),
+        ({"members": [{"name": "resnet", "depht": 1}]}, "no key 'depht'"),
+        ({"members": [{"name": "resnet"}, {"name": "resnet"}]}, "two called 'resnet'"),
+    ],
+)
+def test_what_is_no_union_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        union((8, 8, 1), 10, **options)
