@@ -84,7 +84,7 @@ SPACES: dict[str, Callable[[], SearchSpace]] = {
     "nasbench201": partial(nasbench201, *DIGITS, channels=4, cells=1),
     "resnet": partial(resnet, *DIGITS),
     "simplenet": partial(simplenet, *DIGITS),
-    "union": partial(union, *DIGITS, "cpu", resolution=(8,)),
+    "union": partial(union, (16, 16, 1), 10, "cpu", resolution=(16,)),
     "vit": partial(vit, *DIGITS),
 }
 """Every space that hwnas ships, at the size of handwritten digits."""

@@ -282,7 +282,7 @@ LARGE: dict[str, SearchSpace] = {
     "vit-large": vit((224, 224, 3), 1000),
 }
 UNIONS: dict[str, SearchSpace] = {
-    "union": UnionSpace({"wide": RESNET, "deep": COUNTABLE}),
+    "union": UnionSpace({"deep": COUNTABLE, "wide": RESNET}),
     "union-cpu": union((32, 32, 3), 10, "cpu", resolution=(32,)),
 }
 """Without a supernet."""

@@ -40,6 +40,11 @@ def test_there_is_no_supernet() -> None:
         SPACE.supernet()
 
 
+def test_small_images_have_networks_of_few_strides() -> None:
+    assert list(union((16, 16, 1), 10, "cpu", resolution=(16,)).members) == ["compact", "mixed"]
+    assert list(union((8, 8, 1), 10, "cpu").members) == ["compact"]
+
+
 def test_tables_of_a_recipe_name_the_spaces() -> None:
     tables: list[dict[str, Any]] = [
         {"name": "resnet", "preset": "tiny", "width": [0.5]},

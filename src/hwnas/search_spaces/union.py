@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ FAMILY = "family"
 # allows more: they reach further. At 112 pixels they have 3.5 to 25 and 12 to 88 million
 # multiply-accumulates.
 _ONE_BLOCK = {"stride": 2, "depth": (1,), "expand_ratio": (1.0,), "block": "basic"}
+_LEAST_SIDES = {"mixed": 16}  # of images, in pixels, by preset
 PRESETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "cpu": (
         {
@@ -175,10 +177,12 @@ def union(
     Args:
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, e.g. the number of classes.
-        preset: ``"cpu"``: dense and mixed residual networks, which CPUs run fast.
+        preset: ``"cpu"``: dense residual networks and, from 16 pixels on, mixed ones, which CPUs
+            run fast.
         members: A table for each space, as ``[space]`` itself, in place of the preset's. Its
             ``label``, else its preset, else its name, stands before its choices.
-        resolution: Options for the input's height and width, of spaces that say nothing else.
+        resolution: Options for the input's height and width, of spaces that say nothing else; of a
+            preset the longer side of the images if None.
         folder: Where relative paths start.
 
     Raises:
@@ -190,7 +194,11 @@ def union(
         known = f"expected one of {', '.join(PRESETS)}, or tables [[space.members]]"
         if preset is None or preset not in PRESETS:
             raise ConfigError(f"space.preset is {preset!r}; {known}")
-        members = PRESETS[preset]
+        resolution = resolution or (max(image_shape[:2]),)
+        able = [
+            _LEAST_SIDES.get(table["preset"], 1) <= min(resolution) for table in PRESETS[preset]
+        ]
+        members = list(compress(PRESETS[preset], able))
     made: dict[str, SearchSpace] = {}
     for table in members:
         options = dict(table) if resolution is None else {"resolution": tuple(resolution), **table}
