@@ -79,6 +79,8 @@ def test_trainings_never_take_more_than_the_budget_leaves(
     assert 0 < wall_minutes(made, facts, fastest) <= 1.02 * max(0.2 * minutes, minutes - 2)
     assert MACS[0] <= made.values["search.options.most_macs"] <= 1.01 * MACS[-1]
     assert made.values["train.precision"] == "bf16"
+    for key in ("train.epochs", "train.budget_minutes", "deploy.reference_minutes"):
+        assert made.values[key] > 0
     assert made.values["deploy.top"] >= 3
     assert len(made.summary) == 2
 

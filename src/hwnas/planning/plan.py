@@ -132,7 +132,7 @@ def _halving(facts: Facts, rates: Rates, wanted: int | None) -> Plan:
     values = {
         **_common(facts, SPACE),
         **training_values(facts, _SLOWER * longest),
-        "train.epochs": round(epochs, 1),
+        "train.epochs": _rounded(epochs),
         "search.evaluator": "train",
         "search.trials": candidates,
         "search.batch": candidates,
@@ -143,7 +143,7 @@ def _halving(facts: Facts, rates: Rates, wanted: int | None) -> Plan:
         "search.fidelity.compare": rungs.compare,
         "deploy.top": finalists,
         "deploy.finetune_epochs": 0.0,
-        "deploy.reference_minutes": round(_REFERENCE_SHARE * mean, 2),
+        "deploy.reference_minutes": _rounded(_REFERENCE_SHARE * mean),
     }
     stops = [f"{share * epochs:.0f}" for share in rungs.rungs]
     halving = (
@@ -170,7 +170,7 @@ def _choose_halving(facts: Facts, rates: Rates, wanted: int | None) -> tuple[int
     for way in options:
         count, rungs = way.candidates, way.rungs
         enough = [s for s in sizes if _epochs(facts, rates, count, rungs, s) >= way.epochs]
-        most = float(f"{max(enough, default=sizes[0]):.3g}")
+        most = _rounded(max(enough, default=sizes[0]))
         if math.log(most) >= low + way.reach * (high - low):
             break
     return count, rungs, most
@@ -224,7 +224,7 @@ def _supernet(facts: Facts, rates: Rates) -> Plan:
         "search.trials": _SUPERNET_TRIALS,
         "search.options.start": _SUPERNET_TRIALS // 3,
         "deploy.top": _SUPERNET_TOP,
-        "deploy.finetune_minutes": round(finetune * facts.cores / _SUPERNET_TOP, 2),
+        "deploy.finetune_minutes": _rounded(finetune * facts.cores / _SUPERNET_TOP),
     }
     summary = (
         f"a supernet is trained for {train:.1f} minutes, about "
@@ -256,7 +256,7 @@ def training_values(facts: Facts, minutes: float) -> dict[str, Any]:
     """
     photographs = max(facts.image_shape[:2]) >= _PHOTOGRAPH_SIDE
     values: dict[str, Any] = {
-        "train.budget_minutes": round(minutes, 2),
+        "train.budget_minutes": _rounded(minutes),
         "train.batch_size": min(BATCH_SIZE, max(2, facts.images // 8)),
         "train.learning_rate": 2e-3,
         "train.weight_decay": 0.05,
@@ -273,6 +273,11 @@ def training_values(facts: Facts, minutes: float) -> dict[str, Any]:
             "train.flip": facts.image_shape[2] == 3,
         }
     return values
+
+
+def _rounded(value: float) -> float:
+    """To three digits, for people to read."""
+    return float(f"{value:.3g}")
 
 
 def _core_minutes(facts: Facts) -> float:
