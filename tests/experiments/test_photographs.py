@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.photographs.ablation import WITHOUT
 from experiments.record import read_rows
 
 ROOT = Path(__file__).parents[2]
@@ -23,8 +24,8 @@ TOY = [
 ]
 
 
-@pytest.mark.slow
-def test_a_job_is_judged_against_rivals_and_nothing_is_done_twice(tmp_path: Path) -> None:
+def toy_images(path: Path) -> None:
+    """Two classes that differ in brightness."""
     rng = np.random.default_rng(0)
     arrays = {}
     for split, count in (("train", 120), ("test", 40)):
@@ -32,25 +33,48 @@ def test_a_job_is_judged_against_rivals_and_nothing_is_done_twice(tmp_path: Path
         noise = rng.integers(0, 100, (count, 32, 32, 3))
         arrays[f"x_{split}"] = (noise + 100 * labels[:, None, None, None]).astype(np.uint8)
         arrays[f"y_{split}"] = labels
-    np.savez(tmp_path / "toy.npz", **arrays)
+    np.savez(path, **arrays)
+
+
+def run(command: list[str | Path]) -> str:
+    """Standard output of a command that has to succeed."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_job_is_judged_against_rivals_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    toy_images(tmp_path / "toy.npz")
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "experiments.photographs.run", "--minutes", "3"]
+    command: list[str | Path] = [sys.executable, "-m", "experiments.photographs.run"]
+    command += ["--minutes", "3"]
     command += ["--images", tmp_path / "toy.npz", "--rival-minutes", "0.02", "--targets", TARGET]
     command += ["--out", out, "--work", tmp_path / "work"]
     command += [part for setting in TOY for part in ("--set", setting)]
 
-    def run() -> str:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert "seed 0: the whole job of 3 minutes" in run()
+    assert "seed 0: the whole job of 3 minutes" in run(command)
     rows = read_rows(out / "results-3.jsonl")
     metrics = {row.metric for row in rows}
     assert metrics == {"accuracy_gain", "speed_at_accuracy", "job_over_budget"}
     rivals = {row.subject for row in rows if row.metric == "speed_at_accuracy"}
     assert rivals == {f"mobilenet-v3-small-w{width}" for width in ("0.35", "0.5", "0.75", "1")}
-    again = run()
+    again = run(command)
     assert "the whole job" not in again
     assert read_rows(out / "results-3.jsonl") == rows
+
+
+@pytest.mark.slow
+def test_each_part_is_left_out_of_the_same_training(tmp_path: Path) -> None:
+    toy_images(tmp_path / "toy.npz")
+    command: list[str | Path] = [sys.executable, "-m", "experiments.photographs.ablation"]
+    command += ["--images", tmp_path / "toy.npz", "--minutes", "0.02", "--seeds", "0"]
+    run([*command, "--out", tmp_path / "out", "--work", tmp_path / "work"])
+    rows = read_rows(tmp_path / "out" / "ablation.jsonl")
+    accuracy = {row.subject: row.value for row in rows if row.metric == "test_accuracy"}
+    changes = {row.subject: row.value for row in rows if row.metric == "accuracy_change"}
+    assert set(accuracy) == {"all", *changes}
+    assert len(changes) == len(WITHOUT)
+    for subject, change in changes.items():
+        assert change == pytest.approx(accuracy[subject] - accuracy["all"])

@@ -68,20 +68,6 @@ class Rungs:
             return NopPruner()
         return SuccessiveHalvingPruner(min_resource=1, reduction_factor=self.keep)
 
-    def cost(self, count: int, workers: int = 1) -> float:
-        """Return what a batch costs, in evaluations at the full cost.
-
-        Args:
-            count: Candidates.
-            workers: How many are evaluated at a time; those that wait for the last of a rung cost
-                as much as if they worked.
-        """
-        total, before, left = 0.0, 0.0, count
-        for share in self.rungs:
-            total += -(-left // workers) * workers * (share - before)
-            before, left = share, self.left(left)
-        return total
-
     def left(self, count: int) -> int:
         """Return how many of a batch go on from a rung."""
         return -(-count // self.keep) if self.compare == "similar_cost" else count // self.keep or 1
