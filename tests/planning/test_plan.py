@@ -104,11 +104,9 @@ def test_a_training_that_is_slower_than_expected_is_cut_off_by_its_minutes() -> 
 def test_a_third_of_the_time_and_more_goes_to_those_that_are_trained_to_the_end() -> None:
     for minutes in (15, 45, 240):
         made = plan(minutes)
-        left, before, shares = made.values["search.trials"], 0.0, []
-        for share in made.values["search.fidelity.rungs"]:
-            shares.append(left * (share - before))
-            left, before = rungs(made).left(left), share
-        assert shares[-1] > sum(shares) / 3
+        shares = [0.0, *made.values["search.fidelity.rungs"]]
+        whole = rungs(made).cost(made.values["search.trials"])
+        assert made.values["deploy.top"] * (1 - shares[-2]) > whole / 3
 
 
 def test_the_plan_follows_the_budget() -> None:

@@ -173,3 +173,12 @@ def test_large_networks_go_on_though_small_ones_are_ahead_at_an_early_rung() -> 
     table = np.array(small + large)
     assert best_of_similar(table, 2) == {0, 3}
     assert best(table, 2) != {0, 3}
+
+
+@given(st.integers(1, 60), st.sampled_from(["all", "similar_cost"]))
+def test_a_batch_costs_what_its_rungs_add_up_to(count: int, compare: str) -> None:
+    rungs = Rungs((0.1, 0.4, 1.0), 3, compare)  # type: ignore[arg-type]
+    second = rungs.left(count)
+    third = rungs.left(second)
+    assert rungs.cost(count) == pytest.approx(0.1 * count + 0.3 * second + 0.6 * third)
+    assert Rungs().cost(count) == count

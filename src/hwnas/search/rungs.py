@@ -68,6 +68,14 @@ class Rungs:
             return NopPruner()
         return SuccessiveHalvingPruner(min_resource=1, reduction_factor=self.keep)
 
+    def cost(self, count: int) -> float:
+        """Return what a batch of so many candidates costs, in evaluations at the full cost."""
+        total, before, left = 0.0, 0.0, count
+        for share in self.rungs:
+            total += left * (share - before)
+            before, left = share, self.left(left)
+        return total
+
     def left(self, count: int) -> int:
         """Return how many of a batch go on from a rung."""
         return -(-count // self.keep) if self.compare == "similar_cost" else count // self.keep or 1
