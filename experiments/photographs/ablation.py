@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.alone import Alone, train_alone
-from experiments.command import data_folder, run_command
+from experiments.command import run_command
+from experiments.photographs.options import images_of, parser_of
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from experiments.setting import cores
@@ -23,7 +24,6 @@ from hwnas.search.training import TrainConfig
 from hwnas.search_spaces import resnet
 from hwnas.stages.job import Ingredients
 
-FOLDER = Path(__file__).parent
 ALL = "all"
 WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "bf16": {"precision": "fp32"},
@@ -38,20 +38,14 @@ WITHOUT: Mapping[str, Mapping[str, Any]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.photographs.ablation", description=__doc__
-    )
+    parser = parser_of("ablation", __doc__, seeds=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=5.0, metavar="M")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
     parser.add_argument("--preset", choices=["compact", "mixed"], default="compact")
-    parser.add_argument("--images", type=Path, help="other images than the shared photographs")
-    parser.add_argument("--out", type=Path, default=FOLDER)
-    parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "photographs"))
     run_command(parser, work)
 
 
 def work(arguments: argparse.Namespace) -> None:
-    images = arguments.images or data_folder() / "images" / "photos5_jpeg.npz"
+    images = images_of(arguments)
     config: dict[str, Any] = {
         "images": images.name,
         "preset": arguments.preset,

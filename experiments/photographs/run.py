@@ -18,7 +18,8 @@ import numpy.typing as npt
 from torch import nn
 
 from experiments.alone import Alone, train_alone
-from experiments.command import data_folder, run_command
+from experiments.command import run_command
+from experiments.photographs.options import images_of, parser_of
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from experiments.setting import cores
@@ -33,7 +34,6 @@ from hwnas.search_spaces.mobilenet.presets import PRESETS
 from hwnas.stages.finalists import read_bundles
 from hwnas.stages.job import Ingredients
 
-FOLDER = Path(__file__).parent
 OURS, RIVALS = "hwnas", "alone"
 WIDTHS = (0.35, 0.5, 0.75, 1.0)
 LIMIT_MS = 5.0
@@ -59,12 +59,8 @@ Hits = Mapping[str, npt.NDArray[np.bool_]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.photographs.run", description=__doc__
-    )
+    parser = parser_of("run", __doc__, seeds=[0])
     parser.add_argument("--minutes", type=float, nargs="+", default=[45.0], metavar="M")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N")
-    parser.add_argument("--images", type=Path, help="other images than the shared photographs")
     parser.add_argument(
         "--rival-minutes", type=float, metavar="M", help="two thirds of --minutes if not given"
     )
@@ -72,13 +68,11 @@ def main() -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the job's recipe"
     )
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
-    parser.add_argument("--out", type=Path, default=FOLDER)
-    parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "photographs"))
     run_command(parser, work)
 
 
 def work(arguments: argparse.Namespace) -> None:
-    images = arguments.images or data_folder() / "images" / "photos5_jpeg.npz"
+    images = images_of(arguments)
     targets = [target for name in arguments.targets if _usable(target := Target.parse(name))]
     for minutes in arguments.minutes:
         rival_minutes = arguments.rival_minutes or minutes * 2 / 3

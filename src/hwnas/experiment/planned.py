@@ -13,8 +13,8 @@ import numpy as np
 
 from hwnas.atomic import write_json
 from hwnas.errors import RunError
-from hwnas.planning import Facts, make_plan, measure_speeds
-from hwnas.planning.plan import BATCH_SIZE, SPACE, SUPERNET_SPACE
+from hwnas.planning import Facts, default_space, make_plan, measure_speeds
+from hwnas.planning.plan import BATCH_SIZE
 from hwnas.planning.speed import probes
 from hwnas.progress import Reporter
 from hwnas.recipe import Recipe, completed, parse_recipe, read_recipe
@@ -53,9 +53,7 @@ def with_plan(
     reporter.note("measuring how fast networks train here")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
     requested = _flat(given)
-    supernet = requested.get("search.evaluator") == "supernet"
-    default = SUPERNET_SPACE if supernet else SPACE
-    space = _space(given.get("space", {}), default, data, folder)
+    space = _space(given.get("space", {}), default_space(requested), data, folder)
     plan = make_plan(facts, measure_speeds(space, probes(space), images), requested)
     for line in plan.summary:
         reporter.note(line)

@@ -15,16 +15,16 @@ from hwnas.search.rungs import Rungs
 
 __all__ = [
     "BATCH_SIZE",
-    "SPACE",
-    "SUPERNET_SPACE",
     "Plan",
+    "default_space",
     "make_plan",
     "training_values",
 ]
 
-SPACE: Mapping[str, Any] = {"name": "union", "preset": "cpu"}
-SUPERNET_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "compact"}
 BATCH_SIZE = 64
+
+_SPACE: Mapping[str, Any] = {"name": "union", "preset": "cpu"}
+_SUPERNET_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "compact"}
 
 _OVERHEAD_MINUTES = 2.0  # calibration, export, timing, the report
 _OVERHEAD_SHARE = 0.04
@@ -110,13 +110,27 @@ def make_plan(
     given = given or {}
     precision = _faster(speeds)
     rates = Rates.of([speed for speed in speeds if speed.precision == precision])
-    if given.get("search.evaluator") == "supernet":
+    if _asks_for_supernet(given):
         made = _supernet(facts, rates)
     else:
         made = _halving(facts, rates, given.get("search.trials"))
-    values = {**made.values, "train.precision": precision}
+    space = {f"space.{name}": value for name, value in default_space(given).items()}
+    values = {**space, **made.values, "train.precision": precision}
     rows = tuple({**asdict(speed), "network": speed.network.id} for speed in speeds)
     return replace(made, values=values, facts=asdict(facts), speeds=rows)
+
+
+def default_space(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``[space]`` of a recipe that names none.
+
+    Args:
+        given: What the recipe says itself, by dotted key; ``search.evaluator`` is heeded.
+    """
+    return _SUPERNET_SPACE if _asks_for_supernet(given) else _SPACE
+
+
+def _asks_for_supernet(given: Mapping[str, Any]) -> bool:
+    return given.get("search.evaluator") == "supernet"
 
 
 def _halving(facts: Facts, rates: Rates, wanted: int | None) -> Plan:
@@ -130,7 +144,7 @@ def _halving(facts: Facts, rates: Rates, wanted: int | None) -> Plan:
         _minutes(facts, seconds, epochs) for seconds in _candidates(rates, candidates, macs)
     )
     values = {
-        **_common(facts, SPACE),
+        **_common(facts),
         **training_values(facts, _SLOWER * longest),
         "train.epochs": _rounded(epochs),
         "search.evaluator": "train",
@@ -195,7 +209,7 @@ def _candidates(rates: Rates, count: int, macs: float) -> tuple[float, float, fl
 
 
 def _minutes(facts: Facts, seconds: float, epochs: float) -> float:
-    """Of a training whose images took so many seconds each in the probe.
+    """Return minutes of a training whose images took so many seconds each in the probe.
 
     What it gains at low resolution, it loses to what a probe leaves out: other trainings beside it,
     the moving average, CutMix, checkpoints.
@@ -217,7 +231,7 @@ def _supernet(facts: Facts, rates: Rates) -> Plan:
     macs = max(able, default=2 * sizes[0])
     widest = _WIDTHS[-1] * math.sqrt(macs / sizes[-1])
     values = {
-        **_common(facts, SUPERNET_SPACE),
+        **_common(facts),
         "space.width": [width for width in _WIDTHS if width <= widest] or [_WIDTHS[0]],
         **training_values(facts, train),
         "train.workers": facts.cores,
@@ -236,10 +250,9 @@ def _supernet(facts: Facts, rates: Rates) -> Plan:
     return Plan(values, summary)
 
 
-def _common(facts: Facts, space: Mapping[str, Any]) -> dict[str, Any]:
+def _common(facts: Facts) -> dict[str, Any]:
     """Keys that both ways of dividing a budget have."""
     return {
-        **{f"space.{name}": value for name, value in space.items()},
         "space.resolution": [max(facts.image_shape[:2])],
         "search.workers": facts.cores,
         "predictor.networks": 12,

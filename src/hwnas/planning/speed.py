@@ -52,7 +52,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Rates:
-    """How long an image takes in training, by the size of a network.
+    """Seconds that an image takes in training, by the size of a network.
 
     Attributes:
         families: Of each kind of network, logarithms of multiply-accumulates, rising, and of

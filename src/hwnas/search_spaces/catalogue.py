@@ -102,6 +102,7 @@ def named_space(
     outputs: int,
     options: Mapping[str, Any],
     folder: Path = Path(),
+    table: str = "space",
 ) -> SearchSpace:
     """A space by its name in a recipe.
 
@@ -111,12 +112,13 @@ def named_space(
         outputs: Length of the output vector.
         options: The other keys of the recipe's table.
         folder: Where relative paths start.
+        table: What messages call that table.
 
     Raises:
         ConfigError: The name or an option is unknown.
     """
-    factory = resolve("space", name, SPACES)
-    return build("space", factory, options, image_shape=image_shape, outputs=outputs, folder=folder)
+    factory = resolve(table, name, SPACES)
+    return build(table, factory, options, image_shape=image_shape, outputs=outputs, folder=folder)
 
 
 def joint_space(

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from torch import nn
 
 from hwnas.errors import ConfigError
-from hwnas.plugin import build, resolve
 from hwnas.search_spaces.architecture import Architecture
 from hwnas.search_spaces.choices import Choice, When
 from hwnas.search_spaces.space import SearchSpace, StageOutline
@@ -188,7 +187,7 @@ def union(
     Raises:
         ConfigError: A preset, a name or an option is unknown, or two spaces have one label.
     """
-    from hwnas.search_spaces import SPACES
+    from hwnas.search_spaces.catalogue import named_space
 
     if members is None:
         known = f"expected one of {', '.join(PRESETS)}, or tables [[space.members]]"
@@ -206,9 +205,7 @@ def union(
         label = str(options.pop("label", options.get("preset", name)))
         if label in made:
             raise ConfigError(f"space.members has two called {label!r}; give one another label")
-        factory = resolve("space.members", name, SPACES)
-        here = {"image_shape": image_shape, "outputs": outputs, "folder": folder}
-        made[label] = build(f"space {label}", factory, options, **here)
+        made[label] = named_space(name, image_shape, outputs, options, folder, "space.members")
     return UnionSpace(made)
 
 

@@ -138,6 +138,10 @@ class Knowledge:
             return self.rows[rng.integers(len(self.rows), size=count)]
         return self.canonical(rng.integers(self.sizes, size=(count, len(self.sizes))))
 
+    def levels(self, codes: Codes) -> Numbers:
+        """How far up its options each choice is, in [0, 1], (N, P)."""
+        return np.asarray(codes / np.maximum(self.sizes - 1, 1))
+
     def effective(self, codes: Codes) -> npt.NDArray[np.bool_]:
         """Which positions of networks have an effect, (N, P); of one option none has."""
         found = np.zeros(codes.shape, dtype=bool)
@@ -175,7 +179,7 @@ class Knowledge:
             return np.asarray(self._scales[_SCORES](self.scores(codes)).sum(1))
         if self.size is not None:
             return self.size(codes)
-        return np.asarray((codes / np.maximum(self.sizes - 1, 1)).mean(1))
+        return np.asarray(self.levels(codes).mean(1))
 
     @cached_property
     def _scales(self) -> dict[str, Scale]:
@@ -188,7 +192,7 @@ class Knowledge:
         if len(set(self._groups)) < len(self.sizes):
             blocks["counts"] = counts(seen, self.sizes.tolist(), self._groups)
         if self.ordered and self.sizes.max() > 2:
-            blocks["sizes"] = seen / np.maximum(self.sizes - 1, 1)
+            blocks["sizes"] = self.levels(seen)
         if self.statistics is not None:
             blocks[_STATISTICS] = self.statistics(codes)
         if self.scores is not None:

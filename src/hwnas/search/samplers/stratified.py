@@ -87,9 +87,8 @@ def _nearly_even(knowledge: Knowledge, history: History, rng: np.random.Generato
 
 def _unevenness(knowledge: Knowledge, codes: Codes) -> npt.NDArray[np.float64]:
     """How far the options of a network are from being equally large, (N,)."""
-    places = codes / np.maximum(knowledge.sizes - 1, 1)
     counting = _scalable(knowledge) & knowledge.effective(codes)
-    found = np.ma.masked_array(places, ~counting).std(1)
+    found = np.ma.masked_array(knowledge.levels(codes), ~counting).std(1)
     return np.asarray(found.filled(0.0), dtype=np.float64)
 
 

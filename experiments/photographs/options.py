@@ -1,0 +1,39 @@
+"""What the experiments of the photographs have in common on the command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.command import data_folder
+
+__all__ = ["images_of", "parser_of"]
+
+
+def parser_of(name: str, about: str | None, seeds: Sequence[int]) -> argparse.ArgumentParser:
+    """Seeds, images, and where results and files go.
+
+    Args:
+        name: Of the script.
+        about: What it does.
+        seeds: Those that are run if none are given.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m experiments.photographs.{name}", description=about
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), metavar="N")
+    parser.add_argument("--images", type=Path, help="other images than the shared photographs")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "photographs"))
+    return parser
+
+
+def images_of(arguments: argparse.Namespace) -> Path:
+    """Return the images that are named, or the shared photographs.
+
+    Raises:
+        DataError: None are named, and HWNAS_DATA is not set.
+    """
+    named: Path | None = arguments.images
+    return named or data_folder() / "images" / "photos5_jpeg.npz"
