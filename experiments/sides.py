@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from experiments.record import Row
 from hwnas.deploy import RUNTIMES, Bundle, Measurement, Session, Target, measure
 from hwnas.deploy.bundle import MODEL
+from hwnas.experiment import Experiment
+from hwnas.run_folder import RunFolder
 from hwnas.search.evaluate import score
-from hwnas.stages.finalists import score_of
+from hwnas.stages.finalists import read_bundles, score_of
 from hwnas.stages.job import Ingredients
 
-__all__ = ["Network", "measured_rows", "of_bundle", "rows_of"]
+__all__ = ["Network", "measured_rows", "of_bundle", "of_job", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,21 @@ class Network:
     def subject(self) -> str:
         """Of its rows; unique in a comparison."""
         return f"{self.side} {self.id}"
+
+
+def of_job(side: str, job: Experiment, run: Path) -> tuple[list[Network], Ingredients, float]:
+    """Do a whole job, going on where it was stopped.
+
+    Returns:
+        Its finalists; data, task and space, with the recipe as planned; seconds of all stages.
+    """
+    job.run(run)
+    with RunFolder.open(run) as opened:
+        recipe = opened.recipe
+        seconds = sum(stage.wall_s for stage in opened.stages.values())
+    ingredients = Ingredients.prepare(recipe, job.folder, run / "cache")
+    bundles = read_bundles(run / "bundles").values()
+    return [of_bundle(side, bundle, ingredients) for bundle in bundles], ingredients, seconds
 
 
 def of_bundle(side: str, bundle: Bundle, ingredients: Ingredients) -> Network:

@@ -94,14 +94,10 @@ class ResNet(nn.Module):
 
 
 RIVALS = (
-    Rival("mobilenet-v3-small", 0.5, 64),
     Rival("mobilenet-v3-small", 1.0, 64),
-    Rival("mobilenet-v3-large", 0.5, 64),
     Rival("resnet-20", 0.5, 16),
     Rival("resnet-20", 0.5, 32),
-    Rival("resnet-20", 1.0, 16),
     Rival("resnet-20", 1.0, 32),
     Rival("resnet-18", 0.125, 32),
-    Rival("resnet-18", 0.25, 16),
     Rival("resnet-18", 0.25, 32),
 )

@@ -20,13 +20,11 @@ from experiments.over_cases import mean_over_cases
 from experiments.own_models.models import LEARNING_RATES, MODELS
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
-from experiments.sides import Network, measured_rows, of_bundle
+from experiments.sides import Network, measured_rows, of_job
 from hwnas.deploy import Target
 from hwnas.recipe import Recipe
-from hwnas.run_folder import RunFolder
 from hwnas.search.training import TrainConfig
 from hwnas.search_spaces import SearchSpace
-from hwnas.stages.finalists import read_bundles
 from hwnas.stages.job import Goal, Ingredients
 
 ELASTIC, SCRATCH, SLICED = "elastic", "scratch", "sliced"
@@ -128,12 +126,7 @@ def observe(setting: Setting, model: str, seed: int, arguments: argparse.Namespa
     trained = [f'space.weights="{weights.absolute()}"', 'train.teacher_sees="plain"']
     job = setting.experiment(seed, [*open_ends(model), *trained])
     print(f"seed {seed}: the whole job for {model}", flush=True)
-    job.run(folder / "run")
-    ingredients = Ingredients.prepare(job.recipe, job.folder, folder / "run" / "cache")
-    with RunFolder.open(folder / "run") as opened:
-        seconds = sum(stage.wall_s for stage in opened.stages.values())
-    bundles = read_bundles(folder / "run" / "bundles").values()
-    networks = [of_bundle(f"{model} {ELASTIC}", bundle, ingredients) for bundle in bundles]
+    networks, ingredients, seconds = of_job(f"{model} {ELASTIC}", job, folder / "run")
     spent = {ELASTIC: seconds + 60 * arguments.pretraining / processes(job.recipe)}
     spent |= {SCRATCH: spent[ELASTIC], SLICED: seconds}
     with cores(job.recipe) as at_once:

@@ -14,7 +14,7 @@ from typing import Any
 
 from experiments.alone import Alone, train_alone
 from experiments.command import run_command
-from experiments.photographs.options import images_of, parser_of
+from experiments.photographs.options import images_of, name_of_images, parser_of
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from experiments.setting import cores
@@ -45,9 +45,8 @@ def main() -> None:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    images = images_of(arguments)
     config: dict[str, Any] = {
-        "images": images.name,
+        "images": name_of_images(arguments),
         "preset": arguments.preset,
         "minutes": arguments.minutes,
     }
@@ -56,7 +55,9 @@ def work(arguments: argparse.Namespace) -> None:
     for seed in arguments.seeds:
         if not [row for row in results.rows if row.seed == seed]:
             folder = arguments.work / "ablation" / arguments.preset
-            results.put(_rows(images, arguments.preset, arguments.minutes, seed, folder))
+            results.put(
+                _rows(images_of(arguments), arguments.preset, arguments.minutes, seed, folder)
+            )
     print(markdown(results.rows))
 
 

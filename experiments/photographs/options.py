@@ -8,7 +8,9 @@ from pathlib import Path
 
 from experiments.command import data_folder
 
-__all__ = ["images_of", "parser_of"]
+__all__ = ["images_of", "name_of_images", "parser_of"]
+
+_SHARED = "photos5_jpeg.npz"
 
 
 def parser_of(name: str, about: str | None, seeds: Sequence[int]) -> argparse.ArgumentParser:
@@ -36,4 +38,9 @@ def images_of(arguments: argparse.Namespace) -> Path:
         DataError: None are named, and HWNAS_DATA is not set.
     """
     named: Path | None = arguments.images
-    return named or data_folder() / "images" / "photos5_jpeg.npz"
+    return named or data_folder() / "images" / _SHARED
+
+
+def name_of_images(arguments: argparse.Namespace) -> str:
+    """Return how rows call the images."""
+    return arguments.images.name if arguments.images else _SHARED

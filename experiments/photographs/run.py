@@ -19,19 +19,17 @@ from torch import nn
 
 from experiments.alone import Alone, train_alone
 from experiments.command import run_command
-from experiments.photographs.options import images_of, parser_of
+from experiments.photographs.options import images_of, name_of_images, parser_of
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from experiments.setting import cores
-from experiments.sides import Network, measured_rows, of_bundle
+from experiments.sides import Network, measured_rows, of_job
 from hwnas.deploy import RUNTIMES, Target
 from hwnas.deploy.runtimes import open_session
 from hwnas.experiment import Experiment
-from hwnas.run_folder import RunFolder
 from hwnas.search.training import TrainConfig
 from hwnas.search_spaces import MobileNetSpace
 from hwnas.search_spaces.mobilenet.presets import PRESETS
-from hwnas.stages.finalists import read_bundles
 from hwnas.stages.job import Ingredients
 
 OURS, RIVALS = "hwnas", "alone"
@@ -72,12 +70,11 @@ def main() -> None:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    images = images_of(arguments)
     targets = [target for name in arguments.targets if _usable(target := Target.parse(name))]
     for minutes in arguments.minutes:
         rival_minutes = arguments.rival_minutes or minutes * 2 / 3
         config = {
-            "images": images.name,
+            "images": name_of_images(arguments),
             "minutes": minutes,
             "rival_minutes": rival_minutes,
             "set": arguments.set,
@@ -94,6 +91,7 @@ def work(arguments: argparse.Namespace) -> None:
             if not [row for row in answers.rows if row.seed == seed]:
                 folder = arguments.work / f"{minutes:g}-minutes" / f"seed-{seed}"
                 settings = [f"seed={seed}", *arguments.set]
+                images = images_of(arguments)
                 job = Experiment.of_images(images, minutes, limit_ms=LIMIT_MS, overrides=settings)
                 training = replace(TRAINING, budget_minutes=rival_minutes)
                 rows, hits = observe(job, training, seed, targets, folder)
@@ -120,15 +118,8 @@ def observe(
     minutes = job.recipe.run.minutes
     assert minutes is not None
     print(f"seed {seed}: the whole job of {minutes:g} minutes", flush=True)
-    run = folder / OURS
-    job.run(run)
-    with RunFolder.open(run) as opened:
-        recipe = opened.recipe
-        seconds = sum(stage.wall_s for stage in opened.stages.values())
-    ingredients = Ingredients.prepare(recipe, job.folder, run / "cache")
-    bundles = read_bundles(run / "bundles").values()
-    networks = [of_bundle(OURS, bundle, ingredients) for bundle in bundles]
-    with cores(recipe) as at_once:
+    networks, ingredients, seconds = of_job(OURS, job, folder / OURS)
+    with cores(ingredients.recipe) as at_once:
         found, _ = train_alone(
             *(RIVALS, rivals(ingredients), ingredients, [training], folder / RIVALS, at_once)
         )

@@ -117,6 +117,23 @@ def test_the_plan_follows_the_budget() -> None:
         assert values[0] < values[2], key
 
 
+def test_networks_that_miss_a_limit_take_no_time() -> None:
+    facts = Facts(8500, SHAPE, "classes", 600, 2)
+    free = make_plan(facts, speeds(2000)).values
+    tight = make_plan(replace(facts, most_macs=5e6), speeds(2000)).values
+    assert free["search.options.most_macs"] > tight["search.options.most_macs"]
+    assert tight["search.options.most_macs"] <= 5.1e6
+    assert tight["train.epochs"] > free["train.epochs"]
+    none_keeps = make_plan(replace(facts, most_macs=1.0), speeds(2000)).values
+    assert none_keeps["search.options.most_macs"] >= MACS[0]
+
+
+@given(images=st.integers(100, 100_000))
+def test_more_images_are_seen_in_fewer_epochs(images: int) -> None:
+    few, many = (plan(10_000, number) for number in (images, 4 * images))
+    assert many.values["train.epochs"] == pytest.approx(few.values["train.epochs"] / 2, rel=0.02)
+
+
 def test_the_largest_of_a_slow_kind_decides_how_long_the_training_is() -> None:
     fast = [replace(speed, family="fast") for speed in speeds(5000)]
     slow = [replace(speed, family="slow") for speed in speeds(1000)]

@@ -40,9 +40,20 @@ def test_there_is_no_supernet() -> None:
         SPACE.supernet()
 
 
-def test_small_images_have_networks_of_few_strides() -> None:
-    assert list(union((16, 16, 1), 10, "cpu", resolution=(16,)).members) == ["compact", "mixed"]
-    assert list(union((8, 8, 1), 10, "cpu").members) == ["compact"]
+@pytest.mark.parametrize(
+    ("side", "families"),
+    [
+        (8, ["compact"]),
+        (16, ["compact", "mixed"]),
+        (28, ["coarse", "compact", "mixed"]),
+        (112, ["compact", "mixed"]),
+    ],
+)
+def test_the_size_of_images_decides_which_kinds_suit_a_cpu(side: int, families: list[str]) -> None:
+    made = union((side, side, 3), 10, "cpu")
+    assert list(made.members) == families
+    smallest = [member.workload(member.smallest()).macs for member in made.members.values()]
+    assert smallest == sorted(set(smallest))
 
 
 def test_tables_of_a_recipe_name_the_spaces() -> None:

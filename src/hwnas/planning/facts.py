@@ -20,6 +20,8 @@ class Facts:
         kind: Whether targets are classes, values or masks.
         minutes: Budget of the whole job, wall-clock.
         cores: How many networks can be trained at once.
+        most_macs: Multiply-accumulates of the largest networks that keep the limits, about; None
+            if all networks do.
     """
 
     images: int
@@ -27,6 +29,7 @@ class Facts:
     kind: TargetKind
     minutes: float
     cores: int
+    most_macs: float | None = None
 
     @classmethod
     def of(cls, data: ImageData, minutes: float, cores: int) -> Facts:

@@ -40,7 +40,8 @@ class _Halving:
     Attributes:
         candidates: How many.
         rungs: Where the worse of those of similar latency stop.
-        epochs: At least so many for each that is trained to the end...
+        epochs: At least so many for each that is trained to the end, of as many images as
+            `_FITTED_IMAGES` (`_of_data`)...
         reach: ...if the largest is so far up the range of sizes of the space, in logarithms.
     """
 
@@ -58,14 +59,15 @@ _HALVINGS = (
     _Halving(5, _TRAINED, 80.0, 0.0),
 )
 """From the largest budget to the smallest; the first that a budget is enough for is taken."""
-_MOST_EPOCHS = 400.0  # beyond which no network is trained
+_FITTED_IMAGES = 3800.0  # that were trained on where the numbers of epochs were chosen
+_MOST_EPOCHS = 400.0  # of these, beyond which no network is trained
 _SLOWER = 1.15  # minutes after which a training ends, over those it is expected to take
 _RANGE = 16.0  # of multiply-accumulates, from the smallest candidate to the largest
 _FIRST_RESOLUTION = 0.6
 _FULL_RESOLUTION_FROM = 0.6
 _PHOTOGRAPH_SIDE = 48  # in pixels; smaller images are cropped less
 _SUPERNET_SHARE, _FINETUNE_SHARE = 0.5, 0.4  # of the minutes for training; the rest searches
-_SUPERNET_EPOCHS = 70.0  # of its largest network
+_SUPERNET_EPOCHS = 70.0  # of its largest network, as above
 _WIDTHS = (0.5, 1.0, 1.5, 2.0)  # of the space; multiply-accumulates go with their square
 _SUPERNET_TRIALS = 60
 _SUPERNET_TOP = 4
@@ -136,7 +138,7 @@ def _asks_for_supernet(given: Mapping[str, Any]) -> bool:
 def _halving(facts: Facts, rates: Rates, wanted: int | None) -> Plan:
     """Networks trained alone, of which the better half of each size goes on."""
     candidates, rungs, macs = _choose_halving(facts, rates, wanted)
-    epochs = min(_MOST_EPOCHS, _epochs(facts, rates, candidates, rungs, macs))
+    epochs = min(_of_data(facts, _MOST_EPOCHS), _epochs(facts, rates, candidates, rungs, macs))
     finalists = candidates
     for _ in rungs.rungs[1:]:
         finalists = rungs.left(finalists)
@@ -175,19 +177,28 @@ def _halving(facts: Facts, rates: Rates, wanted: int | None) -> Plan:
 
 def _choose_halving(facts: Facts, rates: Rates, wanted: int | None) -> tuple[int, Rungs, float]:
     """Return how many candidates, their rungs, and multiply-accumulates of the largest."""
-    sizes = np.geomspace(2 * rates.sizes[0], rates.sizes[1], 50)
-    low, high = np.log(rates.sizes)
+    least, largest = rates.sizes
+    if facts.most_macs is not None:
+        largest = min(largest, max(least, facts.most_macs))
+    sizes = np.geomspace(min(2 * least, largest), largest, 50)
+    low, high = math.log(least), math.log(largest)
     options: Sequence[_Halving] = _HALVINGS
     if wanted is not None:
         able = [each for each in options if each.candidates <= wanted] or options[-1:]
         options = [replace(able[0], candidates=wanted)]
     for way in options:
         count, rungs = way.candidates, way.rungs
-        enough = [s for s in sizes if _epochs(facts, rates, count, rungs, s) >= way.epochs]
+        least_epochs = _of_data(facts, way.epochs)
+        enough = [s for s in sizes if _epochs(facts, rates, count, rungs, s) >= least_epochs]
         most = _rounded(max(enough, default=sizes[0]))
         if math.log(most) >= low + way.reach * (high - low):
             break
     return count, rungs, most
+
+
+def _of_data(facts: Facts, epochs: float) -> float:
+    """Epochs for a data set of another size: of four times as many images, half as many."""
+    return epochs * math.sqrt(_FITTED_IMAGES / facts.images)
 
 
 def _epochs(facts: Facts, rates: Rates, candidates: int, rungs: Rungs, macs: float) -> float:
@@ -227,7 +238,8 @@ def _supernet(facts: Facts, rates: Rates) -> Plan:
         return core_minutes / _minutes(facts, rates.seconds(size)[1], 1.0)
 
     sizes = np.geomspace(*rates.sizes, 100)
-    able = [s for s in sizes if epochs(s, train * facts.cores / 2) >= _SUPERNET_EPOCHS]
+    least = _of_data(facts, _SUPERNET_EPOCHS)
+    able = [s for s in sizes if epochs(s, train * facts.cores / 2) >= least]
     macs = max(able, default=2 * sizes[0])
     widest = _WIDTHS[-1] * math.sqrt(macs / sizes[-1])
     values = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,17 @@ FAMILY = "family"
 
 # Dense networks of one block a stage where a device allows little time, and mixed ones where it
 # allows more: they reach further. At 112 pixels they have 3.5 to 25 and 12 to 88 million
-# multiply-accumulates.
+# multiply-accumulates. Small images are seldom hard enough for these alone.
 _ONE_BLOCK = {"stride": 2, "depth": (1,), "expand_ratio": (1.0,), "block": "basic"}
-_LEAST_SIDES = {"mixed": 16}  # of images, in pixels, by preset
+_DENSE = {
+    "width": (0.5, 1.0, 1.5),
+    "stages": [{"channels": channels, **_ONE_BLOCK} for channels in (32, 64, 128)],
+}
+_SIDES = {"coarse": (24, 95), "mixed": (16, math.inf)}  # of images, in pixels, by preset
 PRESETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "cpu": (
-        {
-            "name": "resnet",
-            "preset": "compact",
-            "width": (0.5, 1.0, 1.5),
-            "stages": [{"channels": channels, **_ONE_BLOCK} for channels in (32, 64, 128)],
-        },
+        {"name": "resnet", "preset": "coarse", **_DENSE},
+        {"name": "resnet", "preset": "compact", **_DENSE},
         {"name": "resnet", "preset": "mixed", "width": (1.0, 1.5)},
     )
 }
@@ -176,8 +176,8 @@ def union(
     Args:
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, e.g. the number of classes.
-        preset: ``"cpu"``: dense residual networks and, from 16 pixels on, mixed ones, which CPUs
-            run fast.
+        preset: ``"cpu"``: dense residual networks, from 24 to 95 pixels also on coarser maps, and,
+            from 16 pixels on, mixed ones, which CPUs run fast.
         members: A table for each space, as ``[space]`` itself, in place of the preset's. Its
             ``label``, else its preset, else its name, stands before its choices.
         resolution: Options for the input's height and width, of spaces that say nothing else; of a
@@ -194,10 +194,7 @@ def union(
         if preset is None or preset not in PRESETS:
             raise ConfigError(f"space.preset is {preset!r}; {known}")
         resolution = resolution or (max(image_shape[:2]),)
-        able = [
-            _LEAST_SIDES.get(table["preset"], 1) <= min(resolution) for table in PRESETS[preset]
-        ]
-        members = list(compress(PRESETS[preset], able))
+        members = [table for table in PRESETS[preset] if _suits(table["preset"], resolution)]
     made: dict[str, SearchSpace] = {}
     for table in members:
         options = dict(table) if resolution is None else {"resolution": tuple(resolution), **table}
@@ -207,6 +204,11 @@ def union(
             raise ConfigError(f"space.members has two called {label!r}; give one another label")
         made[label] = named_space(name, image_shape, outputs, options, folder, "space.members")
     return UnionSpace(made)
+
+
+def _suits(preset: str, resolution: Sequence[int]) -> bool:
+    least, most = _SIDES.get(preset, (1, math.inf))
+    return least <= min(resolution) and max(resolution) <= most
 
 
 def _of_member(label: str, choice: Choice) -> Choice:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -18,17 +17,16 @@ from hwnas.atomic import replacing_folder
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.catalogue import processor_of
 from hwnas.deploy.device import Target
-from hwnas.deploy.export import export_onnx
-from hwnas.deploy.timing import measure
 from hwnas.progress import Advance
 from hwnas.recipe import Recipe, SpaceConfig
 from hwnas.search import Scored
-from hwnas.search.objective import COUNTED, LATENCY
+from hwnas.search.objective import COUNTED
 from hwnas.search.threads import torch_threads
 from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.search_spaces.catalogue import named_space
 from hwnas.stages.finalists import make_bundles
 from hwnas.stages.job import Goal, Ingredients, Job, Stage
+from hwnas.stages.untrained import excesses, limited
 
 __all__ = ["REFERENCE", "reference_of", "referencing"]
 
@@ -82,35 +80,15 @@ def reference_of(job: Job, goal: Goal) -> Bundle | None:
 
 def _choose_width(ingredients: Ingredients, goal: Goal, advance: Advance) -> Architecture:
     """Return the widest network that keeps the limits, or else the narrowest."""
-    space = ingredients.space
-    limited = [o for o in goal.objectives if o.limit is not None and o.is_cost]
-    if not limited:
+    space, objectives = ingredients.space, limited(goal.objectives)
+    if not objectives:
         return space.largest()
     for width in reversed(WIDTHS):
         architecture = space.architecture({**space.largest().as_dict(), "width": width})
         advance(0.0, f"measuring whether width {width:g} keeps the limits")
-        workload = space.workload(architecture)
-        latencies = _latencies(space, architecture, goal.targets)
-        costs = [
-            o.reduced(latencies) if o.metric == LATENCY else float(COUNTED[o.metric](workload))
-            for o in limited
-        ]
-        if all(o.violation(cost) <= 0 for o, cost in zip(limited, costs, strict=True)):
+        if excesses(space, [architecture], objectives)[0] <= 1:
             return architecture
     return space.smallest()
-
-
-def _latencies(
-    space: SearchSpace, architecture: Architecture, targets: Sequence[str]
-) -> dict[str, float]:
-    """Latency of an untrained network on each target, in ms."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "reference.onnx")
-        export_onnx(space.build(architecture), space.input_shape(architecture), path)
-        return {
-            target: measure({REFERENCE: path}, Target.parse(target))[REFERENCE].latency_ms
-            for target in targets
-        }
 
 
 def _ingredients(ingredients: Ingredients, cores: int) -> Ingredients:

@@ -76,7 +76,8 @@ _RESNET_50 = ResNetConfig(
 
 # Dense convolutions on small maps, which CPUs compute at more multiply-accumulates a second than
 # depthwise ones, with channels in multiples of 16, which ONNX Runtime's kernels take at a time. At
-# 112 pixels 2 to 100 million multiply-accumulates.
+# 112 pixels 2 to 100 million multiply-accumulates. Preset `coarse` has the same networks on maps of
+# half the height and width, for images below 96 pixels.
 _COMPACT = ResNetConfig(
     stages=(
         ResNetStage(32, 2, (1, 2), (1.0,), "basic"),
@@ -109,6 +110,7 @@ _MIXED = ResNetConfig(
 PRESETS: Mapping[str, Preset] = {
     "tiny": Preset(_TINY, (14, 21, 28)),
     "small": Preset(_SMALL, (10, 12, 14)),
+    "coarse": Preset(_COMPACT, (10, 12, 14), least_map=12),
     "compact": Preset(_COMPACT, (10, 12, 14), least_map=24),
     "mixed": Preset(_MIXED, (10, 12, 14), least_map=48),
     "resnet-50": Preset(_RESNET_50, (8, 10, 12, 14)),

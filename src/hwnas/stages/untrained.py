@@ -1,0 +1,59 @@
+"""What networks that are not trained yet cost, where a recipe limits it."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from hwnas.deploy.device import Target
+from hwnas.deploy.export import export_onnx
+from hwnas.deploy.timing import measure
+from hwnas.search.objective import COUNTED, LATENCY, Objective
+from hwnas.search_spaces import Architecture, SearchSpace
+
+__all__ = ["excesses", "limited"]
+
+
+def limited(objectives: Sequence[Objective]) -> list[Objective]:
+    """Return the objectives that limit what a network costs."""
+    return [o for o in objectives if o.limit is not None and o.is_cost]
+
+
+def excesses(
+    space: SearchSpace, networks: Sequence[Architecture], objectives: Sequence[Objective]
+) -> list[float]:
+    """Return, for each network, the highest ratio of a cost to its limit; above 1 it misses one.
+
+    Args:
+        space: Of the networks.
+        networks: Those to be counted, and measured with random weights on the targets.
+        objectives: Those with a limit, of `limited`.
+    """
+    targets = list(dict.fromkeys(target for o in objectives for target in o.priced_on))
+    latencies: dict[str, dict[str, float]] = {network.id: {} for network in networks}
+    with tempfile.TemporaryDirectory() as folder:
+        models = {network.id: Path(folder, f"{network.id}.onnx") for network in networks}
+        if targets:
+            for network in networks:
+                export_onnx(space.build(network), space.input_shape(network), models[network.id])
+        for target in targets:
+            for name, measured in measure(models, Target.parse(target)).items():
+                latencies[name][target] = measured.latency_ms
+    found = []
+    for network in networks:
+        workload = space.workload(network)
+        costs = [
+            o.reduced(latencies[network.id])
+            if o.metric == LATENCY
+            else float(COUNTED[o.metric](workload))
+            for o in objectives
+        ]
+        found.append(max(_excess(o, cost) for o, cost in zip(objectives, costs, strict=True)))
+    return found
+
+
+def _excess(objective: Objective, cost: float) -> float:
+    assert objective.limit is not None
+    return cost / objective.limit if objective.limit > 0 else math.inf
