@@ -18,7 +18,7 @@ from hwnas.search.evaluate import score
 from hwnas.stages.finalists import read_bundles, score_of
 from hwnas.stages.job import Ingredients
 
-__all__ = ["Network", "measured_rows", "of_bundle", "of_job", "rows_of"]
+__all__ = ["Network", "best_within", "measured_rows", "of_bundle", "of_job", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,17 @@ def rows_of(network: Network, measured: Measurement, n: int, seed: int) -> list[
         Row("test_error", network.subject, seed, error, "fraction", n, deviation, details),
         Row("latency", network.subject, seed, latency, "ms", measured.n, quantiles, about),
     ]
+
+
+def best_within(rows: Sequence[Row], budget_ms: float) -> Row | None:
+    """Return the row of the network that validation images prefer among those fast enough.
+
+    Args:
+        rows: Of test errors.
+        budget_ms: The longest latency.
+    """
+    fast = [row for row in rows if row.details["latency_ms"] <= budget_ms]
+    return max(fast, key=lambda row: float(row.details["validation_accuracy"]), default=None)
 
 
 def measured_rows(

@@ -133,6 +133,13 @@ def test_a_recipe_is_revised_whole_or_not_at_all(run: RunFolder) -> None:
     assert RunFolder.open(run.path).recipe.search.trials == 13
 
 
+def test_a_budget_that_was_planned_with_cannot_be_changed(run: RunFolder) -> None:
+    with pytest.raises(
+        ConfigError, match=r"run\.minutes .* changes nothing now; set train\.epochs"
+    ):
+        run.revised(["run.minutes=90"])
+
+
 def test_a_run_of_an_older_hwnas_keeps_the_defaults_of_then(run: RunFolder) -> None:
     recipe, about = run.path / "recipe.toml", json.loads((run.path / "run.json").read_text())
     recipe.write_text(recipe.read_text().replace("classification", "regression"))

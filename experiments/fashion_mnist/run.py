@@ -18,7 +18,7 @@ from experiments.alone import seconds_each, train_alone
 from experiments.fashion_mnist.hand_scaled import hand_scaled
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
-from experiments.sides import of_job, rows_of
+from experiments.sides import best_within, of_job, rows_of
 from hwnas.deploy import Target, measure
 from hwnas.search.front import hypervolume, reference_point
 from hwnas.stages.job import Goal
@@ -86,7 +86,7 @@ def judge(rows: Sequence[Row], seed: int) -> list[Row]:
     for quantile in _QUANTILES:
         budget = float(np.quantile(points[:, 1], quantile))
         for side in volumes:
-            best = _best_within([r for r in errors if r.details["side"] == side], budget)
+            best = best_within([r for r in errors if r.details["side"] == side], budget)
             answers.append(
                 Row(
                     f"test_accuracy_at_latency_q{100 * quantile:.0f}",
@@ -128,11 +128,6 @@ def ratio(errors: Sequence[Row], seed: int) -> Row:
         len(errors),
         {"p05": float(low), "p95": float(high)},
     )
-
-
-def _best_within(rows: Sequence[Row], budget_ms: float) -> Row | None:
-    fast = [row for row in rows if row.details["latency_ms"] <= budget_ms]
-    return max(fast, key=lambda row: float(row.details["validation_accuracy"]), default=None)
 
 
 if __name__ == "__main__":

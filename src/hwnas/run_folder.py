@@ -21,7 +21,7 @@ from hwnas import __version__
 from hwnas.atomic import recovered_folder, storage_errors, write_json, write_text
 from hwnas.deploy.catalogue import machine, versions
 from hwnas.deploy.gpu_time import GpuClock
-from hwnas.errors import RunError
+from hwnas.errors import ConfigError, RunError
 from hwnas.identity import Change, Identity, may_reuse
 from hwnas.recipe import SCHEMA as RECIPE_SCHEMA
 from hwnas.recipe import Recipe, read_recipe
@@ -147,7 +147,14 @@ class RunFolder:
             ConfigError: An override is wrong.
         """
         path = self.path / "recipe.toml"
-        return read_recipe(path, overrides, _recipe_schema(self.about))
+        recipe, text = read_recipe(path, overrides, _recipe_schema(self.about))
+        if recipe.run != self.recipe.run:
+            raise ConfigError(
+                "run.minutes was planned with when the run began, and changes nothing now; set "
+                "train.epochs and train.budget_minutes to train longer or search.trials to try "
+                "more networks, or search in another folder"
+            )
+        return recipe, text
 
     def revise(self, recipe: Recipe, text: str | None = None) -> None:
         """Go on with another recipe; stages that it makes stale are redone when the run is resumed.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.photographs.ablation import WITHOUT
+from experiments.photographs.strategies import STRATEGIES
 from experiments.record import read_rows
 
 ROOT = Path(__file__).parents[2]
@@ -78,3 +79,19 @@ def test_each_part_is_left_out_of_the_same_training(tmp_path: Path) -> None:
     assert len(changes) == len(WITHOUT)
     for subject, change in changes.items():
         assert change == pytest.approx(accuracy[subject] - accuracy["all"])
+
+
+@pytest.mark.slow
+def test_strategies_are_compared_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    toy_images(tmp_path / "toy.npz")
+    command: list[str | Path] = [sys.executable, "-m", "experiments.photographs.strategies"]
+    command += ["--images", tmp_path / "toy.npz", "--minutes", "3", "--out", tmp_path / "out"]
+    command += ["--work", tmp_path / "work"]
+    command += [part for setting in [*TOY, "deploy.finetune_minutes=0.02"]
+                for part in ("--set", setting)]  # fmt: skip
+    first, second = run(command), run(command)
+    assert "seed 0: 3 minutes, supernet" in first
+    assert "seed 0: " not in second
+    rows = {(row.metric, row.subject) for row in read_rows(tmp_path / "out" / "strategies.jsonl")}
+    assert ("hypervolume_ratio", "3 minutes") in rows
+    assert {("test_accuracy_at_0.4_ms", f"3 minutes {name}") for name in STRATEGIES} <= rows

@@ -76,7 +76,7 @@ def test_trainings_never_take_more_than_the_budget_leaves(
 ) -> None:
     made = plan(minutes, images, fastest, cores)
     facts = Facts(images, SHAPE, "classes", minutes, cores)
-    assert 0 < wall_minutes(made, facts, fastest) <= 1.02 * max(0.2 * minutes, minutes - 2)
+    assert 0 < wall_minutes(made, facts, fastest) <= 1.02 * max(0.2 * minutes, minutes - 1.5)
     assert MACS[0] <= made.values["search.options.most_macs"] <= 1.01 * MACS[-1]
     assert made.values["train.precision"] == "bf16"
     for key in ("train.epochs", "train.budget_minutes", "deploy.reference_minutes"):

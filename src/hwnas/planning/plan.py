@@ -26,10 +26,10 @@ BATCH_SIZE = 64
 _SPACE: Mapping[str, Any] = {"name": "union", "preset": "cpu"}
 _SUPERNET_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "compact"}
 
-_OVERHEAD_MINUTES = 2.0  # calibration, export, timing, the report
+_OVERHEAD_MINUTES = 1.5  # calibration, export, timing, the report
 _OVERHEAD_SHARE = 0.04
 _LEAST_SHARE = 0.2  # of the budget is for training, whatever the overhead
-_REFERENCE_SHARE = 0.6  # of the minutes of a candidate: the reference network has all cores
+_REFERENCE_SHARE = 0.5  # of the minutes of a candidate: the reference network has all cores
 _TRAINED = Rungs((1.0,), 2, "similar_cost")  # to the end, all of them
 
 
@@ -56,10 +56,11 @@ _HALVINGS = (
     _Halving(16, Rungs((0.12, 0.35, 1.0), 2, "similar_cost"), 160.0, 0.67),
     _Halving(8, Rungs((0.2, 1.0), 2, "similar_cost"), 160.0, 0.67),
     _Halving(6, _TRAINED, 120.0, 0.5),
-    _Halving(5, _TRAINED, 80.0, 0.0),
+    _Halving(5, _TRAINED, 100.0, 0.5),
+    _Halving(4, _TRAINED, 80.0, 0.0),
 )
 """From the largest budget to the smallest; the first that a budget is enough for is taken."""
-_FITTED_IMAGES = 3800.0  # that were trained on where the numbers of epochs were chosen
+_FITTED_IMAGES = 4300.0  # that were trained on where the numbers of epochs were chosen
 _MOST_EPOCHS = 400.0  # of these, beyond which no network is trained
 _SLOWER = 1.15  # minutes after which a training ends, over those it is expected to take
 _RANGE = 16.0  # of multiply-accumulates, from the smallest candidate to the largest
@@ -283,7 +284,7 @@ def training_values(facts: Facts, minutes: float) -> dict[str, Any]:
     values: dict[str, Any] = {
         "train.budget_minutes": _rounded(minutes),
         "train.batch_size": min(BATCH_SIZE, max(2, facts.images // 8)),
-        "train.learning_rate": 2e-3,
+        "train.learning_rate": 4e-3,
         "train.weight_decay": 0.05,
         "train.ema": 0.995,
         "train.first_resolution": _FIRST_RESOLUTION,
