@@ -62,6 +62,9 @@ _BY_FILE: Mapping[str, Sequence[Script]] = {
             ("--case", "cifar10", "--recipe", _CIFAR10, "--set", "train.budget_minutes=5"),
         ),
     ),
+    "photographs/results.jsonl": tuple(
+        Script("photographs.run", ("--minutes", minutes)) for minutes in ("15", "45", "120")
+    ),
     "latency_zoo/results.jsonl": (Script("latency_zoo.held_out"),),
 }
 """Scripts of files that are not recorded by the module of their name without options; none of

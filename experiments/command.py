@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hwnas.errors import DataError, HwnasError
 
-__all__ = ["data_folder", "run_command"]
+__all__ = ["data_folder", "module_of", "run_command"]
 
 
 def run_command(
@@ -25,6 +25,11 @@ def run_command(
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", file=sys.stderr)
         sys.exit(130)
+
+
+def module_of(folder: Path) -> str:
+    """Return the module of an experiment's folder, e.g. ``"experiments.ranking"``."""
+    return ".".join(folder.relative_to(Path(__file__).parents[1]).parts)
 
 
 def data_folder() -> Path:

@@ -172,8 +172,8 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "spec_sheets": crosstab,
 }
 """Experiments whose table is not `markdown`."""
-BY_CASE = ("int8",)
-"""Experiments whose command is given for one case at a time."""
+BY_CASE = ("int8", "photographs")
+"""Experiments whose configuration is of one case."""
 
 
 def headline_table(lines_of: Sequence[Headline], above: str = "", folder: Path = FOLDER) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.command import run_command
+from experiments.command import module_of, run_command
 from experiments.configuration import recipe_values
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
@@ -98,7 +98,7 @@ def main(
         recipe: The default recipe.
     """
     parser = argparse.ArgumentParser(
-        prog=f"python -m {_module(folder)}.run", description=description
+        prog=f"python -m {module_of(folder)}.run", description=description
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), metavar="N")
     parser.add_argument("--recipe", type=Path, default=recipe, help="data, task, space, training")
@@ -109,13 +109,8 @@ def main(
     parser.add_argument(
         "--work",
         type=Path,
-        default=Path("runs", *_module(folder).split(".")),
+        default=Path("runs", *module_of(folder).split(".")),
         help="folder for networks and checkpoints; may be deleted afterwards",
     )
     add_options(parser)
     run_command(parser, work)
-
-
-def _module(folder: Path) -> str:
-    """Of an experiment's folder, e.g. ``"experiments.ranking"``."""
-    return ".".join(folder.relative_to(Path(__file__).parents[1]).parts)

@@ -6,27 +6,26 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.command import data_folder
+from experiments.command import data_folder, module_of
 
 __all__ = ["images_of", "name_of_images", "parser_of"]
 
 _SHARED = "photos5_jpeg.npz"
 
 
-def parser_of(name: str, about: str | None, seeds: Sequence[int]) -> argparse.ArgumentParser:
+def parser_of(folder: Path, about: str | None, seeds: Sequence[int]) -> argparse.ArgumentParser:
     """Seeds, images, and where results and files go.
 
     Args:
-        name: Of the script.
+        folder: Of the experiment.
         about: What it does.
         seeds: Those that are run if none are given.
     """
-    parser = argparse.ArgumentParser(
-        prog=f"python -m experiments.photographs.{name}", description=about
-    )
+    prog = f"python -m {module_of(folder)}.run"
+    parser = argparse.ArgumentParser(prog=prog, description=about)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), metavar="N")
     parser.add_argument("--images", type=Path, help="other images than the shared photographs")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--out", type=Path, default=folder)
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "photographs"))
     return parser
 

@@ -33,6 +33,7 @@ from hwnas.search_spaces.mobilenet.presets import PRESETS
 from hwnas.stages.job import Ingredients
 
 OURS, RIVALS = "hwnas", "alone"
+HARDEST = "hardest-rival"
 WIDTHS = (0.35, 0.5, 0.75, 1.0)
 LIMIT_MS = 5.0
 TARGETS = (
@@ -57,7 +58,7 @@ Hits = Mapping[str, npt.NDArray[np.bool_]]
 
 
 def main() -> None:
-    parser = parser_of("run", __doc__, seeds=[0])
+    parser = parser_of(Path(__file__).parent, __doc__, seeds=[0])
     parser.add_argument("--minutes", type=float, nargs="+", default=[45.0], metavar="M")
     parser.add_argument(
         "--rival-minutes", type=float, metavar="M", help="two thirds of --minutes if not given"
@@ -84,20 +85,20 @@ def work(arguments: argparse.Namespace) -> None:
             "targets": [target.name for target in targets],
         }
         answers, observations = (
-            Results(arguments.out / f"{name}-{minutes:g}.jsonl", config)
-            for name in ("results", "observations")
+            Results(arguments.out / f"{name}.jsonl", config) for name in ("results", "observations")
         )
+        case = f"{minutes:g}-minutes"
         for seed in arguments.seeds:
             if not [row for row in answers.rows if row.seed == seed]:
-                folder = arguments.work / f"{minutes:g}-minutes" / f"seed-{seed}"
+                folder = arguments.work / case / f"seed-{seed}"
                 settings = [f"seed={seed}", *arguments.set]
                 images = images_of(arguments)
                 job = Experiment.of_images(images, minutes, limit_ms=LIMIT_MS, overrides=settings)
                 training = replace(TRAINING, budget_minutes=rival_minutes)
                 rows, hits = observe(job, training, seed, targets, folder)
                 observations.put(rows)
-                answers.put(judge(rows, hits, seed))
-        print(f"{minutes:g} minutes\n{markdown(answers.rows)}", flush=True)
+                answers.put(judge(rows, hits, case, seed))
+        print(markdown(answers.rows), flush=True)
 
 
 def _usable(target: Target) -> bool:
@@ -166,31 +167,59 @@ def hits(network: Network, ingredients: Ingredients) -> npt.NDArray[np.bool_]:
     return np.concatenate(right)
 
 
-def judge(rows: Sequence[Row], hits: Hits, seed: int) -> list[Row]:
-    """Compare the front of a job with each rival."""
+def judge(rows: Sequence[Row], hits: Hits, case: str, seed: int) -> list[Row]:
+    """Compare the front of a job with each rival, and with the hardest of them.
+
+    Args:
+        rows: Of all networks, from `observe`.
+        hits: Likewise.
+        case: First word of what the answers are about: the budget.
+        seed: Of the answers.
+    """
     about = {
         row.subject: (row.details["validation_accuracy"], row.details["latency_ms"])
         for row in rows
         if row.metric == "test_error"
     }
-    ours = [subject for subject in about if subject.startswith(f"{OURS} ")]
-    found = []
-    for rival in (subject for subject in about if subject.startswith(f"{RIVALS} ")):
-        found += _against(rival, ours, about, hits, seed)
-    return [*found, *(row for row in rows if row.metric == "job_over_budget")]
+    ours, rivals = (
+        [subject for subject in about if subject.startswith(f"{side} ")] for side in (OURS, RIVALS)
+    )
+    n = len(hits[rivals[0]])
+    draws = np.vstack([np.arange(n), np.random.default_rng(0).integers(0, n, (_DRAWS, n))])
+    drawn = {subject: hits[subject][draws].mean(1) for subject in about}
+    front = {subject: [float(drawn[subject][0]), about[subject][1]] for subject in ours}
+    found, scores = [], []
+    for rival in rivals:
+        gains, ratios = _against(rival, ours, about, drawn)
+        scores.append((gains, ratios))
+        details = {
+            "rival_accuracy": float(drawn[rival][0]),
+            "rival_latency_ms": about[rival][1],
+            "front": front,
+        }
+        found += _rows(
+            f"{case} {rival.removeprefix(f'{RIVALS} ')}", seed, gains, ratios, n, details
+        )
+    gains, ratios = np.min(scores, axis=0)
+    found += _rows(f"{case} {HARDEST}", seed, gains, ratios, n, {"rivals": len(rivals)})
+    over = next(row for row in rows if row.metric == "job_over_budget")
+    return [*found, replace(over, subject=f"{case} {OURS}")]
 
 
 def _against(
     rival: str,
     ours: Sequence[str],
     about: Mapping[str, tuple[float, float]],
-    hits: Hits,
-    seed: int,
-) -> list[Row]:
-    """Accuracy at the rival's latency, and speed at its accuracy, with paired draws of images."""
-    n, rng = len(hits[rival]), np.random.default_rng(0)
-    draws = np.vstack([np.arange(n), rng.integers(0, n, (_DRAWS, n))])
-    drawn = {subject: hits[subject][draws].mean(1) for subject in (rival, *ours)}
+    drawn: Mapping[str, npt.NDArray[np.float64]],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Accuracy gained at the rival's latency, and speed at its accuracy, for each draw of images.
+
+    Args:
+        rival: To be compared with.
+        ours: The finalists.
+        about: Validation accuracy and latency of each.
+        drawn: Test accuracy of each, for the images as they are and for each draw.
+    """
     able = [subject for subject in ours if about[subject][1] <= about[rival][1]]
     gains = np.full(_DRAWS + 1, np.nan)
     if able:  # validation images choose, test images judge
@@ -198,15 +227,20 @@ def _against(
     latencies = np.array([about[subject][1] for subject in ours])
     as_good = np.array([drawn[subject] >= drawn[rival] for subject in ours])
     fastest = np.where(as_good, latencies[:, None], np.inf).min(0)
-    name = rival.removeprefix(f"{RIVALS} ")
-    details = {
-        "rival_accuracy": float(drawn[rival][0]),
-        "rival_latency_ms": about[rival][1],
-        "front": {s: [float(drawn[s][0]), about[s][1]] for s in ours},
-    }
+    return gains, about[rival][1] / fastest
+
+
+def _rows(
+    subject: str,
+    seed: int,
+    gains: npt.NDArray[np.float64],
+    ratios: npt.NDArray[np.float64],
+    n: int,
+    details: Mapping[str, object],
+) -> list[Row]:
     return [
-        _row("accuracy_gain", name, seed, gains, "fraction", n, details),
-        _row("speed_at_accuracy", name, seed, about[rival][1] / fastest, "ratio", n, details),
+        _row("accuracy_gain", subject, seed, gains, "fraction", n, details),
+        _row("speed_at_accuracy", subject, seed, ratios, "ratio", n, details),
     ]
 
 

@@ -102,7 +102,7 @@ def make_plan(
 
     Unless the recipe asks for a supernet, networks are trained alone by successive halving
     (`hwnas.search.rungs`), all for the same epochs, since the larger ones need more time for the
-    same progress. `experiments/photographs` is to compare the two; nothing is recorded there yet.
+    same progress. `experiments/photographs/strategies` compares the two.
 
     Args:
         facts: The data and the budget.

@@ -35,7 +35,7 @@ LATENCIES_MS = (0.1, 0.2, 0.4)
 
 
 def main() -> None:
-    parser = parser_of("strategies", __doc__, seeds=[0])
+    parser = parser_of(Path(__file__).parent, __doc__, seeds=[0])
     parser.add_argument("--minutes", type=float, nargs="+", default=[15.0, 45.0], metavar="M")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change all recipes"
@@ -51,10 +51,10 @@ def work(arguments: argparse.Namespace) -> None:
         "latencies_ms": LATENCIES_MS,
         "strategies": {name: list(settings) for name, settings in STRATEGIES.items()},
     }
-    results = Results(arguments.out / "strategies.jsonl", config)
+    results = Results(arguments.out / "results.jsonl", config)
     for minutes in arguments.minutes:
         for seed in arguments.seeds:
-            name = f"{minutes:g} minutes"
+            name = f"{minutes:g}-minutes"
             if not [row for row in results.rows if (row.seed, row.subject) == (seed, name)]:
                 folder = arguments.work / f"{minutes:g}-minutes" / f"seed-{seed}"
                 results.put(_rows(images_of(arguments), arguments.set, minutes, seed, folder))
@@ -85,7 +85,7 @@ def _rows(
         strategy: np.array([(row.value, row.details["latency_ms"]) for row in side], dtype=float)
         for strategy, side in sides.items()
     }
-    ratio, name = hypervolume_ratio(tables[OURS], tables[SUPERNET]), f"{minutes:g} minutes"
+    ratio, name = hypervolume_ratio(tables[OURS], tables[SUPERNET]), f"{minutes:g}-minutes"
     details = {strategy: table.tolist() for strategy, table in tables.items()}
     answers = [Row("hypervolume_ratio", name, seed, ratio, "ratio", len(errors), details=details)]
     for strategy, side in sides.items():

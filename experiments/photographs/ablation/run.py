@@ -38,7 +38,7 @@ WITHOUT: Mapping[str, Mapping[str, Any]] = {
 
 
 def main() -> None:
-    parser = parser_of("ablation", __doc__, seeds=[0, 1, 2])
+    parser = parser_of(Path(__file__).parent, __doc__, seeds=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=5.0, metavar="M")
     parser.add_argument("--preset", choices=["compact", "mixed"], default="compact")
     run_command(parser, work)
@@ -51,7 +51,7 @@ def work(arguments: argparse.Namespace) -> None:
         "minutes": arguments.minutes,
     }
     config["without"] = {name: dict(settings) for name, settings in WITHOUT.items()}
-    results = Results(arguments.out / "ablation.jsonl", config)
+    results = Results(arguments.out / "results.jsonl", config)
     for seed in arguments.seeds:
         if not [row for row in results.rows if row.seed == seed]:
             folder = arguments.work / "ablation" / arguments.preset
