@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,9 @@ from hwnas.progress import Reporter
 from hwnas.recipe import Recipe, completed, parse_recipe, read_recipe
 from hwnas.run_folder import PLAN
 from hwnas.search.data import ImageData
-from hwnas.search.objective import Objective
 from hwnas.search_spaces import SearchSpace
 from hwnas.search_spaces.catalogue import joint_space
-from hwnas.stages.untrained import excesses, limited
+from hwnas.stages.untrained import most_macs
 
 __all__ = ["planned_as", "with_plan"]
 
@@ -57,8 +56,9 @@ def with_plan(
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
     requested = _flat(given)
     space = _space(given.get("space", {}), default_space(requested), data, folder)
-    facts = replace(facts, most_macs=_most_macs(space, recipe.objective))
-    plan = make_plan(facts, measure_speeds(space, probes(space), images), requested)
+    networks = probes(space)
+    facts = replace(facts, most_macs=most_macs(space, networks, recipe.objective))
+    plan = make_plan(facts, measure_speeds(space, networks, images), requested)
     for line in plan.summary:
         reporter.note(line)
     text = completed(text, plan.values)
@@ -79,30 +79,6 @@ def _space(
     outputs = 10 if data.class_names is None else len(data.class_names)
     names = (names,) if isinstance(names, str) else tuple(names)
     return joint_space(names, data.image_shape, outputs, options, folder).network
-
-
-def _most_macs(space: SearchSpace, objectives: Sequence[Objective]) -> float | None:
-    """Multiply-accumulates of the largest networks that keep the limits; None if all networks do.
-
-    Of each kind the smallest network and the largest are measured; between them, costs go with a
-    power of the multiply-accumulates.
-    """
-    objectives = limited(objectives)
-    if not objectives:
-        return None
-    found = probes(space)
-    networks = sorted(found, key=lambda each: space.workload(each).macs)
-    over = dict(zip(networks, excesses(space, networks, objectives), strict=True))
-    most = 0.0
-    for family in set(found.values()):
-        own = [network for network in networks if found[network] == family]
-        sizes = np.log([space.workload(network).macs for network in own])
-        costs = np.maximum.accumulate(np.log([over[network] for network in own]))
-        if costs[-1] <= 0:
-            return None
-        if costs[0] <= 0:
-            most = max(most, float(np.exp(np.interp(0.0, costs, sizes))))
-    return most
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from hwnas.deploy.device import Target
 from hwnas.deploy.export import export_onnx
@@ -13,7 +15,7 @@ from hwnas.deploy.timing import measure
 from hwnas.search.objective import COUNTED, LATENCY, Objective
 from hwnas.search_spaces import Architecture, SearchSpace
 
-__all__ = ["excesses", "limited"]
+__all__ = ["excesses", "limited", "most_macs"]
 
 
 def limited(objectives: Sequence[Objective]) -> list[Objective]:
@@ -52,6 +54,36 @@ def excesses(
         ]
         found.append(max(_excess(o, cost) for o, cost in zip(objectives, costs, strict=True)))
     return found
+
+
+def most_macs(
+    space: SearchSpace, kinds: Mapping[Architecture, str], objectives: Sequence[Objective]
+) -> float | None:
+    """Multiply-accumulates of the largest networks that keep the limits; None if all networks do.
+
+    The smallest network of each kind and the largest are counted and measured; between them, costs
+    go with a power of the multiply-accumulates.
+
+    Args:
+        space: Of the networks.
+        kinds: Networks of each kind, `probes`.
+        objectives: Those of the recipe.
+    """
+    objectives = limited(objectives)
+    if not objectives:
+        return None
+    networks = sorted(kinds, key=lambda each: space.workload(each).macs)
+    over = dict(zip(networks, excesses(space, networks, objectives), strict=True))
+    most = 0.0
+    for kind in set(kinds.values()):
+        own = [network for network in networks if kinds[network] == kind]
+        sizes = np.log([space.workload(network).macs for network in own])
+        costs = np.maximum.accumulate(np.log([over[network] for network in own]))
+        if costs[-1] <= 0:
+            return None
+        if costs[0] <= 0:
+            most = max(most, float(np.exp(np.interp(0.0, costs, sizes))))
+    return most
 
 
 def _excess(objective: Objective, cost: float) -> float:
