@@ -74,13 +74,13 @@ def most_macs(
         return None
     networks = sorted(kinds, key=lambda each: space.workload(each).macs)
     over = dict(zip(networks, excesses(space, networks, objectives), strict=True))
+    if max(over.values()) <= 1:
+        return None
     most = 0.0
     for kind in set(kinds.values()):
         own = [network for network in networks if kinds[network] == kind]
         sizes = np.log([space.workload(network).macs for network in own])
         costs = np.maximum.accumulate(np.log([over[network] for network in own]))
-        if costs[-1] <= 0:
-            return None
         if costs[0] <= 0:
             most = max(most, float(np.exp(np.interp(0.0, costs, sizes))))
     return most
