@@ -27,7 +27,7 @@ FAMILY = "family"
 
 # Dense networks of one block a stage where a device allows little time, and mixed ones where it
 # allows more: they reach further. At 112 pixels they have 3.5 to 25 and 12 to 88 million
-# multiply-accumulates. Of images below 96 pixels there are networks on coarser maps, too: faster still.
+# multiply-accumulates. For images below 96 pixels there are faster ones, on coarser maps.
 _ONE_BLOCK = {"stride": 2, "depth": (1,), "expand_ratio": (1.0,), "block": "basic"}
 _DENSE = {
     "width": (0.5, 1.0, 1.5),
