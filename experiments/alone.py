@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from hwnas.search.training import NetworkStep, TrainConfig, fit, save_weights
 from hwnas.search_spaces.workload import trace
 from hwnas.stages.job import Ingredients
 
-__all__ = ["Alone", "seconds_each", "train_alone", "weights_of"]
+__all__ = ["Alone", "for_seconds", "seconds_each", "train_alone", "weights_of"]
 
 _RECALIBRATION_IMAGES = 2048
 
@@ -46,6 +46,11 @@ class Alone:
     input_shape: tuple[int, int, int]
     about: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def for_seconds(ingredients: Ingredients, seconds: float) -> TrainConfig:
+    """Return the training of the recipe, for so many seconds."""
+    return replace(ingredients.recipe.train, epochs=None, budget_minutes=seconds / 60)
 
 
 def seconds_each(seconds: float, count: int, at_once: int) -> float:

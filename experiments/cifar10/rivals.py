@@ -1,6 +1,6 @@
 """The rivals: published networks at several widths and resolutions.
 
-MobileNetV3 as published (Howard et al., ICCV 2019, tables 1 and 2), classifier and all; residual
+MobileNetV3-Small as published (Howard et al., ICCV 2019, table 2), classifier and all; residual
 networks for small images (He et al., CVPR 2016, section 4.2), with three stages of three blocks as
 in ResNet-20, and with four stages of two blocks as in ResNet-18.
 """
@@ -22,7 +22,6 @@ from hwnas.search_spaces.mobilenet.presets import PRESETS
 __all__ = ["RIVALS", "Rival"]
 
 _PUBLISHED = (224, 224, 3)
-_LARGE = PRESETS["mobilenet-v3-large"](_PUBLISHED)
 _SMALL = PRESETS["mobilenet-v3-small"](_PUBLISHED)
 _RESNETS = {"resnet-20": ((16, 32, 64), 3), "resnet-18": ((64, 128, 256, 512), 2)}
 """Channels of the stages, and blocks in each."""
@@ -38,7 +37,7 @@ class Rival:
         resolution: Height and width of the input, in pixels.
     """
 
-    family: Literal["mobilenet-v3-small", "mobilenet-v3-large", "resnet-20", "resnet-18"]
+    family: Literal["mobilenet-v3-small", "resnet-20", "resnet-18"]
     width: float
     resolution: int
 
@@ -48,8 +47,7 @@ class Rival:
             channels, blocks = _RESNETS[self.family]
             wide = [make_divisible(c * self.width) for c in channels]
             return ResNet(in_channels, wide, blocks, outputs)
-        config = _SMALL if self.family == "mobilenet-v3-small" else _LARGE
-        return _mobilenet(replace(config, in_channels=in_channels, outputs=outputs), self)
+        return _mobilenet(replace(_SMALL, in_channels=in_channels, outputs=outputs), self)
 
     def alone(self, in_channels: int, outputs: int) -> Alone:
         """To be trained by itself."""

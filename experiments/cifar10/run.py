@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from experiments.alone import train_alone
+from experiments.alone import for_seconds, train_alone
 from experiments.cifar10.rivals import RIVALS
 from experiments.equal_accuracy import compared
 from experiments.record import Row
@@ -67,7 +66,7 @@ def observe(setting: Setting, targets: Sequence[Target], seed: int, count: int) 
     found, ingredients, seconds = of_job(HWNAS, setting.experiment(seed), folder / HWNAS)
     about = ingredients.data.image_shape[2], ingredients.task.outputs
     rivals = [rival.alone(*about) for rival in RIVALS[-count:]]
-    training = replace(ingredients.recipe.train, epochs=None, budget_minutes=seconds / 60)
+    training = for_seconds(ingredients, seconds)
     with cores(ingredients.recipe) as at_once:
         alone, _ = train_alone(
             PUBLISHED, rivals, ingredients, [training], folder / PUBLISHED, at_once

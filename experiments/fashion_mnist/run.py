@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from experiments.alone import seconds_each, train_alone
+from experiments.alone import for_seconds, seconds_each, train_alone
 from experiments.fashion_mnist.hand_scaled import hand_scaled
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
@@ -51,7 +50,7 @@ def observe(setting: Setting, widths: Sequence[float], seed: int) -> list[Row]:
     found, ingredients, seconds = of_job(HWNAS, setting.experiment(seed), folder / HWNAS)
     with cores(ingredients.recipe) as at_once:
         share = seconds_each(seconds, len(widths), at_once)
-        training = replace(ingredients.recipe.train, epochs=None, budget_minutes=share / 60)
+        training = for_seconds(ingredients, share)
         rivals = [hand_scaled(ingredients, width) for width in widths]
         hand, _ = train_alone(HAND, rivals, ingredients, [training], folder / HAND, at_once)
     networks = [*found, *hand]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from experiments.alone import Alone, seconds_each, train_alone, weights_of
+from experiments.alone import Alone, for_seconds, seconds_each, train_alone, weights_of
 from experiments.equal_accuracy import compared
 from experiments.over_cases import mean_over_cases
 from experiments.own_models.models import LEARNING_RATES, MODELS
@@ -23,7 +23,6 @@ from experiments.setting import Setting, cores, main
 from experiments.sides import Network, measured_rows, of_job
 from hwnas.deploy import Target
 from hwnas.recipe import Recipe
-from hwnas.search.training import TrainConfig
 from hwnas.search_spaces import SearchSpace
 from hwnas.stages.job import Goal, Ingredients
 
@@ -91,11 +90,6 @@ def pretrain(
     whole = [replace(scaled(model, 1.0, ingredients), name=model) for model in models]
     with cores(ingredients.recipe) as at_once:
         train_alone("whole", whole, ingredients, [config], folder, at_once)
-
-
-def for_seconds(ingredients: Ingredients, seconds: float) -> TrainConfig:
-    """A training of a network by itself, from labels."""
-    return replace(ingredients.recipe.train, epochs=None, budget_minutes=seconds / 60)
 
 
 def scaled(model: str, width: float, ingredients: Ingredients) -> Alone:

@@ -23,7 +23,7 @@ from experiments.photographs.options import images_of, name_of_images, parser_of
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from experiments.setting import cores
-from experiments.sides import Network, measured_rows, of_job
+from experiments.sides import Network, best_within, measured_rows, of_job
 from hwnas.deploy import RUNTIMES, Target
 from hwnas.deploy.runtimes import open_session
 from hwnas.experiment import Experiment
@@ -176,30 +176,25 @@ def judge(rows: Sequence[Row], hits: Hits, case: str, seed: int) -> list[Row]:
         case: First word of what the answers are about: the budget.
         seed: Of the answers.
     """
-    about = {
-        row.subject: (row.details["validation_accuracy"], row.details["latency_ms"])
-        for row in rows
-        if row.metric == "test_error"
-    }
+    errors = [row for row in rows if row.metric == "test_error"]
     ours, rivals = (
-        [subject for subject in about if subject.startswith(f"{side} ")] for side in (OURS, RIVALS)
+        [row for row in errors if row.details["side"] == side] for side in (OURS, RIVALS)
     )
-    n = len(hits[rivals[0]])
+    n = errors[0].n
     draws = np.vstack([np.arange(n), np.random.default_rng(0).integers(0, n, (_DRAWS, n))])
-    drawn = {subject: hits[subject][draws].mean(1) for subject in about}
-    front = {subject: [float(drawn[subject][0]), about[subject][1]] for subject in ours}
+    drawn = {subject: hits[subject][draws].mean(1) for subject in hits}
+    front = {r.subject: [float(drawn[r.subject][0]), r.details["latency_ms"]] for r in ours}
     found, scores = [], []
     for rival in rivals:
-        gains, ratios = _against(rival, ours, about, drawn)
+        gains, ratios = _against(rival, ours, drawn)
         scores.append((gains, ratios))
         details = {
-            "rival_accuracy": float(drawn[rival][0]),
-            "rival_latency_ms": about[rival][1],
+            "rival_accuracy": float(drawn[rival.subject][0]),
+            "rival_latency_ms": rival.details["latency_ms"],
             "front": front,
         }
-        found += _rows(
-            f"{case} {rival.removeprefix(f'{RIVALS} ')}", seed, gains, ratios, n, details
-        )
+        name = rival.subject.removeprefix(f"{RIVALS} ")
+        found += _rows(f"{case} {name}", seed, gains, ratios, n, details)
     gains, ratios = np.min(scores, axis=0)
     found += _rows(f"{case} {HARDEST}", seed, gains, ratios, n, {"rivals": len(rivals)})
     over = next(row for row in rows if row.metric == "job_over_budget")
@@ -207,27 +202,22 @@ def judge(rows: Sequence[Row], hits: Hits, case: str, seed: int) -> list[Row]:
 
 
 def _against(
-    rival: str,
-    ours: Sequence[str],
-    about: Mapping[str, tuple[float, float]],
-    drawn: Mapping[str, npt.NDArray[np.float64]],
+    rival: Row, ours: Sequence[Row], drawn: Mapping[str, npt.NDArray[np.float64]]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Accuracy gained at the rival's latency, and speed at its accuracy, for each draw of images.
 
     Args:
-        rival: To be compared with.
-        ours: The finalists.
-        about: Validation accuracy and latency of each.
-        drawn: Test accuracy of each, for the images as they are and for each draw.
+        rival: Its test error.
+        ours: Those of the finalists.
+        drawn: Test accuracy by subject, for the images as they are and for each draw.
     """
-    able = [subject for subject in ours if about[subject][1] <= about[rival][1]]
-    gains = np.full(_DRAWS + 1, np.nan)
-    if able:  # validation images choose, test images judge
-        gains = drawn[max(able, key=lambda subject: about[subject][0])] - drawn[rival]
-    latencies = np.array([about[subject][1] for subject in ours])
-    as_good = np.array([drawn[subject] >= drawn[rival] for subject in ours])
+    latency_ms, accuracy = rival.details["latency_ms"], drawn[rival.subject]
+    chosen = best_within(ours, latency_ms)  # validation images choose, test images judge
+    gains = np.full(_DRAWS + 1, np.nan) if chosen is None else drawn[chosen.subject] - accuracy
+    latencies = np.array([row.details["latency_ms"] for row in ours])
+    as_good = np.array([drawn[row.subject] >= accuracy for row in ours])
     fastest = np.where(as_good, latencies[:, None], np.inf).min(0)
-    return gains, about[rival][1] / fastest
+    return gains, latency_ms / fastest
 
 
 def _rows(

@@ -54,9 +54,9 @@ def work(arguments: argparse.Namespace) -> None:
     results = Results(arguments.out / "results.jsonl", config)
     for minutes in arguments.minutes:
         for seed in arguments.seeds:
-            name = f"{minutes:g}-minutes"
-            if not [row for row in results.rows if (row.seed, row.subject) == (seed, name)]:
-                folder = arguments.work / f"{minutes:g}-minutes" / f"seed-{seed}"
+            case = f"{minutes:g}-minutes"
+            if not results.find("hypervolume_ratio", case, seed):
+                folder = arguments.work / case / f"seed-{seed}"
                 results.put(_rows(images_of(arguments), arguments.set, minutes, seed, folder))
     print(markdown(results.rows))
 

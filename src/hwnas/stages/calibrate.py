@@ -10,7 +10,6 @@ from pathlib import Path
 from hwnas.content import content_hash
 from hwnas.deploy.catalogue import processor_of
 from hwnas.deploy.device import Target
-from hwnas.deploy.export import export_onnx
 from hwnas.deploy.timing import measure
 from hwnas.errors import InfeasibleError
 from hwnas.identity import Identity
@@ -27,6 +26,7 @@ from hwnas.stages.measurements import (
     read_measurements,
     write_measurements,
 )
+from hwnas.stages.untrained import export_untrained, limited
 
 __all__ = ["calibration", "check_limits", "fitted_predictor", "networks_to_time"]
 
@@ -82,7 +82,7 @@ def _time_networks(job: Job, target: str, advance: Advance) -> list[Timed]:
     with tempfile.TemporaryDirectory() as folder:
         models = {a.id: Path(folder, f"{a.id}.onnx") for a in chosen}
         jobs = [(a, models[a.id]) for a in chosen]
-        for done, _ in enumerate(map_tasks(_export, space, jobs, recipe.workers), start=1):
+        for done, _ in enumerate(map_tasks(export_untrained, space, jobs, recipe.workers), start=1):
             advance(_EXPORT_SHARE * done / len(jobs), f"exporting network {done}/{len(jobs)}")
         measured = measure(
             models,
@@ -103,11 +103,6 @@ def networks_to_time(space: SearchSpace, target: str, count: int, seed: int) -> 
     pool = Pool.of(space, seed)
     chosen = pool.most_informative(DevicePredictor(target, shipped_experience()), count)
     return [pool.networks[i] for i in chosen]
-
-
-def _export(space: SearchSpace, architecture: Architecture, path: Path) -> None:
-    """An untrained network is as fast as a trained one."""
-    export_onnx(space.build(architecture), space.input_shape(architecture), path)
 
 
 def fitted_predictor(space: SearchSpace, target: str, path: Path) -> DevicePredictor:
@@ -134,7 +129,7 @@ def check_limits(job: Job, goal: Goal, predictors: Mapping[str, DevicePredictor]
     space = job.ingredients.space
     rng = random.Random(job.recipe.seed)
     drawn = [space.smallest(), *(space.sample(rng) for _ in range(_NETWORKS_TO_CHECK))]
-    costly = [o for o in goal.objectives if o.limit is not None and o.is_cost]
+    costly = limited(goal.objectives)
     workloads = [space.workload(architecture) for architecture in drawn] if costly else []
     for objective in costly:
         if objective.metric == LATENCY:

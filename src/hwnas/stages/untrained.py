@@ -15,7 +15,12 @@ from hwnas.deploy.timing import measure
 from hwnas.search.objective import COUNTED, LATENCY, Objective
 from hwnas.search_spaces import Architecture, SearchSpace
 
-__all__ = ["excesses", "limited", "most_macs"]
+__all__ = ["excesses", "export_untrained", "limited", "most_macs"]
+
+
+def export_untrained(space: SearchSpace, network: Architecture, path: Path) -> None:
+    """Export a network with random weights, which is as fast as a trained one."""
+    export_onnx(space.build(network), space.input_shape(network), path)
 
 
 def limited(objectives: Sequence[Objective]) -> list[Objective]:
@@ -39,7 +44,7 @@ def excesses(
         models = {network.id: Path(folder, f"{network.id}.onnx") for network in networks}
         if targets:
             for network in networks:
-                export_onnx(space.build(network), space.input_shape(network), models[network.id])
+                export_untrained(space, network, models[network.id])
         for target in targets:
             for name, measured in measure(models, Target.parse(target)).items():
                 latencies[name][target] = measured.latency_ms
@@ -72,14 +77,15 @@ def most_macs(
     objectives = limited(objectives)
     if not objectives:
         return None
-    networks = sorted(kinds, key=lambda each: space.workload(each).macs)
+    macs = {network: space.workload(network).macs for network in kinds}
+    networks = sorted(macs, key=macs.__getitem__)
     over = dict(zip(networks, excesses(space, networks, objectives), strict=True))
     if max(over.values()) <= 1:
         return None
     most = 0.0
     for kind in set(kinds.values()):
         own = [network for network in networks if kinds[network] == kind]
-        sizes = np.log([space.workload(network).macs for network in own])
+        sizes = np.log([macs[network] for network in own])
         costs = np.maximum.accumulate(np.log([over[network] for network in own]))
         if costs[0] <= 0:
             most = max(most, float(np.exp(np.interp(0.0, costs, sizes))))
