@@ -191,6 +191,9 @@ def raw(server: BundleServer, request: bytes, end: bool = False) -> bytes:
     ("request_", "status"),
     [
         (b"nonsense\r\n\r\n", 400),
+        (b"GET /hea", 408),
+        (b"GET /health HTTP/1.1\r\n", 408),
+        (b"GET /health HTTP/1.1\r\nHost: he", 408),
         (b"GET /health HTTP/9.9\r\n\r\n", 505),
         (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", 414),
         (b"GET /health HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),

@@ -24,6 +24,7 @@ __all__ = ["Handler"]
 
 
 _HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r?\n")
+_CUT = "the head of the request is not whole"
 _MOST_HEAD_BYTES = 2**16
 """Of the headers of a request: they are not counted among its memory."""
 _MOST_SKIPPED_BYTES = 2**23  # all headers that the base class would take
@@ -38,12 +39,14 @@ class _Lines:
 
     Attributes:
         broken: That line; None if there is none.
+        cut: Whether the client stopped before the head was whole.
         unused_bytes: How much longer the head may be.
     """
 
     def __init__(self, file: BufferedIOBase) -> None:
         self._file = file
         self.broken: bytes | None = None
+        self.cut = False
         self.unused_bytes = _MOST_HEAD_BYTES
 
     def readline(self, limit: int = -1) -> bytes:
@@ -56,6 +59,7 @@ class _Lines:
         self.unused_bytes -= len(line)
         if self.unused_bytes < 0:
             raise HTTPException(f"at most {_MOST_HEAD_BYTES} bytes are taken")
+        self.cut |= not line.endswith(b"\n")
         if self.broken is None and line not in _BLANK and not _HEADER.fullmatch(line):
             self.broken = line
         return line
@@ -70,6 +74,7 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "hwnas", ""
     disable_nagle_algorithm = True
     wbufsize = -1  # head and body of an answer leave together
+    raw_requestline: bytes
     _unread = 0
 
     def setup(self) -> None:
@@ -87,8 +92,12 @@ class Handler(BaseHTTPRequestHandler):
         """Read the head of a request; a header that is damaged, or given twice, is refused.
 
         The base class would take what follows a damaged line for no headers at all, and wait for a
-        body of another length than the client sends.
+        body of another length than the client sends; and half a line for a whole one.
         """
+        if not self.raw_requestline.endswith(b"\n"):
+            self.requestline = self.request_version = self.command = ""
+            self.send_error(408, _CUT)
+            return False
         whole = self.rfile
         lines = self._lines = _Lines(whole)
         self.rfile = lines  # type: ignore[assignment]
@@ -98,6 +107,9 @@ class Handler(BaseHTTPRequestHandler):
             self.rfile = whole
         if lines.unused_bytes < 0:
             self._unread = _MOST_SKIPPED_BYTES
+        elif parsed and lines.cut:
+            self.send_error(408, _CUT)
+            return False
         if parsed and (problem := self._problem()):
             self.send_error(400, problem)
             return False
