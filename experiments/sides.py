@@ -12,13 +12,30 @@ from torch import Tensor, nn
 from experiments.record import Row
 from hwnas.deploy import RUNTIMES, Bundle, Measurement, Session, Target, measure
 from hwnas.deploy.bundle import MODEL
+from hwnas.errors import ConfigError
 from hwnas.experiment import Experiment
 from hwnas.run_folder import RunFolder
 from hwnas.search.evaluate import score
 from hwnas.stages.finalists import read_bundles, score_of
 from hwnas.stages.job import Ingredients
 
-__all__ = ["Network", "best_within", "measured_rows", "of_bundle", "of_job", "rows_of"]
+__all__ = [
+    "TARGETS",
+    "Network",
+    "best_within",
+    "measured_rows",
+    "of_bundle",
+    "of_job",
+    "rows_of",
+    "usable",
+]
+
+TARGETS = (
+    "cpu-onnxruntime-fp32-b1-t1",
+    "cpu-openvino-fp32-b1-t1",
+    "cpu-openvino-bf16-b1-t1",
+)
+"""Where networks of both sides are timed, to count at their best."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +136,19 @@ def best_within(rows: Sequence[Row], budget_ms: float) -> Row | None:
     """
     fast = [row for row in rows if row.details["latency_ms"] <= budget_ms]
     return max(fast, key=lambda row: float(row.details["validation_accuracy"]), default=None)
+
+
+def usable(names: Sequence[str]) -> list[Target]:
+    """Parse targets, refusing those that cannot be used before an hour of training.
+
+    Raises:
+        ConfigError: A name is no target, or its runtime is not installed.
+    """
+    targets = [Target.parse(name) for name in names]
+    for target in targets:
+        if reason := RUNTIMES[target.device.runtime].unavailable():
+            raise ConfigError(f"--targets {target.name}: {reason}")
+    return targets
 
 
 def measured_rows(

@@ -16,16 +16,10 @@ from experiments.cifar10.rivals import RIVALS
 from experiments.equal_accuracy import compared
 from experiments.record import Row
 from experiments.setting import Setting, cores, main
-from experiments.sides import measured_rows, of_job
-from hwnas.deploy import RUNTIMES, Target
-from hwnas.errors import ConfigError
+from experiments.sides import TARGETS, measured_rows, of_job, usable
+from hwnas.deploy import Target
 
 HWNAS, PUBLISHED = "hwnas", "published"
-TARGETS = (
-    "cpu-onnxruntime-fp32-b1-t1",
-    "cpu-openvino-fp32-b1-t1",
-    "cpu-openvino-bf16-b1-t1",
-)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -48,15 +42,6 @@ def work(arguments: argparse.Namespace) -> None:
         seconds = [row for row in rows if row.metric == "seconds"]
         setting.answer([*compared(rows, HWNAS, PUBLISHED, seed), *seconds])
     setting.show()
-
-
-def usable(names: Sequence[str]) -> list[Target]:
-    """Refuse a target before an hour of training."""
-    targets = [Target.parse(name) for name in names]
-    for target in targets:
-        if reason := RUNTIMES[target.device.runtime].unavailable():
-            raise ConfigError(f"--targets {target.name}: {reason}")
-    return targets
 
 
 def observe(setting: Setting, targets: Sequence[Target], seed: int, count: int) -> list[Row]:

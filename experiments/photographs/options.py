@@ -14,7 +14,7 @@ _SHARED = "photos5_jpeg.npz"
 
 
 def parser_of(folder: Path, about: str | None, seeds: Sequence[int]) -> argparse.ArgumentParser:
-    """Seeds, images, and where results and files go.
+    """Return options for seeds, images, settings of the recipe, and where results and files go.
 
     Args:
         folder: Of the experiment.
@@ -25,6 +25,9 @@ def parser_of(folder: Path, about: str | None, seeds: Sequence[int]) -> argparse
     parser = argparse.ArgumentParser(prog=prog, description=about)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds), metavar="N")
     parser.add_argument("--images", type=Path, help="other images than the shared photographs")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the jobs' recipe"
+    )
     parser.add_argument("--out", type=Path, default=folder)
     parser.add_argument("--work", type=Path, default=Path("runs", "experiments", "photographs"))
     return parser

@@ -23,8 +23,8 @@ from experiments.photographs.options import images_of, name_of_images, parser_of
 from experiments.readme_table import markdown
 from experiments.record import Results, Row
 from experiments.setting import cores
-from experiments.sides import Network, best_within, measured_rows, of_job
-from hwnas.deploy import RUNTIMES, Target
+from experiments.sides import TARGETS, Network, best_within, measured_rows, of_job, usable
+from hwnas.deploy import Target
 from hwnas.deploy.runtimes import open_session
 from hwnas.experiment import Experiment
 from hwnas.search.training import TrainConfig
@@ -36,11 +36,6 @@ OURS, RIVALS = "hwnas", "alone"
 HARDEST = "hardest-rival"
 WIDTHS = (0.35, 0.5, 0.75, 1.0)
 LIMIT_MS = 5.0
-TARGETS = (
-    "cpu-onnxruntime-fp32-b1-t1",
-    "cpu-openvino-fp32-b1-t1",
-    "cpu-openvino-bf16-b1-t1",
-)
 TRAINING = TrainConfig(
     budget_minutes=1.0,
     batch_size=64,
@@ -63,15 +58,12 @@ def main() -> None:
     parser.add_argument(
         "--rival-minutes", type=float, metavar="M", help="two thirds of --minutes if not given"
     )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the job's recipe"
-    )
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), metavar="NAME")
     run_command(parser, work)
 
 
 def work(arguments: argparse.Namespace) -> None:
-    targets = [target for name in arguments.targets if _usable(target := Target.parse(name))]
+    targets = usable(arguments.targets)
     for minutes in arguments.minutes:
         rival_minutes = arguments.rival_minutes or minutes * 2 / 3
         config = {
@@ -99,13 +91,6 @@ def work(arguments: argparse.Namespace) -> None:
                 observations.put(rows)
                 answers.put(judge(rows, hits, case, seed))
         print(markdown(answers.rows), flush=True)
-
-
-def _usable(target: Target) -> bool:
-    reason = RUNTIMES[target.device.runtime].unavailable()
-    if reason:
-        print(f"without {target.name}: {reason}", flush=True)
-    return not reason
 
 
 def observe(

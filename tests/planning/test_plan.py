@@ -124,6 +124,12 @@ def test_networks_that_miss_a_limit_take_no_time() -> None:
     assert free["search.options.most_macs"] > tight["search.options.most_macs"]
     assert tight["search.options.most_macs"] <= 5.1e6
     assert tight["train.epochs"] > free["train.epochs"]
+    supernet = [
+        make_plan(replace(facts, most_macs=most), speeds(2000), {"search.evaluator": "supernet"})
+        for most in (None, 5e6)
+    ]
+    wide, narrow = (max(made.values["space.width"]) for made in supernet)
+    assert narrow < wide
     none_keeps = make_plan(replace(facts, most_macs=1.0), speeds(2000)).values
     assert none_keeps["search.options.most_macs"] >= MACS[0]
 

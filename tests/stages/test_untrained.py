@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from hwnas.errors import InfeasibleError
 from hwnas.planning.speed import probes
 from hwnas.search.objective import Objective
 from hwnas.search_spaces.union import union
@@ -42,7 +43,10 @@ def test_networks_up_to_a_limit_are_as_large_as_it_says(limit: float) -> None:
 def test_a_limit_that_all_keep_or_none_does() -> None:
     assert most_macs(SPACE, KINDS, [ACCURACY]) is None
     assert most_macs(SPACE, KINDS, macs_below(1e12)) is None
-    assert most_macs(SPACE, KINDS, macs_below(1.0)) == 0
+    least = SPACE.workload(SPACE.smallest()).macs
+    assert most_macs(SPACE, KINDS, macs_below(least / 1.2)) == 0
+    with pytest.raises(InfeasibleError, match=r"limit of macs: .* 2 times as much"):
+        most_macs(SPACE, KINDS, macs_below(least / 2))
 
 
 def test_a_tight_latency_leaves_small_networks() -> None:

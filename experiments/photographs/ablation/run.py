@@ -49,28 +49,28 @@ def work(arguments: argparse.Namespace) -> None:
         "images": name_of_images(arguments),
         "preset": arguments.preset,
         "minutes": arguments.minutes,
+        "set": arguments.set,
+        "without": {name: dict(settings) for name, settings in WITHOUT.items()},
     }
-    config["without"] = {name: dict(settings) for name, settings in WITHOUT.items()}
     results = Results(arguments.out / "results.jsonl", config)
     for seed in arguments.seeds:
         if not [row for row in results.rows if row.seed == seed]:
-            folder = arguments.work / "ablation" / arguments.preset
-            results.put(
-                _rows(images_of(arguments), arguments.preset, arguments.minutes, seed, folder)
-            )
+            results.put(_rows(arguments, seed, arguments.work / "ablation" / arguments.preset))
     print(markdown(results.rows))
 
 
-def _rows(images: Path, preset: str, minutes: float, seed: int, folder: Path) -> list[Row]:
-    """Test accuracy of every arm, and what leaving each part out changes."""
-    job = Experiment.of_images(images, 60.0, overrides=[f"seed={seed}", "train.epochs=1"])
+def _rows(arguments: argparse.Namespace, seed: int, folder: Path) -> list[Row]:
+    """Return test accuracy of every arm, and what leaving each part out changes."""
+    overrides = [f"seed={seed}", "train.epochs=1", *arguments.set]
+    job = Experiment.of_images(images_of(arguments), 60.0, overrides=overrides)
     ingredients = Ingredients.prepare(job.recipe, job.folder, folder / "cache")
-    facts = Facts.of(ingredients.data, minutes, 1)
-    values = training_values(facts, minutes)
+    values = training_values(Facts.of(ingredients.data, arguments.minutes, 1), arguments.minutes)
     settings = {key.removeprefix("train."): values[key] for key in values}
     config = TrainConfig(**{**settings, "precision": "bf16", "workers": 0})
     shape, side = ingredients.data.image_shape, max(ingredients.data.image_shape[:2])
-    space = resnet(shape, ingredients.task.outputs, preset, resolution=(side,), width=(1.0,))
+    space = resnet(
+        shape, ingredients.task.outputs, arguments.preset, resolution=(side,), width=(1.0,)
+    )
     network = partial(
         Alone,
         build=partial(space.build, space.smallest()),

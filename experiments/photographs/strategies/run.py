@@ -1,7 +1,8 @@
 """Which way to spend a budget finds the better networks: training each alone, or a supernet?
 
-Per budget and seed: the planned job, and the job that is planned where the recipe asks for a
-supernet. The networks of both are timed against each other.
+Per budget and seed: the planned job, and the jobs that are planned where the recipe asks for a
+supernet, all of it from the start or shrinking progressively. The networks of all are timed against
+each other.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from hwnas.experiment import Experiment
 from hwnas.experiment.from_images import DEFAULT_TARGET
 from hwnas.stages.job import Ingredients
 
-SUPERNET = "supernet"
 STRATEGIES: Mapping[str, Sequence[str]] = {
     OURS: (),
-    SUPERNET: ("search.evaluator=supernet",),
+    "supernet": ("search.evaluator=supernet",),
+    "progressive": ("search.evaluator=supernet", "train.sampling=progressive"),
 }
 """What each sets in the recipe; the first is the job of `experiments.photographs.run`."""
 
@@ -37,9 +38,6 @@ LATENCIES_MS = (0.1, 0.2, 0.4)
 def main() -> None:
     parser = parser_of(Path(__file__).parent, __doc__, seeds=[0])
     parser.add_argument("--minutes", type=float, nargs="+", default=[15.0, 45.0], metavar="M")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="change all recipes"
-    )
     run_command(parser, work)
 
 
@@ -55,46 +53,56 @@ def work(arguments: argparse.Namespace) -> None:
     for minutes in arguments.minutes:
         for seed in arguments.seeds:
             case = f"{minutes:g}-minutes"
-            if not results.find("hypervolume_ratio", case, seed):
+            if not results.find(f"test_accuracy_at_{LATENCIES_MS[0]:g}_ms", f"{case} {OURS}", seed):
                 folder = arguments.work / case / f"seed-{seed}"
-                results.put(_rows(images_of(arguments), arguments.set, minutes, seed, folder))
+                results.put(_rows(arguments, minutes, seed, folder))
     print(markdown(results.rows))
 
 
-def _rows(
-    images: Path, overrides: Sequence[str], minutes: float, seed: int, folder: Path
-) -> list[Row]:
+def _rows(arguments: argparse.Namespace, minutes: float, seed: int, folder: Path) -> list[Row]:
     """Make the networks of all strategies, going on where that was stopped, and compare them."""
     networks: list[Network] = []
     ingredients: Ingredients | None = None
     for strategy, settings in STRATEGIES.items():
         print(f"seed {seed}: {minutes:g} minutes, {strategy}", flush=True)
-        job = Experiment.of_images(
-            images, minutes, limit_ms=LIMIT_MS, overrides=[f"seed={seed}", *settings, *overrides]
-        )
+        overrides = [f"seed={seed}", *settings, *arguments.set]
+        images = images_of(arguments)
+        job = Experiment.of_images(images, minutes, limit_ms=LIMIT_MS, overrides=overrides)
         found, ingredients, _ = of_job(strategy, job, folder / strategy)
         networks += found
     assert ingredients is not None
     rows = measured_rows(networks, [Target.parse(DEFAULT_TARGET)], ingredients, seed)
     errors = [row for row in rows if row.metric == "test_error"]
-    sides = {
-        strategy: [row for row in errors if row.details["side"] == strategy]
-        for strategy in STRATEGIES
-    }
-    tables = {
-        strategy: np.array([(row.value, row.details["latency_ms"]) for row in side], dtype=float)
-        for strategy, side in sides.items()
-    }
-    ratio, name = hypervolume_ratio(tables[OURS], tables[SUPERNET]), f"{minutes:g}-minutes"
-    details = {strategy: table.tolist() for strategy, table in tables.items()}
-    answers = [Row("hypervolume_ratio", name, seed, ratio, "ratio", len(errors), details=details)]
-    for strategy, side in sides.items():
-        for latency in LATENCIES_MS:
-            best = best_within(side, latency)
-            accuracy = None if best is None or best.value is None else 1 - best.value
-            metric, subject = f"test_accuracy_at_{latency:g}_ms", f"{name} {strategy}"
-            answers.append(Row(metric, subject, seed, accuracy, "fraction", errors[0].n))
+    answers = []
+    for strategy in STRATEGIES:
+        side = [row for row in errors if row.details["side"] == strategy]
+        answers += _answers(side, f"{minutes:g}-minutes {strategy}", seed)
+        if strategy != OURS:
+            answers.append(_ratio(errors, strategy, f"{minutes:g}-minutes", seed))
     return answers
+
+
+def _answers(errors: Sequence[Row], subject: str, seed: int) -> list[Row]:
+    """Return the test accuracies of one strategy under limits of latency."""
+    answers = []
+    for latency in LATENCIES_MS:
+        best = best_within(errors, latency)
+        accuracy = None if best is None or best.value is None else 1 - best.value
+        metric, n = f"test_accuracy_at_{latency:g}_ms", errors[0].n
+        answers.append(Row(metric, subject, seed, accuracy, "fraction", n))
+    return answers
+
+
+def _ratio(errors: Sequence[Row], rival: str, case: str, seed: int) -> Row:
+    """Return the hypervolume of the planned job over that of a rival."""
+    ours, theirs = (
+        np.array([(row.value, row.details["latency_ms"]) for row in errors
+                  if row.details["side"] == strategy], dtype=float)
+        for strategy in (OURS, rival)
+    )  # fmt: skip
+    details = {OURS: ours.tolist(), rival: theirs.tolist()}
+    value, n = hypervolume_ratio(ours, theirs), len(ours) + len(theirs)
+    return Row("hypervolume_ratio", f"{case} {rival}", seed, value, "ratio", n, details=details)
 
 
 if __name__ == "__main__":

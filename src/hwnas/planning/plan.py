@@ -178,9 +178,7 @@ def _halving(facts: Facts, rates: Rates, wanted: int | None) -> Plan:
 
 def _choose_halving(facts: Facts, rates: Rates, wanted: int | None) -> tuple[int, Rungs, float]:
     """Return how many candidates, their rungs, and multiply-accumulates of the largest."""
-    least, largest = rates.sizes
-    if facts.most_macs is not None:
-        largest = min(largest, max(least, facts.most_macs))
+    least, largest = rates.sizes[0], _largest(facts, rates)
     sizes = np.geomspace(min(2 * least, largest), largest, 50)
     low, high = math.log(least), math.log(largest)
     options: Sequence[_Halving] = _HALVINGS
@@ -195,6 +193,12 @@ def _choose_halving(facts: Facts, rates: Rates, wanted: int | None) -> tuple[int
         if math.log(most) >= low + way.reach * (high - low):
             break
     return count, rungs, most
+
+
+def _largest(facts: Facts, rates: Rates) -> float:
+    """Multiply-accumulates of the largest network that keeps the limits."""
+    least, largest = rates.sizes
+    return largest if facts.most_macs is None else min(largest, max(least, facts.most_macs))
 
 
 def _of_data(facts: Facts, epochs: float) -> float:
@@ -238,11 +242,11 @@ def _supernet(facts: Facts, rates: Rates) -> Plan:
     def epochs(size: float, core_minutes: float) -> float:
         return core_minutes / _minutes(facts, rates.seconds(size)[1], 1.0)
 
-    sizes = np.geomspace(*rates.sizes, 100)
+    sizes = np.geomspace(rates.sizes[0], _largest(facts, rates), 100)
     least = _of_data(facts, _SUPERNET_EPOCHS)
     able = [s for s in sizes if epochs(s, train * facts.cores / 2) >= least]
     macs = max(able, default=2 * sizes[0])
-    widest = _WIDTHS[-1] * math.sqrt(macs / sizes[-1])
+    widest = _WIDTHS[-1] * math.sqrt(macs / rates.sizes[1])
     values = {
         **_common(facts),
         "space.width": [width for width in _WIDTHS if width <= widest] or [_WIDTHS[0]],

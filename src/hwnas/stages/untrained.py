@@ -12,10 +12,13 @@ import numpy as np
 from hwnas.deploy.device import Target
 from hwnas.deploy.export import export_onnx
 from hwnas.deploy.timing import measure
+from hwnas.errors import InfeasibleError
 from hwnas.search.objective import COUNTED, LATENCY, Objective
 from hwnas.search_spaces import Architecture, SearchSpace
 
 __all__ = ["excesses", "export_untrained", "limited", "most_macs"]
+
+_HOPELESS = 1.5  # times a limit, if every network that was measured takes more
 
 
 def export_untrained(space: SearchSpace, network: Architecture, path: Path) -> None:
@@ -73,6 +76,9 @@ def most_macs(
         space: Of the networks.
         kinds: Networks of each kind, `probes`.
         objectives: Those of the recipe.
+
+    Raises:
+        InfeasibleError: All of them miss a limit by far, so that others would, too.
     """
     objectives = limited(objectives)
     if not objectives:
@@ -82,6 +88,12 @@ def most_macs(
     over = dict(zip(networks, excesses(space, networks, objectives), strict=True))
     if max(over.values()) <= 1:
         return None
+    if (least := min(over.values())) > _HOPELESS:
+        labels = " and ".join(objective.label for objective in objectives)
+        raise InfeasibleError(
+            f"no network of the space keeps the limit of {labels}: the nearest that was measured "
+            f"has {least:.3g} times as much. Raise the limit, or allow smaller networks in [space]"
+        )
     most = 0.0
     for kind in set(kinds.values()):
         own = [network for network in networks if kinds[network] == kind]
