@@ -1,4 +1,4 @@
-"""What the experiments of the photographs have in common on the command line."""
+"""Command-line options that the experiments on photographs share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SHARED = "photos5_jpeg.npz"
 
 
 def parser_of(folder: Path, about: str | None, seeds: Sequence[int]) -> argparse.ArgumentParser:
-    """Return options for seeds, images, settings of the recipe, and where results and files go.
+    """Return a parser with options for seeds, images, settings of the recipe, and output folders.
 
     Args:
-        folder: Of the experiment.
-        about: What it does.
-        seeds: Those that are run if none are given.
+        folder: Folder of the experiment.
+        about: Description of the experiment.
+        seeds: Default seeds.
     """
     prog = f"python -m {module_of(folder)}.run"
     parser = argparse.ArgumentParser(prog=prog, description=about)
@@ -34,15 +34,15 @@ def parser_of(folder: Path, about: str | None, seeds: Sequence[int]) -> argparse
 
 
 def images_of(arguments: argparse.Namespace) -> Path:
-    """Return the images that are named, or the shared photographs.
+    """Return the path of the given images, or of the shared photographs.
 
     Raises:
-        DataError: None are named, and HWNAS_DATA is not set.
+        DataError: No images are given, and HWNAS_DATA is not set.
     """
     named: Path | None = arguments.images
     return named or data_folder() / "images" / _SHARED
 
 
 def name_of_images(arguments: argparse.Namespace) -> str:
-    """Return how rows call the images."""
+    """Return the name of the images in rows."""
     return arguments.images.name if arguments.images else _SHARED

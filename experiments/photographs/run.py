@@ -1,8 +1,9 @@
-"""Is what one command makes of photographs better than MobileNetV3-Small, trained alone?
+"""Does one command find better networks for photographs than MobileNetV3-Small, trained alone?
 
-Per budget and seed: the job of `hwnas search IMAGES --minutes M`; MobileNetV3-Small at four widths,
-each alone on one core for two thirds of the minutes. All are timed against each other on every
-target, and each counts at its best; test images are drawn again, the same for all networks.
+For each budget and seed, the job of `hwnas search IMAGES --minutes M` is run. MobileNetV3-Small is
+trained at four widths, each alone on one core for two thirds of the minutes. All networks are timed
+against each other on every target, and each counts on its best target. The spread is over bootstrap
+draws of the test images, the same for all networks.
 """
 
 from __future__ import annotations
@@ -96,10 +97,11 @@ def work(arguments: argparse.Namespace) -> None:
 def observe(
     job: Experiment, training: TrainConfig, seed: int, targets: Sequence[Target], folder: Path
 ) -> tuple[list[Row], Hits]:
-    """Make the networks of both sides, going on where that was stopped, and time them together.
+    """Make the networks of both sides, resuming interrupted work, and time them together.
 
     Returns:
-        Rows of all networks; which test images each gets right, by the subject of its rows.
+        Rows of all networks; and for each network, by the subject of its rows, a mask of the test
+        images that it gets right.
     """
     minutes = job.recipe.run.minutes
     assert minutes is not None
@@ -116,7 +118,10 @@ def observe(
 
 
 def rivals(ingredients: Ingredients) -> list[Alone]:
-    """MobileNetV3-Small at several widths, without dropout as in a training of minutes."""
+    """Return MobileNetV3-Small at several widths.
+
+    There is no dropout, since a training takes minutes.
+    """
     side = max(ingredients.data.image_shape[:2])
     found = []
     for width in WIDTHS:
@@ -140,7 +145,7 @@ def _built(space: MobileNetSpace) -> nn.Module:
 
 
 def hits(network: Network, ingredients: Ingredients) -> npt.NDArray[np.bool_]:
-    """Which test images a network gets right, as it runs in ONNX Runtime."""
+    """Return for each test image whether a network gets it right, as it runs in ONNX Runtime."""
     session = open_session(network.onnx, Target.parse("cpu-onnxruntime-fp32-b1-t1"))
     _, height, width = session.input_shape
     data, right = ingredients.data, []
@@ -153,13 +158,13 @@ def hits(network: Network, ingredients: Ingredients) -> npt.NDArray[np.bool_]:
 
 
 def judge(rows: Sequence[Row], hits: Hits, case: str, seed: int) -> list[Row]:
-    """Compare the front of a job with each rival, and with the hardest of them.
+    """Compare the front of a job with each baseline, and with the hardest of them.
 
     Args:
-        rows: Of all networks, from `observe`.
-        hits: Likewise.
-        case: First word of what the answers are about: the budget.
-        seed: Of the answers.
+        rows: Rows of all networks, from `observe`.
+        hits: Correct test images of all networks, from `observe`.
+        case: First word of the answers' subjects: the budget.
+        seed: Seed of the answers.
     """
     errors = [row for row in rows if row.metric == "test_error"]
     ours, rivals = (
@@ -189,15 +194,15 @@ def judge(rows: Sequence[Row], hits: Hits, case: str, seed: int) -> list[Row]:
 def _against(
     rival: Row, ours: Sequence[Row], drawn: Mapping[str, npt.NDArray[np.float64]]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Accuracy gained at the rival's latency, and speed at its accuracy, for each draw of images.
+    """Return accuracy gained at a baseline's latency and speed at its accuracy, for each draw.
 
     Args:
-        rival: Its test error.
-        ours: Those of the finalists.
-        drawn: Test accuracy by subject, for the images as they are and for each draw.
+        rival: Test error of the baseline.
+        ours: Test errors of the finalists.
+        drawn: Test accuracy by subject, for the original test images and for each draw of them.
     """
     latency_ms, accuracy = rival.details["latency_ms"], drawn[rival.subject]
-    chosen = best_within(ours, latency_ms)  # validation images choose, test images judge
+    chosen = best_within(ours, latency_ms)  # chosen on validation images, scored on test images
     gains = np.full(_DRAWS + 1, np.nan) if chosen is None else drawn[chosen.subject] - accuracy
     latencies = np.array([row.details["latency_ms"] for row in ours])
     as_good = np.array([drawn[row.subject] >= accuracy for row in ours])
@@ -228,7 +233,7 @@ def _row(
     n: int,
     details: Mapping[str, object],
 ) -> Row:
-    """The first value as found, with the spread of the others; None where no network is able."""
+    """Return the first value with the spread of the others; None where no network qualifies."""
     if np.isnan(values[0]):
         return Row(metric, subject, seed, None, unit, n, {}, details)
     low, high = np.quantile(values[1:], (0.05, 0.95))

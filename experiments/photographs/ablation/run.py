@@ -1,7 +1,7 @@
-"""What each part of the planned training is worth on photographs.
+"""What is each part of the planned training worth on photographs?
 
-The network of one block a stage of a preset, at width 1, is trained on one core for the same
-minutes with all parts, and with each part left out in turn.
+A preset's network of one block per stage, at width 1, is trained on one core for the same minutes:
+once with all parts, and once without each part.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WITHOUT: Mapping[str, Mapping[str, Any]] = {
     "label smoothing": {"label_smoothing": 0.0},
     "mirroring": {"flip": False},
 }
-"""What each arm does without, and the settings that leave it out."""
+"""Part that each arm lacks, and the settings that switch it off."""
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def _rows(arguments: argparse.Namespace, seed: int, folder: Path) -> list[Row]:
-    """Return test accuracy of every arm, and what leaving each part out changes."""
+    """Return the test accuracy of every arm, and the change by leaving each part out."""
     overrides = [f"seed={seed}", "train.epochs=1", *arguments.set]
     job = Experiment.of_images(images_of(arguments), 60.0, overrides=overrides)
     ingredients = Ingredients.prepare(job.recipe, job.folder, folder / "cache")

@@ -1,8 +1,8 @@
-"""Which way to spend a budget finds the better networks: training each alone, or a supernet?
+"""Which use of a budget finds better networks: training each alone, or training a supernet?
 
-Per budget and seed: the planned job, and the jobs that are planned where the recipe asks for a
-supernet, all of it from the start or shrinking progressively. The networks of all are timed against
-each other.
+For each budget and seed, three jobs are run: the planned job, and those that are planned if the
+recipe asks for a supernet, trained as a whole from the start or by progressive shrinking. The
+networks of all jobs are timed against each other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STRATEGIES: Mapping[str, Sequence[str]] = {
     "supernet": ("search.evaluator=supernet",),
     "progressive": ("search.evaluator=supernet", "train.sampling=progressive"),
 }
-"""What each sets in the recipe; the first is the job of `experiments.photographs.run`."""
+"""Recipe settings of each strategy; the first is the job of `experiments.photographs.run`."""
 
 LATENCIES_MS = (0.1, 0.2, 0.4)
 
@@ -60,7 +60,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def _rows(arguments: argparse.Namespace, minutes: float, seed: int, folder: Path) -> list[Row]:
-    """Make the networks of all strategies, going on where that was stopped, and compare them."""
+    """Make the networks of all strategies, resuming interrupted work, and compare them."""
     networks: list[Network] = []
     ingredients: Ingredients | None = None
     for strategy, settings in STRATEGIES.items():
@@ -83,7 +83,7 @@ def _rows(arguments: argparse.Namespace, minutes: float, seed: int, folder: Path
 
 
 def _answers(errors: Sequence[Row], subject: str, seed: int) -> list[Row]:
-    """Return the test accuracies of one strategy under limits of latency."""
+    """Return the test accuracies of one strategy under latency limits."""
     answers = []
     for latency in LATENCIES_MS:
         best = best_within(errors, latency)
@@ -94,7 +94,7 @@ def _answers(errors: Sequence[Row], subject: str, seed: int) -> list[Row]:
 
 
 def _ratio(errors: Sequence[Row], rival: str, case: str, seed: int) -> Row:
-    """Return the hypervolume of the planned job over that of a rival."""
+    """Return the hypervolume of the planned job over that of a baseline."""
     ours, theirs = (
         np.array([(row.value, row.details["latency_ms"]) for row in errors
                   if row.details["side"] == strategy], dtype=float)
