@@ -19,6 +19,7 @@ import typer
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from hwnas import __version__
 from hwnas.cli import app, runs
 from hwnas.deploy import Bundle
 
@@ -419,3 +420,25 @@ def test_handlers_of_signals_are_given_back(
     hwnas("search", finished_recipe, "--run", finished)
     hwnas("resume", finished / "nowhere")
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_versions_of_hwnas_and_of_what_it_uses_are_printed(hwnas: Command) -> None:
+    assert hwnas("--version").out.strip() == f"hwnas {__version__}"
+    versions = read(hwnas("version", "--json"))
+    assert versions["hwnas"] == __version__
+    assert versions["numpy"] == np.__version__
+    assert "hypothesis" not in versions
+    lines = dict(line.split(maxsplit=1) for line in hwnas("version").out.splitlines())
+    assert lines == {name: value or "not installed" for name, value in versions.items()}
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    def completions(words: str) -> list[str]:
+        number = str(len(words.split(" ")) - 1)
+        about = {"COMP_WORDS": words, "COMP_CWORD": number, "_HWNAS_COMPLETE": "complete_bash"}
+        command = [Path(sys.executable).with_name("hwnas")]
+        done = subprocess.run(command, env={**os.environ, **about}, capture_output=True, text=True)
+        return done.stdout.split()
+
+    assert "search" in completions("hwnas se")
+    assert "--minutes" in completions("hwnas search --mi")

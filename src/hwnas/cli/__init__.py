@@ -1,4 +1,4 @@
-"""The command line: each command reads its arguments, calls one function and prints."""
+"""Command line interface: each command reads its arguments, calls one function and prints."""
 
 from hwnas.cli import (
     agent,
@@ -18,6 +18,7 @@ from hwnas.cli import (
     runs,
     serving,
     sweep,
+    version,
 )
 from hwnas.cli.app import app, main
 
@@ -41,4 +42,5 @@ __all__ = [
     "runs",
     "serving",
     "sweep",
+    "version",
 ]

@@ -1,4 +1,4 @@
-"""What all commands share, and how they end."""
+"""Typer application of the command line, with shared options, output and error handling."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ SEARCHES, NETWORKS, DEVICES, MORE = PANELS = (
     "Devices, and what networks cost there",
     "More",
 )
-"""What commands are about, as the help shows them."""
+"""Panels of the help, by the subject of their commands."""
 
 
 class _InPanels(TyperGroup):
-    """Lists commands by panel, and first the one with which everything begins."""
+    """Command group that lists commands by panel, with ``search`` first."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names of commands, for the help."""
+        """Return the names of commands in the order of the help."""
 
         def place(name: str) -> tuple[int, bool]:
             command: Any = self.commands[name]
@@ -56,7 +56,6 @@ app = typer.Typer(
     cls=_InPanels,
     help="Networks searched for a device, measured on it, packed ready to deploy.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -69,7 +68,7 @@ Targets = Annotated[
     list[str], typer.Option("--target", help="E.g. cpu-onnxruntime-fp32-b1-t1; may be repeated.")
 ]
 
-_UsageError: Any = typer.BadParameter.__base__  # wherever this version of Typer keeps it
+_UsageError: Any = typer.BadParameter.__base__  # its module depends on the version of Typer
 
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
@@ -80,13 +79,13 @@ def print_json(value: Any) -> None:
 
 
 def fail(message: str, status: int) -> NoReturn:
-    """End with a line on standard error."""
+    """Print a message to standard error and exit with a status."""
     print(message, file=sys.stderr)
     raise SystemExit(status)
 
 
 def main() -> None:
-    """Entry point: errors that hwnas raises on purpose become one line and exit status 2."""
+    """Run the command line; print an error of hwnas as one line and exit with status 2."""
     try:
         status = app(prog_name="hwnas", standalone_mode=False)
     except HwnasError as error:
@@ -95,10 +94,10 @@ def main() -> None:
         fail(_usage(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         fail("interrupted", 130)
-    except BrokenPipeError:  # of `hwnas ... | head`; Python would complain again at its end
+    except BrokenPipeError:  # of `hwnas ... | head`; Python would report it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
-    if status == 130:  # what Typer makes of Ctrl-C
+    if status == 130:  # Typer's status for Ctrl-C
         fail("interrupted", 130)
     raise SystemExit(status if isinstance(status, int) else 0)
 
@@ -106,7 +105,7 @@ def main() -> None:
 def _usage(error: Any) -> str:
     if error.ctx is None:
         return f"error: {error.format_message()}"
-    if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed already
+    if type(error).__name__ == "NoArgsIsHelpError":  # Typer has printed the help
         return f"error: a command is missing; try `{error.ctx.command_path} --help`"
     message = " ".join(error.format_message().split()).rstrip(".")
     end = "" if message.endswith("?") else ";"
