@@ -1,4 +1,4 @@
-"""Networks that are trained by themselves, each for the same time: the rivals of a search."""
+"""Training of single networks for equal time each: the baselines of a search."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _RECALIBRATION_IMAGES = 2048
 
 @dataclass(frozen=True)
 class Alone:
-    """A network to be trained by itself.
+    """Network to be trained on its own.
 
     Attributes:
-        name: Of its files.
-        build: Makes it, with the weights that it starts from; random ones come from torch's own
-            generator.
+        name: Name of its files.
+        build: Function that creates it with its initial weights; random weights come from torch's
+            global generator.
         input_shape: Channels, height and width.
-        about: What it is, as JSON; a network of another description is another one.
-        settings: Of its trainings, where they differ from those of the others.
+        about: Description of the network, as JSON; a different description is a different network.
+        settings: Training settings of this network that differ from those of the others.
     """
 
     name: str
@@ -49,17 +49,23 @@ class Alone:
 
 
 def for_seconds(ingredients: Ingredients, seconds: float) -> TrainConfig:
-    """Return the training of the recipe, for so many seconds."""
+    """Return the training config of the recipe, with a budget of ``seconds``."""
     return replace(ingredients.recipe.train, epochs=None, budget_minutes=seconds / 60)
 
 
 def seconds_each(seconds: float, count: int, at_once: int) -> float:
-    """Equal shares of the time on the clock of all cores."""
+    """Return the wall-clock seconds of each training, if all trainings share a budget equally.
+
+    Args:
+        seconds: Wall-clock budget of all trainings.
+        count: Number of networks.
+        at_once: Number of trainings in parallel.
+    """
     return seconds / math.ceil(count / at_once)
 
 
 def weights_of(folder: Path, name: str) -> Path:
-    """Where `train_alone` keeps the weights of a network."""
+    """Return the path at which `train_alone` keeps the weights of a network."""
     return folder / f"{name}.safetensors"
 
 
@@ -71,18 +77,18 @@ def train_alone(
     folder: Path,
     at_once: int,
 ) -> tuple[list[Network], float]:
-    """Train, test and export networks, as many side by side as there are cores, if Ray is running.
+    """Train, test and export networks, in parallel on the available cores if Ray is running.
 
     Args:
-        side: Whose they are.
-        networks: To be trained.
-        ingredients: Data and task; weights are drawn from the recipe's seed.
-        trainings: What each of them gets, one after the other.
-        folder: For checkpoints and results; what is finished there is not done again.
-        at_once: How many are trained side by side, on one core each.
+        side: Side of the comparison that the networks belong to.
+        networks: Networks to train.
+        ingredients: Data and task; weights are initialised from the recipe's seed.
+        trainings: Trainings of each network, one after the other.
+        folder: Folder for checkpoints and results; finished networks in it are not trained again.
+        at_once: Number of networks trained in parallel, on one core each.
 
     Returns:
-        The networks, and how many seconds they were trained, side by side.
+        The networks, and the wall-clock seconds of their training in parallel.
     """
     shared = side, ingredients, tuple(trainings), folder
     found = list(map_tasks(_trained, shared, [(network,) for network in networks], at_once))
@@ -128,7 +134,7 @@ def _train(
     run: str,
     onnx: Path,
 ) -> dict[str, object]:
-    """To a tested ONNX file; a training that was cut short goes on from its checkpoint."""
+    """Train, test and export a network; an interrupted training resumes from its checkpoint."""
     recipe, task, data = ingredients.recipe, ingredients.task, ingredients.data
     shape = network.input_shape
     torch.manual_seed(recipe.seed)

@@ -1,10 +1,10 @@
-"""Check that what is recorded can be traced: to a commit, and to a configuration that is today's.
+"""Check that every recorded row can be traced to a commit and to a current configuration.
 
-``python -m experiments.check_records`` names every commit of a row, of any experiment, that is not
-in the history or lacks the script that records the row, and is not listed in ``lost_commits.toml``.
-It also names every configuration that is not known, and every one that is no longer that of its
-script and not marked as superseded by what is different. With ``--mark`` it writes these marks, and
-settings of today that rows were recorded with before settings were kept.
+``python -m experiments.check_records`` lists each commit of a row, of any experiment, that is not
+in the history or lacks the script that records the row, unless ``lost_commits.toml`` lists it. It
+also lists each configuration that is unknown, and each that is no longer that of its script and is
+not marked as superseded with the differences. With ``--mark`` it writes these marks, and it adds
+today's settings where rows were recorded with them before settings were kept.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from hwnas.errors import RunError
 __all__ = ["Script", "recorded_files", "scripts_of", "unknown_commits", "wrong"]
 
 FOLDER = Path(__file__).parent
-_DIGITS = 12  # of a commit's hash, as rows have it
+_DIGITS = 12  # length of a commit's hash in rows
 _NO_HISTORY = "there is no whole git history here"
 
 
 @dataclass(frozen=True)
 class Script:
-    """What records the rows of a file.
+    """Script that records the rows of a file.
 
     Attributes:
-        module: To be run with ``python -m``.
-        options: That its page names.
+        module: Module to run with ``python -m``.
+        options: Command-line options, as the experiment's README states them.
     """
 
     module: str
@@ -48,7 +48,7 @@ class Script:
 
     @property
     def path(self) -> str:
-        """Its file in the repository."""
+        """Path of the script in the repository."""
         return f"experiments/{self.module.replace('.', '/')}.py"
 
 
@@ -67,8 +67,8 @@ _BY_FILE: Mapping[str, Sequence[Script]] = {
     ),
     "latency_zoo/results.jsonl": (Script("latency_zoo.held_out"),),
 }
-"""Scripts of files that are not recorded by the module of their name without options; none of
-those that a former version of a script recorded."""
+"""Scripts of the files that are not recorded by the module of their name without options; empty
+where a former version of a script recorded the file."""
 
 
 def recorded_files() -> list[Path]:
@@ -77,7 +77,7 @@ def recorded_files() -> list[Path]:
 
 
 def scripts_of(file: Path) -> Sequence[Script]:
-    """Return what records a file: a script for each set of options; none where that is gone."""
+    """Return the scripts that record a file, one for each set of options; empty if gone."""
     name = file.relative_to(FOLDER).as_posix().replace("observations", "results")
     if name in _BY_FILE:
         return _BY_FILE[name]
@@ -86,11 +86,11 @@ def scripts_of(file: Path) -> Sequence[Script]:
 
 
 class _Found(BaseException):
-    """Ends a script once its configuration is known."""
+    """Exception that ends a script once its configuration is known."""
 
 
 def settings_of(script: Script, file: str) -> Mapping[str, Any]:
-    """Return what a script sets today for a file of rows, without doing its work."""
+    """Return the current settings of a script for a file of rows, without doing its work."""
     found: dict[str, Mapping[str, Any]] = {}
 
     def noted(results: Results, path: Path, config: Mapping[str, Any]) -> None:
@@ -106,7 +106,7 @@ def settings_of(script: Script, file: str) -> Mapping[str, Any]:
         contextlib.suppress(_Found, SystemExit),
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore", RuntimeWarning)  # that the module is imported already
+        warnings.simplefilter("ignore", RuntimeWarning)  # the module is imported already
         runpy.run_module(name, run_name="__main__", alter_sys=False)
     if file not in found:
         raise RunError(f"{name} ended before it said what it sets for {file}")
@@ -114,11 +114,11 @@ def settings_of(script: Script, file: str) -> Mapping[str, Any]:
 
 
 def wrong(file: Path, mark: bool = False) -> Iterator[str]:
-    """Yield what is wrong with the configurations of a file, a line each.
+    """Yield each problem of a file's configurations, as one line of text.
 
     Args:
-        file: Of recorded rows.
-        mark: Mark what is superseded, or is no longer.
+        file: File of recorded rows.
+        mark: Mark configurations that are superseded, and unmark those that no longer are.
     """
     configurations = Configurations(file.parent)
     recorded = {row.provenance.config for row in read_rows(file) if row.provenance}
@@ -152,7 +152,7 @@ def wrong(file: Path, mark: bool = False) -> Iterator[str]:
 
 
 def unknown_commits() -> list[str] | None:
-    """Return what is wrong with recorded commits, a line each.
+    """Return the problems of the recorded commits, one line of text each.
 
     Returns:
         The commits that are not in the history of the current one, or lack the script that records
@@ -177,7 +177,7 @@ def unknown_commits() -> list[str] | None:
 
 
 def _commits(file: Path) -> set[str]:
-    """Return the commits that the rows of a file name, or the report that it is."""
+    """Return the commits of the rows of a file, or the commit of a report file."""
     if file.suffix == ".jsonl":
         return {row.provenance.commit for row in read_rows(file) if row.provenance}
     report = read_report(file)

@@ -1,4 +1,4 @@
-"""How every experiment is run from the command line."""
+"""Command-line conventions that all experiments share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["data_folder", "module_of", "run_command"]
 def run_command(
     parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], None]
 ) -> None:
-    """Parse and work; ends with status 2 on what a user got wrong, with 130 on Ctrl-C."""
+    """Parse the command line and run ``work``.
+
+    Exit with status 2 on an `HwnasError`, which the user can correct, and with 130 on Ctrl-C.
+    """
     try:
         work(parser.parse_args())
     except HwnasError as error:
@@ -33,10 +36,10 @@ def module_of(folder: Path) -> str:
 
 
 def data_folder() -> Path:
-    """``HWNAS_DATA``.
+    """Return the folder that ``HWNAS_DATA`` names.
 
     Raises:
-        DataError: It is not set.
+        DataError: ``HWNAS_DATA`` is not set.
     """
     folder = os.environ.get("HWNAS_DATA")
     if not folder:

@@ -1,7 +1,7 @@
-"""Configurations of recorded rows, as values: what a hash in a row stands for.
+"""Configurations of recorded rows: the settings that the hash in a row stands for.
 
-Each folder of rows has a ``configurations.json``, from the hash to its settings. Settings are
-compared as values: keys that a record lacks, because they came later, have today's defaults.
+Each folder of rows has a ``configurations.json``, which maps each hash to its settings. Settings
+are compared by value: keys that were added after the recording count as today's defaults.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Configuration:
     """Settings of recorded rows.
 
     Attributes:
-        settings: JSON values; a recipe with all its keys as they were then.
-        superseded: In what today's settings differ, in words; None where they are the same.
+        settings: JSON values; a recipe is stored with all the keys that it had then.
+        superseded: Description of how today's settings differ; None where they are the same.
     """
 
     settings: Mapping[str, Any]
@@ -41,10 +41,10 @@ class Configuration:
 
 
 class Configurations:
-    """The configurations of the rows in one folder.
+    """Configurations of the rows in one folder.
 
     Args:
-        folder: Of the rows.
+        folder: Folder of the rows.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,11 +54,11 @@ class Configurations:
         return self._read()[hashed]
 
     def get(self, hashed: str) -> Configuration | None:
-        """Return the configuration of a hash, if it is known."""
+        """Return the configuration of a hash, or None if the hash is unknown."""
         return self._read().get(hashed)
 
     def hash_of(self, settings: Mapping[str, Any]) -> str:
-        """Return the hash of the known configuration with equal values, or else a new one."""
+        """Return the hash of the known configuration with equal values, or else a new hash."""
         for hashed, known in self._read().items():
             if not list(differences(known.settings, settings)):
                 return hashed
@@ -83,7 +83,7 @@ class Configurations:
 
 
 def lost_commits() -> Mapping[str, str]:
-    """Return recorded commits that are not in the history, and why."""
+    """Return the recorded commits that are not in the history, with the reasons."""
     text = (Path(__file__).parent / "lost_commits.toml").read_text(encoding="utf-8")
     found: dict[str, str] = tomllib.loads(text)["lost"]
     return found
@@ -91,7 +91,7 @@ def lost_commits() -> Mapping[str, str]:
 
 def recipe_values(recipe: Recipe) -> dict[str, Any]:
     """Return all keys of a recipe, as JSON values."""
-    import pydantic  # here, since kernels are recorded where it is not installed
+    import pydantic  # imported here because kernels are recorded where pydantic is not installed
 
     from hwnas.recipe import Recipe
 
@@ -100,11 +100,11 @@ def recipe_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def differences(recorded: Mapping[str, Any], today: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what differs between two settings, e.g. ``"train.sampling: 'sandwich' -> 'auto'"``.
+    """Yield each difference between two settings, e.g. ``"train.sampling: 'sandwich' -> 'auto'"``.
 
     Args:
-        recorded: Settings of rows; keys of a recipe that it lacks have today's defaults.
-        today: Settings of now.
+        recorded: Settings of recorded rows; missing keys of a recipe count as today's defaults.
+        today: Current settings.
     """
     then, now = (dict(_flat(_whole(settings))) for settings in (recorded, today))
     for key in sorted(then.keys() | now.keys()):
@@ -113,7 +113,7 @@ def differences(recorded: Mapping[str, Any], today: Mapping[str, Any]) -> Iterat
 
 
 def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in what recipes lack."""
+    """Return the settings as JSON values, with the missing keys of their recipes filled in."""
     whole = _as_json(settings)
     if isinstance(recipe := whole.get(_RECIPE), dict):
         whole[_RECIPE] = _with_defaults(recipe)
@@ -123,9 +123,10 @@ def _whole(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Fill in what a recipe lacks; a key that there is no longer stays, and so differs.
+    """Return a recipe with its missing keys filled in.
 
-    Defaults that say None today and a number before, with the same meaning, become that number.
+    A key that no longer exists stays, and so differs. Where a default is None today and was a
+    number with the same meaning before, that number is filled in.
     """
     import pydantic
 

@@ -1,4 +1,4 @@
-"""How much faster one front is than another at equal accuracy, and how sure that is."""
+"""Speed ratio of two Pareto fronts at equal accuracy, with its uncertainty."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from hwnas.search.front import hypervolume, non_dominated, reference_point
 __all__ = ["SHARES", "compared", "hypervolume_ratio", "latency_at", "levels", "speed_ratios"]
 
 SHARES = (0.25, 0.5, 0.75)
-"""Where accuracies are quoted, in the range that both fronts have."""
+"""Positions at which accuracies are compared, as shares of the range that both fronts cover."""
 
 _DRAWS = 1000
 Numbers = npt.NDArray[np.float64]
 
 
 def latency_at(errors: Numbers, latencies: Numbers, wanted: Numbers) -> Numbers:
-    """The latency that a front takes for some errors: its logarithm lies on straight lines.
+    """Return the latencies of a front at given errors, by linear interpolation of their logarithm.
 
     Args:
-        errors: Of some networks (N,).
-        latencies: Of the same, in ms; those that are not on the front count for nothing.
-        wanted: Errors (K,); beyond an end of the front that end's latency is given.
+        errors: Errors of some networks, of shape (N,).
+        latencies: Latencies of these networks in ms, of shape (N,). Networks that are not on the
+            front are ignored.
+        wanted: Errors, of shape (K,); beyond an end of the front, the latency of that end is
+            returned.
     """
     table = np.column_stack([errors, np.log(latencies)])
     front = table[non_dominated(table)]
@@ -35,15 +37,15 @@ def latency_at(errors: Numbers, latencies: Numbers, wanted: Numbers) -> Numbers:
 
 
 def levels(ours: Numbers, theirs: Numbers, shares: Sequence[float] = SHARES) -> Numbers:
-    """Errors at some shares of the range that two fronts have in common, from high to low.
+    """Return errors at some shares of the range that two fronts have in common, from high to low.
 
     Args:
-        ours: Errors and latencies (N, 2).
-        theirs: The same of the other side.
-        shares: In 0..1, from the least accuracy to the highest that both have.
+        ours: Errors and latencies of one side, of shape (N, 2).
+        theirs: Errors and latencies of the other side, likewise.
+        shares: Shares in 0..1, from the lowest to the highest accuracy that both sides reach.
 
     Returns:
-        None of them (an empty array) where the fronts have no accuracy in common.
+        The errors; an empty array where the fronts have no accuracy in common.
     """
     sides = [side[non_dominated(side)] for side in (ours, theirs)]
     worst, best = (min(s[:, 0].max() for s in sides), max(s[:, 0].min() for s in sides))
@@ -54,13 +56,16 @@ def levels(ours: Numbers, theirs: Numbers, shares: Sequence[float] = SHARES) -> 
 
 
 def speed_ratios(ours: Numbers, theirs: Numbers, errors: Numbers) -> Numbers:
-    """Latency of the other front over that of ours, at some errors."""
+    """Return the latency of the other front divided by that of our front, at some errors."""
     theirs_ms, ours_ms = (latency_at(s[:, 0], s[:, 1], errors) for s in (theirs, ours))
     return theirs_ms / ours_ms
 
 
 def hypervolume_ratio(ours: Numbers, theirs: Numbers) -> float:
-    """Of error and log latency, with one reference point for both sides."""
+    """Return the hypervolume of our side divided by that of the other side.
+
+    Both hypervolumes are of error and log latency, with one reference point.
+    """
     tables = [np.column_stack([side[:, 0], np.log(side[:, 1])]) for side in (ours, theirs)]
     reference = reference_point(np.vstack(tables))
     first, second = (hypervolume(table, reference) for table in tables)
@@ -72,16 +77,16 @@ def compared(
 ) -> list[Row]:
     """Compare two sides of one seed by the `test_error` rows of their networks.
 
-    The accuracies are fixed by the rule of `SHARES`. For the spread every test error is drawn again
-    from the distribution of its standard error, each on its own: 5% and 95% quantiles, with the
-    latencies and the accuracies quoted as they were found.
+    The accuracies of the comparison are fixed by `SHARES`. The spread is the 5% and 95% quantiles
+    over draws in which every test error is sampled independently from the distribution of its
+    standard error. The latencies and the accuracies of the comparison stay as they were found.
 
     Args:
-        rows: Of all networks of the seed.
-        ours: A side.
-        theirs: Another.
-        seed: Of the answers.
-        subject: Of the answers; the names of both sides if None.
+        rows: Rows of all networks of the seed.
+        ours: Name of one side.
+        theirs: Name of the other side.
+        seed: Seed of the returned rows.
+        subject: Subject of the returned rows; the names of both sides if None.
     """
     sides = [
         [row for row in rows if row.metric == "test_error" and row.details["side"] == side]
@@ -109,7 +114,7 @@ def compared(
 
 
 def _scores(ours: Numbers, theirs: Numbers, errors: Numbers) -> dict[str, float]:
-    """By metric; without speeds where there are no errors to quote them at."""
+    """Return the scores by metric, without speed ratios where there are no errors to compare at."""
     ratios = speed_ratios(ours, theirs, errors)
     found = {
         f"speed_at_{100 * share:.0f}_percent": float(ratio)

@@ -1,4 +1,4 @@
-"""How well latencies are foretold by a predictor that learnt from others, and by one number."""
+"""Evaluation of latency predictions by an adapted predictor and by single-number baselines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hwnas.search_spaces import Architecture, SearchSpace, Workload
 
 __all__ = ["judge"]
 
-_Z90 = 1.6449  # quantile of the normal distribution that leaves a twentieth on either side
+_Z90 = 1.6449  # quantile of the normal distribution that leaves 5% on either side
 Numbers = npt.NDArray[np.float64]
 
 
@@ -27,15 +27,15 @@ def judge(
     seed: int,
     prefix: str = "",
 ) -> list[Row]:
-    """Fit on some timed networks and judge on others, beside two one-number baselines.
+    """Fit a predictor on some timed networks and score it on others, with two one-number baselines.
 
     Args:
-        space: Where the networks are from.
-        target: Where they were timed.
-        known: Rows of `latency_row` that the predictor learns from.
-        asked: Those that it is judged on.
-        seed: Of the answers.
-        prefix: Of their subjects.
+        space: Space of the networks.
+        target: Target on which they were timed.
+        known: Rows of `latency_row` on which the predictor is fitted.
+        asked: Rows of `latency_row` on which it is scored.
+        seed: Seed of the returned rows.
+        prefix: Prefix of their subjects.
     """
     learnt, others = (
         [space.workload(Architecture.from_json(row.details["architecture"])) for row in rows]
@@ -75,7 +75,7 @@ def _log_linear(
     asked: Sequence[Workload],
     latencies: Numbers,
 ) -> Numbers:
-    """Latency as a power of one size, by least squares on logarithms."""
+    """Predict latency as a power of one size, fitted by least squares on logarithms."""
     learnt, others = (np.log([size(w) for w in some]) for some in (known, asked))
     fitted: Numbers = np.exp(np.polyval(np.polyfit(learnt, np.log(latencies), 1), others))
     return fitted

@@ -11,11 +11,11 @@ __all__ = ["mean_over_cases"]
 
 
 def mean_over_cases(rows: Sequence[Row], groups: Mapping[str, Sequence[str]]) -> list[Row]:
-    """One row for each metric, group of cases and method, with the range over the cases.
+    """Return one row for each metric, group of cases and method, with the range over the cases.
 
     Args:
-        rows: Of all cases.
-        groups: Cases by the name of their mean; one of which a case is missing is left out.
+        rows: Rows of all cases.
+        groups: Cases by the name of their mean; a group that lacks a case is left out.
     """
     found: dict[tuple[str, str, str], Row] = {}
     for row in rows:

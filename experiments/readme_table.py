@@ -1,6 +1,7 @@
 """Make the tables of results in the READMEs from the recorded rows.
 
-``python -m experiments.readme_table`` writes them; with ``--check`` it only says which are old.
+``python -m experiments.readme_table`` writes the tables; with ``--check`` it only lists the pages
+whose table is out of date.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ ANSWERS, OBSERVATIONS = "results.jsonl", "observations.jsonl"
 
 @dataclass(frozen=True)
 class Headline:
-    """A line of the table of all experiments, from headlines.toml.
+    """Line of the table of all experiments, from headlines.toml.
 
     Attributes:
-        question: In words.
-        wanted: What was set as the goal.
+        question: Question, in words.
+        wanted: Goal that was set.
         experiment: Folder under ``experiments``.
-        metric: Of the recorded row.
-        subject: Of the recorded row.
-        file: What it is recorded in, in that folder.
-        baseline: The strongest simple rival in words, e.g. ``"ridge"``.
-        baseline_metric: Of its recorded row in the same file; ``metric`` if not given.
-        baseline_subject: Of its recorded row; if there is none, the number itself is a ratio to
-            the baseline.
-        chosen: Whether it is one of the few in the main README; it is understood by itself then.
+        metric: Metric of the recorded row.
+        subject: Subject of the recorded row.
+        file: File of the recorded row, in that folder.
+        baseline: Name of the strongest simple baseline, e.g. ``"ridge"``.
+        baseline_metric: Metric of the baseline's row in the same file; ``metric`` if None.
+        baseline_subject: Subject of the baseline's row; if it is None, the number itself is a ratio
+            to the baseline.
+        chosen: Whether the main README shows the line, which is then understandable on its own.
     """
 
     question: str
@@ -66,16 +67,16 @@ class Headline:
 
 
 def headlines() -> list[Headline]:
-    """The lines of the table of all experiments, in its order."""
+    """Return the lines of the table of all experiments, in its order."""
     tables = tomllib.loads((FOLDER / "headlines.toml").read_text(encoding="utf-8"))
     return [Headline(**table) for table in tables["headline"]]
 
 
 def latest(rows: Sequence[Row], by_case: bool = False) -> list[Row]:
-    """The rows of the configuration that was recorded last.
+    """Return the rows of the configuration that was recorded last.
 
     Args:
-        rows: Of an experiment.
+        rows: Rows of an experiment.
         by_case: Whether each case, the first word of a subject, has a configuration of its own.
     """
     cases: dict[str, list[Row]] = {}
@@ -90,12 +91,12 @@ def latest(rows: Sequence[Row], by_case: bool = False) -> list[Row]:
 
 
 def recorded(folder: Path, file: str = ANSWERS) -> list[Row]:
-    """What tables show of an experiment."""
+    """Return the rows of an experiment that the tables show."""
     return latest(read_rows(folder / file), folder.name in BY_CASE)
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A table of the median over seeds of each metric and subject, and where it comes from."""
+    """Return a table of the median over seeds of each metric and subject, with its provenance."""
     if not rows:
         return NOTHING
     groups: dict[tuple[str, str], list[Row]] = {}
@@ -114,7 +115,10 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def crosstab(rows: Sequence[Row]) -> str:
-    """The same of subjects ``"case method"``: a line for each metric and case, methods across."""
+    """Return a table of medians over seeds: lines are metrics and cases, columns are methods.
+
+    The subjects of the rows are ``"case method"``.
+    """
     if not rows:
         return NOTHING
     groups: dict[tuple[str, str], dict[str, list[Row]]] = {}
@@ -136,7 +140,7 @@ def crosstab(rows: Sequence[Row]) -> str:
 
 
 def across(rows: Sequence[Row]) -> str:
-    """The same with a line for each subject, and metrics across."""
+    """Return a table of medians over seeds with ranges: lines are subjects, columns are metrics."""
     if not rows:
         return NOTHING
     groups: dict[str, dict[str, list[Row]]] = {}
@@ -154,7 +158,7 @@ def across(rows: Sequence[Row]) -> str:
 
 
 _ABSOLUTE = ("ms", "us", "s")
-"""Units that say nothing without the machine."""
+"""Units whose numbers mean nothing without the machine."""
 
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "accuracy_predictor": crosstab,
@@ -171,18 +175,18 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "search_quality": crosstab,
     "spec_sheets": crosstab,
 }
-"""Experiments whose table is not `markdown`."""
+"""Tables of the experiments that do not use `markdown`."""
 BY_CASE = ("int8", "photographs")
-"""Experiments whose configuration is of one case."""
+"""Experiments whose configurations each belong to one case."""
 
 
 def headline_table(lines_of: Sequence[Headline], above: str = "", folder: Path = FOLDER) -> str:
-    """What is recorded of some headlines.
+    """Return the table of some headlines, from the recorded rows.
 
     Args:
-        lines_of: The headlines.
-        above: From the page of the table to the folders of the experiments.
-        folder: Where these are.
+        lines_of: Headlines.
+        above: Relative path from the page of the table to the folders of the experiments.
+        folder: Folder of the experiments.
     """
     lines = [
         "| question | wanted | found | strongest simple baseline | recorded in |",
@@ -208,7 +212,7 @@ def headline_table(lines_of: Sequence[Headline], above: str = "", folder: Path =
 
 
 def filled(text: str, table: str) -> str:
-    """A page with the table between its markers, or as it was if it has no markers."""
+    """Return a page with the table between its markers, or unchanged if it has no markers."""
     before, start, rest = text.partition(START)
     _, end, after = rest.partition(END)
     return f"{before}{START}\n{table}\n{END}{after}" if start and end else text
@@ -240,7 +244,7 @@ def _range(group: Sequence[Row]) -> str:
 
 
 def _cell(group: Sequence[Row]) -> str:
-    """The median, and the range where there is one."""
+    """Return the median, followed by the range where there is one."""
     spread = _range(group)
     return _median(group) if spread == "-" else f"{_median(group)} ({spread})"
 
@@ -262,16 +266,16 @@ def _source(rows: Sequence[Row]) -> str:
 
 
 def caveats(folder: Path, rows: Sequence[Row], observed: Sequence[Row] = ()) -> str:
-    """Say of rows what their source line does not.
+    """Return the caveats of rows that their source line does not state.
 
     Args:
-        folder: Of the rows.
-        rows: That a table shows.
-        observed: What they were computed from, maybe on another machine.
+        folder: Folder of the rows.
+        rows: Rows that a table shows.
+        observed: Observations from which they were computed, possibly on another machine.
 
     Returns:
-        Paragraphs: where else it was measured, what has changed in the configuration since, and
-        which commits are lost.
+        Paragraphs: on which other devices the observations were measured, what has changed in the
+        configuration since, and which commits are lost.
     """
     found = [row.provenance for row in rows if row.provenance]
     notes = []
@@ -286,7 +290,7 @@ def caveats(folder: Path, rows: Sequence[Row], observed: Sequence[Row] = ()) -> 
 
 
 def _superseded(folder: Path, rows: Sequence[Row]) -> list[str]:
-    """Return what has changed since in the configurations of rows."""
+    """Return what has changed in the configurations of rows since they were recorded."""
     known = Configurations(folder)
     hashes = dict.fromkeys(row.provenance.config for row in rows if row.provenance)
     found = [known.get(hashed) for hashed in hashes]
@@ -294,7 +298,7 @@ def _superseded(folder: Path, rows: Sequence[Row]) -> list[str]:
 
 
 def _lost(folder: Path, found: Sequence[Provenance]) -> list[str]:
-    """Return a note about lost commits, for the page of a folder; none if none is lost."""
+    """Return a note about lost commits, for the page of a folder; an empty list if none is lost."""
     lost = sorted({provenance.commit for provenance in found} & lost_commits().keys())
     above = "../" * len(folder.relative_to(FOLDER).parts)
     why = f"[lost_commits.toml]({above}lost_commits.toml) says why."
@@ -302,10 +306,10 @@ def _lost(folder: Path, found: Sequence[Provenance]) -> list[str]:
 
 
 def other_files(folder: Path) -> str:
-    """Say where an experiment's rows and reports come from that are in files without a table.
+    """Return a table of an experiment's files of rows and reports that have no table of their own.
 
     Args:
-        folder: Of the experiment; those within that have a page of their own are left out.
+        folder: Folder of the experiment; files in subfolders that have a page are left out.
     """
     own = {folder / ANSWERS, folder / OBSERVATIONS}
     lines: list[str] = []
@@ -336,7 +340,7 @@ def other_files(folder: Path) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return the table of each page, as it is recorded."""
+    """Return the table of each page, from the recorded rows."""
     chosen = [headline for headline in headlines() if headline.chosen]
     found = {
         ROOT / "README.md": headline_table(chosen, "experiments/"),
@@ -353,7 +357,7 @@ def pages() -> dict[Path, str]:
 
 
 def old_pages() -> dict[Path, str]:
-    """Return the pages whose table is not what is recorded, as they should be."""
+    """Return the pages whose table is out of date, with their new text."""
     old = {}
     for page, table in pages().items():
         text = page.read_text(encoding="utf-8") if page.exists() else ""

@@ -1,4 +1,4 @@
-"""What an experiment found, kept row by row, so that a killed one goes on where it was."""
+"""Results of an experiment, recorded row by row, so that an interrupted one can be resumed."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _PACKAGES = ("numpy", "onnxruntime", "optuna", "ray", "scikit-learn", "torch", "
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a row comes from.
+    """Origin of a row.
 
     Attributes:
-        config: Hash of everything that was set, beside the seed; what that was is in
-            ``configurations.json`` beside the rows.
-        device: Processor and cores, and the graphics card if there is one.
-        versions: Of hwnas and the libraries that matter, by name.
-        commit: Of the repository; ends in ``-dirty`` if the package or code of an experiment was
-            changed since, or is not committed. Of a copy of the tree it is what ``HWNAS_COMMIT``
-            says.
-        date: When the row was recorded, ISO 8601.
+        config: Hash of all settings except the seed; the settings are in ``configurations.json``
+            beside the rows.
+        device: Processor and cores, and the GPU if there is one.
+        versions: Versions of hwnas and of the libraries that matter, by name.
+        commit: Commit of the repository; ends in ``-dirty`` if the package or code of an experiment
+            has uncommitted changes. In a copy of the tree without a history, the value of
+            ``HWNAS_COMMIT``.
+        date: Time at which the row was recorded, ISO 8601.
     """
 
     config: str
@@ -47,7 +47,7 @@ class Provenance:
 
     @classmethod
     def now(cls, config: str) -> Provenance:
-        """That of a row which is recorded here and now."""
+        """Return the provenance of a row that is recorded here and now."""
         here = machine()
         parts = (here["processor"], here["cores"], processor_of("cuda"))
         return cls(
@@ -61,18 +61,18 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Row:
-    """One number.
+    """One recorded number.
 
     Attributes:
-        metric: What was measured, e.g. ``"spearman"``.
-        subject: Of what: a method, a side, the id of a network.
-        seed: Of the experiment.
-        value: The number; None where there is none, e.g. no network is that fast.
+        metric: Quantity that was measured, e.g. ``"spearman"``.
+        subject: Thing that was measured: a method, a side, the id of a network.
+        seed: Seed of the experiment.
+        value: The number; None where there is none, e.g. if no network is that fast.
         unit: ``"ms"``, ``"fraction"``, ``"ratio"``, ``"MB"``, ...
-        n: How many observations the number is over.
-        spread: Quantiles, or whatever else tells how sure the number is.
-        details: What else belongs to it, JSON values.
-        provenance: Filled in when the row is recorded.
+        n: Number of observations behind the number.
+        spread: Quantiles, or another measure of the number's uncertainty.
+        details: Further data of the row, as JSON values.
+        provenance: Origin of the row, filled in when it is recorded.
     """
 
     metric: str
@@ -87,20 +87,21 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Two rows of one configuration with the same key are the same row."""
+        """Identity of the row within one configuration: rows with the same key are the same row."""
         return self.metric, self.subject, self.seed
 
 
 class Results:
-    """The rows of one experiment under one configuration, in a file of JSON lines.
+    """Rows of one experiment under one configuration, in a file of JSON lines.
 
-    Rows of other configurations stay in the file and are not seen here; one with the same values
-    is the same, also if keys with defaults were added to recipes since. The file is replaced as a
-    whole on every `put`, under a lock, so several processes may record different seeds.
+    Rows of other configurations stay in the file and are not visible here. Configurations with
+    equal values are the same one, also if keys with defaults were added to recipes since. Every
+    `put` replaces the file as a whole, under a lock, so several processes may record different
+    seeds.
 
     Args:
-        path: The file; made by the first `put`.
-        config: Everything that was set, beside the seed.
+        path: The file; created by the first `put`.
+        config: All settings except the seed.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
@@ -111,20 +112,20 @@ class Results:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows of this configuration, in the order in which they were recorded."""
+        """Rows of this configuration, in the order in which they were recorded."""
         return [row for row in read_rows(self.path) if _config(row) == self.config]
 
     def find(self, metric: str, subject: str, seed: int) -> Row | None:
-        """The row with this key, if it is recorded."""
+        """Return the row with this key, or None if it is not recorded."""
         key = (metric, subject, seed)
         return next((row for row in self.rows if row.key == key), None)
 
     def put(self, rows: Iterable[Row]) -> None:
-        """Record rows; those with the same key replace older ones.
+        """Record rows; each replaces an older row with the same key.
 
         Raises:
             RunError: The file is damaged.
-            StorageError: The file cannot be written; what was there is untouched.
+            StorageError: The file cannot be written; the existing file is unchanged.
         """
         provenance = Provenance.now(self.config)
         new = [Row(**{**vars(row), "provenance": provenance}) for row in rows]
@@ -137,7 +138,7 @@ class Results:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a file, of every configuration; none if there is no file.
+    """Return all rows of a file, of every configuration; an empty list if there is no file.
 
     Raises:
         RunError: A line is damaged; the message names it.
@@ -156,7 +157,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_report(path: Path) -> Provenance | None:
-    """Return where a JSON file comes from that holds one report in place of rows, if it says so."""
+    """Return the provenance of a JSON file that holds one report instead of rows, or None."""
     found = json.loads(path.read_text(encoding="utf-8"))
     said = found.get("provenance") if isinstance(found, dict) else None
     return Provenance(**said) if isinstance(said, dict) else None
@@ -167,14 +168,14 @@ def _config(row: Row) -> str | None:
 
 
 def git(*arguments: str) -> str | None:
-    """Return what git prints about this repository.
+    """Return the output of a git command on this repository.
 
     Args:
-        arguments: Of git, e.g. ``"rev-parse", "HEAD"``.
+        arguments: Arguments of git, e.g. ``"rev-parse", "HEAD"``.
 
     Returns:
-        The text, or None where git fails or is not installed, or where the tree is a copy without
-        a history, or inside another repository.
+        The text, or None where git fails or is not installed, or where the tree is a copy without a
+        history or inside another repository.
     """
     return _git(ROOT, *arguments) if _has_history(ROOT) else None
 

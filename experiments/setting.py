@@ -1,4 +1,4 @@
-"""What the experiments share: their command line, and the recipe that they start from."""
+"""Command line, recipe and recorded results that the experiments share."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FASHION_MNIST = Path(__file__).parent / "fashion_mnist" / "recipe.toml"
 
 
 class Setting:
-    """One call of an experiment.
+    """Recipe and results of one call of an experiment.
 
     Args:
         arguments: The parsed command line.
-        overrides: What the experiment itself changes in the recipe, ``"table.key=value"`` each.
-            The command line's ``--set`` comes after it.
-        config: What else was set and changes the results.
+        config: Further settings that change the results.
+        overrides: Changes of the experiment itself to the recipe, ``"table.key=value"`` each. The
+            command line's ``--set`` is applied after them.
     """
 
     def __init__(
@@ -49,21 +49,26 @@ class Setting:
         self.observations = Results(arguments.out / "observations.jsonl", settings)
 
     def experiment(self, seed: int, filled_in: Sequence[str] = ()) -> Experiment:
-        """The recipe of a seed, with what it leaves open filled in as ``"table.key=value"``."""
+        """Return the experiment of a seed.
+
+        Args:
+            seed: Seed of the recipe.
+            filled_in: Values of keys that the recipe leaves open, ``"table.key=value"`` each.
+        """
         overrides = [*self._overrides, *filled_in, *self._set, f"seed={seed}"]
         return Experiment.load(self._path, overrides)
 
     def ingredients(self, seed: int) -> Ingredients:
-        """Data, task and space of a seed."""
+        """Return the data, task and space of a seed."""
         experiment = self.experiment(seed)
         return Ingredients.prepare(experiment.recipe, experiment.folder, self.work / "cache")
 
     def recipe(self, seed: int) -> Recipe:
-        """The parsed recipe of a seed."""
+        """Return the parsed recipe of a seed."""
         return self.experiment(seed).recipe
 
     def answer(self, rows: Sequence[Row]) -> None:
-        """Record what the experiment is about."""
+        """Record the rows that answer the experiment's question."""
         self.answers.put(rows)
 
     def show(self) -> None:
@@ -73,7 +78,7 @@ class Setting:
 
 @contextmanager
 def cores(recipe: Recipe) -> Iterator[int]:
-    """Ray, if the recipe wants workers; how many networks can then be trained side by side."""
+    """Start Ray if the recipe wants workers; yield how many networks can be trained in parallel."""
     count = (os.cpu_count() or 1) if recipe.workers else 1
     with local_ray(count) if recipe.workers else nullcontext():
         yield count
@@ -90,12 +95,12 @@ def main(
     """Parse the command line of an experiment and run it.
 
     Args:
-        folder: Of the experiment; results are recorded there.
-        description: For ``--help``.
-        work: The experiment.
-        add_options: Adds the experiment's own options.
-        seeds: The default seeds.
-        recipe: The default recipe.
+        folder: Folder of the experiment; results are recorded there.
+        description: Text for ``--help``.
+        work: Function that does the experiment.
+        add_options: Function that adds the experiment's own options.
+        seeds: Default seeds.
+        recipe: Default recipe.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m {module_of(folder)}.run", description=description

@@ -1,4 +1,4 @@
-"""Trained networks of the sides of a comparison, and what is recorded of each."""
+"""Trained networks of the sides of a comparison, and their recorded rows."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ TARGETS = (
     "cpu-openvino-fp32-b1-t1",
     "cpu-openvino-bf16-b1-t1",
 )
-"""Where networks of both sides are timed, to count at their best."""
+"""Targets on which the networks of both sides are timed; each network counts on its best target."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A trained network of one of the sides.
+    """Trained network of one side.
 
     Attributes:
-        side: Whose it is.
-        id: Unique on its side.
-        onnx: Where it is.
+        side: Name of its side.
+        id: Identifier, unique on its side.
+        onnx: Path of its ONNX file.
         validation: Accuracy on the validation images, in 0..1.
         test: Accuracy on the test images, in 0..1.
         macs: Multiply-accumulates of one image.
-        params: Trainable parameters.
-        architecture: What it is, as JSON.
+        params: Number of trainable parameters.
+        architecture: Description of the architecture, as JSON.
     """
 
     side: str
@@ -64,12 +64,12 @@ class Network:
 
     @property
     def subject(self) -> str:
-        """Of its rows; unique in a comparison."""
+        """Subject of its rows; unique in a comparison."""
         return f"{self.side} {self.id}"
 
 
 def of_job(side: str, job: Experiment, run: Path) -> tuple[list[Network], Ingredients, float]:
-    """Do a whole job, going on where it was stopped.
+    """Run a whole job, resuming it if it was interrupted.
 
     Returns:
         Its finalists; data, task and space, with the recipe as planned; seconds of all stages.
@@ -84,7 +84,7 @@ def of_job(side: str, job: Experiment, run: Path) -> tuple[list[Network], Ingred
 
 
 def of_bundle(side: str, bundle: Bundle, ingredients: Ingredients) -> Network:
-    """A finalist of a run."""
+    """Return the network of a run's finalist."""
     metric = ingredients.task.metrics[0].name
     workload = ingredients.space.workload(bundle.architecture)
     return Network(
@@ -100,13 +100,13 @@ def of_bundle(side: str, bundle: Bundle, ingredients: Ingredients) -> Network:
 
 
 def rows_of(network: Network, measured: Measurement, n: int, seed: int) -> list[Row]:
-    """Test error and latency of one network on one target.
+    """Return the rows of test error and latency of one network on one target.
 
     Args:
-        network: Of either side.
-        measured: What it took.
-        n: How many test images there are.
-        seed: Of the rows.
+        network: Network of either side.
+        measured: Its measurement on the target.
+        n: Number of test images.
+        seed: Seed of the rows.
     """
     error = 1 - network.test
     details = {
@@ -128,18 +128,18 @@ def rows_of(network: Network, measured: Measurement, n: int, seed: int) -> list[
 
 
 def best_within(rows: Sequence[Row], budget_ms: float) -> Row | None:
-    """Return the row of the network that validation images prefer among those fast enough.
+    """Return the row of the network with the best validation accuracy among those fast enough.
 
     Args:
-        rows: Of test errors.
-        budget_ms: The longest latency.
+        rows: Rows of test errors.
+        budget_ms: Highest allowed latency.
     """
     fast = [row for row in rows if row.details["latency_ms"] <= budget_ms]
     return max(fast, key=lambda row: float(row.details["validation_accuracy"]), default=None)
 
 
 def usable(names: Sequence[str]) -> list[Target]:
-    """Parse targets, refusing those that cannot be used before an hour of training.
+    """Parse targets, so that an unusable one is refused before an hour of training.
 
     Raises:
         ConfigError: A name is no target, or its runtime is not installed.
@@ -154,9 +154,9 @@ def usable(names: Sequence[str]) -> list[Target]:
 def measured_rows(
     networks: Sequence[Network], targets: Sequence[Target], ingredients: Ingredients, seed: int
 ) -> list[Row]:
-    """Time the networks of all sides against each other; each counts at its own best target.
+    """Time the networks of all sides against each other; each counts on its own best target.
 
-    Where a target computes in less than 32 bits, networks are tested anew as they run there.
+    If that target computes in fewer than 32 bits, the network is tested again as it runs there.
 
     Returns:
         The rows of `rows_of`, and one for each network and target.
@@ -181,7 +181,7 @@ def measured_rows(
 
 
 def _tested_on(network: Network, target: Target, ingredients: Ingredients) -> Network:
-    """With the accuracies that its file has in the format of a target."""
+    """Return the network with the accuracies that its file has in the format of a target."""
     task, data, runtime = ingredients.task, ingredients.data, RUNTIMES[target.device.runtime]
     executable = runtime.prepare(network.onnx, target, network.onnx.parent)
     running = _Running(runtime.load(executable, target))
@@ -193,7 +193,7 @@ def _tested_on(network: Network, target: Target, ingredients: Ingredients) -> Ne
 
 
 class _Running(nn.Module):
-    """A session where a module is expected."""
+    """Inference session wrapped as a module."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()

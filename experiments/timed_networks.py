@@ -1,4 +1,4 @@
-"""Untrained networks of a space, exported and timed against each other: a row for each."""
+"""Export and interleaved timing of untrained networks of a space: one row for each network."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["exported", "latency_row", "timed_rows"]
 def exported(
     space: SearchSpace, networks: Sequence[Architecture], folder: Path, workers: int = 0
 ) -> dict[str, Path]:
-    """ONNX files by id; what is there already is not made again.
+    """Export networks to ONNX and return the files by network id; existing files are reused.
 
     Args:
-        space: Where the networks are from.
-        networks: To be exported with random weights; a trained network is no faster.
-        folder: For the files.
-        workers: How many are exported side by side, if Ray is running.
+        space: Space of the networks.
+        networks: Networks to export with random weights; a trained network is no faster.
+        folder: Folder for the files.
+        workers: Number of parallel exports, if Ray is running.
     """
     models = {network.id: folder / f"{network.id}.onnx" for network in networks}
     missing = [(n, models[n.id]) for n in networks if not models[n.id].exists()]
@@ -43,14 +43,14 @@ def timed_rows(
     seed: int,
     folder: Path,
 ) -> list[Row]:
-    """Time networks in one session, in which they take turns.
+    """Time networks in one session of interleaved rounds.
 
     Args:
-        space: Where the networks are from.
-        roles: Networks by what they are for.
-        target: Where they run.
-        seed: Of the rows.
-        folder: For ONNX files.
+        space: Space of the networks.
+        roles: Networks by role.
+        target: Target on which they run.
+        seed: Seed of the rows.
+        folder: Folder for ONNX files.
     """
     networks = [(role, network) for role, some in roles.items() for network in some]
     print(f"seed {seed}: exporting and timing {len(networks)} networks", flush=True)
@@ -70,7 +70,10 @@ def latency_row(
     details: Mapping[str, object],
     prefix: str = "",
 ) -> Row:
-    """What a network took, with its architecture; its id, after the prefix, is the subject."""
+    """Return the latency row of a network, with its architecture.
+
+    The subject is the network's id after the prefix.
+    """
     workload = space.workload(network)
     return Row(
         "latency",

@@ -1,4 +1,4 @@
-"""Recorded timings: a parquet file with a row for each thing that was timed on a target."""
+"""Recorded timings: a parquet file with one row for each measurement on a target."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Timings", "columns_of"]
 
 
 class Timings:
-    """The recorded rows.
+    """Rows of a parquet file of timings.
 
     Args:
-        path: A parquet file.
+        path: The parquet file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,18 +28,18 @@ class Timings:
         self.rows: list[dict[str, Any]] = pq.read_table(path).to_pylist() if path.exists() else []
 
     def put(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Record further rows; the file is replaced as a whole."""
+        """Append rows and replace the file as a whole."""
         self.rows += rows
         with replacing(self._path) as temporary:
             pq.write_table(pa.Table.from_pylist(self.rows), temporary, compression="zstd")
 
 
 def columns_of(measurement: Measurement, rounds: str) -> dict[str, Any]:
-    """What a row says of a measurement, whatever was timed.
+    """Return the columns of a measurement that are the same for every kind of row.
 
     Args:
-        measurement: On one target.
-        rounds: Name of the column with the number of rounds.
+        measurement: Measurement on one target.
+        rounds: Name of the column for the number of rounds.
     """
     return {
         "target": measurement.target,

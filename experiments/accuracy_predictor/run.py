@@ -1,9 +1,10 @@
-"""How well are accuracies ranked from a few, with what is free learnt first and without it?
+"""How well are accuracies ranked from a few labels, with and without zero-cost features?
 
-For each seed some networks of a published table are labelled and a thousand others are predicted;
-asked is how their order agrees with that of their accuracies (Kendall's tau). The surrogate of the
-search is asked with and without what costs no training, and so is a small network after FBNetV3
-(Dai et al., CVPR 2021), whose body learns to predict the same statistics before it sees a label.
+For each seed, some networks of a published table are labelled and a thousand others are predicted.
+The score is the agreement of their ranking with that of their accuracies (Kendall's tau). The
+surrogate of the search is scored with and without features that need no training. So is a small
+network after FBNetV3 (Dai et al., CVPR 2021), whose body is pretrained to predict the same features
+before it sees a label.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ _STEPS, _FIRST_STEPS, _BATCH = 400, 2000, 128
 
 @dataclass(frozen=True)
 class Case:
-    """A table, and what is free of its networks beside what the table's encoding tells.
+    """Table, with zero-cost data of its networks beyond its encoding.
 
     Attributes:
-        file: Relative to ``HWNAS_DATA``.
+        file: Path relative to ``HWNAS_DATA``.
         accuracy: Array of labels.
-        counted: Arrays that count networks, where the encoding does not tell what they are made of.
+        counted: Arrays of counts, where the encoding does not determine the networks' operators.
     """
 
     file: str
@@ -99,11 +100,11 @@ def work(arguments: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Known:
-    """A table's networks and what is known of them.
+    """Networks of a table, with their known features.
 
     Attributes:
-        table: With the accuracy as its only objective.
-        knowledge: All that is free.
+        table: Table with the accuracy as its only objective.
+        knowledge: All features that need no training.
     """
 
     table: ObjectiveTable
@@ -111,7 +112,7 @@ class Known:
 
     @classmethod
     def of(cls, case: Case) -> Known:
-        """Read from ``HWNAS_DATA``."""
+        """Read a table from ``HWNAS_DATA``."""
         path = data_folder() / case.file
         table = read_objective_table([f"{path}:{case.accuracy}:max"])
         knowledge = knowledge_of(table, {})
@@ -122,9 +123,10 @@ class Known:
         return cls(table, knowledge)
 
     def guessed_scores(self, seed: int) -> Knowledge | None:
-        """With scores that are predicted from those of some networks; None without scores.
+        """Return features with scores predicted from those of some networks, or None.
 
-        What is to be had where a space is too large to score all of its networks.
+        The result is None if the table has no scores. The prediction stands for a space that is too
+        large to score all of its networks.
         """
         if self.knowledge.scores is None:
             return None
@@ -142,23 +144,23 @@ class Known:
 
     @property
     def codes_only(self) -> Knowledge:
-        """Only which option is taken where."""
+        """Options of each network only."""
         return replace(self.without_scores, statistics=None)
 
     @property
     def without_scores(self) -> Knowledge:
-        """Options, and what is counted."""
+        """Options and counted features."""
         return replace(self.knowledge, scores=None)
 
     def free(self, codes: Codes) -> Numbers:
-        """Statistics and scores of networks, each column of mean 0 and deviation 1."""
+        """Return the statistics and scores of networks, each column with mean 0 and deviation 1."""
         asked = (self.knowledge.statistics, self.knowledge.scores)
         columns = np.hstack([each(codes) for each in asked if each is not None])
         return np.asarray((columns - columns.mean(0)) / np.maximum(columns.std(0), 1e-9))
 
 
 def taus(case: str, known: Known, seed: int) -> list[Row]:
-    """Of every method and number of labels."""
+    """Return Kendall's tau of every method and number of labels."""
     table = known.table
     order = np.random.default_rng(seed).permutation(np.flatnonzero(table.connected))
     asked = order[-ASKED:]
@@ -191,18 +193,18 @@ def taus(case: str, known: Known, seed: int) -> list[Row]:
 def learnt(
     knowledge: Knowledge, table: ObjectiveTable, rows: Rows, targets: Numbers, asked: Rows
 ) -> Numbers:
-    """What the surrogate of the search says, in the scale in which the search learns."""
+    """Predict with the surrogate of the search, in the scale in which the search learns."""
     surrogate = Surrogate.fitted(knowledge.parts(table.codes[rows]), targets)
     return surrogate.predict(knowledge.parts(table.codes[asked]))[0]
 
 
 class Network:
-    """A perceptron over options, with or without statistics to learn first.
+    """Perceptron over options, optionally pretrained on zero-cost features.
 
     Args:
-        known: All networks of the table may be looked at before any label is.
-        seed: Of its weights and batches.
-        free: Whether it learns what is free first.
+        known: Networks of the table; all may be used before any label is.
+        seed: Seed of the weights and batches.
+        free: Whether the network is pretrained on zero-cost features.
     """
 
     def __init__(self, known: Known, seed: int, free: bool) -> None:
@@ -225,7 +227,7 @@ class Network:
             _step(optimiser, nn.functional.mse_loss(model(self._inputs[batch]), statistics[batch]))
 
     def guess(self, rows: Rows, targets: Numbers, asked: Rows) -> Numbers:
-        """Predictions for some rows after labels of others."""
+        """Return predictions for some rows after training on labels of others."""
         self._body.load_state_dict(self._start)
         model = nn.Sequential(self._body, nn.Linear(_WIDTH, 1))
         optimiser = torch.optim.Adam(model.parameters(), 1e-3, weight_decay=1e-4)
@@ -245,7 +247,7 @@ def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
 
 
 def gains(rows: list[Row], case: str) -> list[Row]:
-    """What is gained by learning the statistics first: the mean difference, and on which seeds."""
+    """Return the mean difference made by zero-cost features, and the share of seeds with a gain."""
     found = {(row.metric, row.subject, row.seed): row.value for row in rows}
     seeds = sorted({row.seed for row in rows if row.subject == f"{case} free"})
     answers = []

@@ -1,4 +1,4 @@
-"""The JPEG copy of CIFAR-10, as a source of a recipe."""
+"""JPEG copy of CIFAR-10, as a data source of a recipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRAINING = 10_000
 
 @cache
 def first_10000() -> Mapping[str, Any]:
-    """The first 10,000 training images and all 10,000 test images; the file is in random order.
+    """Return the first 10,000 training images and all test images; the file is in random order.
 
     Raises:
         DataError: ``HWNAS_DATA`` is not set, or has no ``images/cifar10_jpeg.npz``.

@@ -1,8 +1,8 @@
-"""The rivals: published networks at several widths and resolutions.
+"""Baselines: published networks at several widths and resolutions.
 
-MobileNetV3-Small as published (Howard et al., ICCV 2019, table 2), classifier and all; residual
-networks for small images (He et al., CVPR 2016, section 4.2), with three stages of three blocks as
-in ResNet-20, and with four stages of two blocks as in ResNet-18.
+MobileNetV3-Small as published (Howard et al., ICCV 2019, table 2), including its classifier;
+residual networks for small images (He et al., CVPR 2016, section 4.2), with three stages of three
+blocks as in ResNet-20, and with four stages of two blocks as in ResNet-18.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["RIVALS", "Rival"]
 _PUBLISHED = (224, 224, 3)
 _SMALL = PRESETS["mobilenet-v3-small"](_PUBLISHED)
 _RESNETS = {"resnet-20": ((16, 32, 64), 3), "resnet-18": ((64, 128, 256, 512), 2)}
-"""Channels of the stages, and blocks in each."""
+"""Channels of the stages, and the number of blocks in each stage."""
 
 
 @dataclass(frozen=True)
 class Rival:
-    """A published network, scaled.
+    """Published network, scaled.
 
     Attributes:
-        family: Which.
+        family: Name of the published network.
         width: Multiplier of all channels.
         resolution: Height and width of the input, in pixels.
     """
@@ -42,7 +42,7 @@ class Rival:
     resolution: int
 
     def build(self, in_channels: int, outputs: int) -> nn.Module:
-        """A plain module: (N, in_channels, resolution, resolution) -> (N, outputs)."""
+        """Return a plain module: (N, in_channels, resolution, resolution) -> (N, outputs)."""
         if self.family in _RESNETS:
             channels, blocks = _RESNETS[self.family]
             wide = [make_divisible(c * self.width) for c in channels]
@@ -50,26 +50,31 @@ class Rival:
         return _mobilenet(replace(_SMALL, in_channels=in_channels, outputs=outputs), self)
 
     def alone(self, in_channels: int, outputs: int) -> Alone:
-        """To be trained by itself."""
+        """Return the network in the form that `train_alone` takes."""
         shape = (in_channels, self.resolution, self.resolution)
         name = f"{self.family}-w{self.width:g}-r{self.resolution}"
         return Alone(name, partial(self.build, in_channels, outputs), shape, dict(vars(self)))
 
 
 def _mobilenet(config: MobileNetConfig, rival: Rival) -> nn.Module:
-    """Dropout is left out: small networks that are trained for minutes do not overfit."""
+    """Return a scaled MobileNet.
+
+    Dropout is left out: small networks that are trained for minutes do not overfit.
+    """
     scaled = replace(config, width=(rival.width,), resolution=(rival.resolution,), dropout=0.0)
     space = MobileNetSpace(scaled)
     return space.build(space.smallest())
 
 
 class ResNet(nn.Module):
-    """Stages of basic blocks, each after the first at half the size: (N, C, H, W) -> (N, outputs).
+    """Residual network of stages of basic blocks: (N, C, H, W) -> (N, outputs).
+
+    Each stage after the first halves height and width.
 
     Args:
-        in_channels: C.
-        channels: Of each stage; the first convolution has those of the first.
-        blocks: In each stage.
+        in_channels: Channels of the images, C.
+        channels: Channels of each stage; the first convolution has those of the first stage.
+        blocks: Number of blocks in each stage.
         outputs: Length of the output vector.
     """
 

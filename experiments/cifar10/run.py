@@ -1,8 +1,8 @@
 """How much faster are the networks of a planned job than published ones, at equal accuracy?
 
-Per seed: the job of `job.toml`; published networks, scaled, each trained alone on one core for as
-long as the whole job took, by the same recipe. All are timed against each other on every target,
-and each counts at its best.
+For each seed, the job of `job.toml` is run. Scaled published networks are each trained alone on one
+core, for as long as the whole job took and with the same recipe. All are timed against each other
+on every target, and each counts on its best target.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def observe(setting: Setting, targets: Sequence[Target], seed: int, count: int) -> list[Row]:
-    """Make the networks of both sides, going on where that was stopped, and time them together."""
+    """Make the networks of both sides, resuming interrupted work, and time them together."""
     folder = setting.work / f"seed-{seed}"
     print(f"seed {seed}: the whole job", flush=True)
     found, ingredients, seconds = of_job(HWNAS, setting.experiment(seed), folder / HWNAS)

@@ -1,9 +1,9 @@
-"""Is what `hwnas sweep` chooses never slower than always fp32, or always int8?
+"""Is the variant that `hwnas sweep` chooses never slower than always fp32, or always int8?
 
 Networks of several spaces are swept on each runtime by itself and on all of them together. Then the
-chosen variant, fp32 and int8 are measured once more, taking turns, in a process that has seen none
-of them. What the variants compute is not judged: the networks are untrained, and the question is
-one of time. What is recorded is not done again.
+chosen variant, fp32 and int8 are measured again, with interleaved timing, in a process that has
+measured none of them before. The outputs of the variants are not judged: the networks are
+untrained, and the question is one of latency. Recorded networks are not measured again.
 """
 
 from __future__ import annotations
@@ -66,23 +66,23 @@ def work(arguments: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Anything:
-    """Takes whatever a variant computes, so that time alone decides."""
+    """Evaluator that accepts every output of a variant, so that latency alone decides."""
 
     shape: tuple[int, ...]
 
     def inputs(self) -> Iterator[NDArray[np.float32]]:
-        """Two random ones, which show whether it runs."""
+        """Yield two random inputs, which show whether the variant runs."""
         yield np.random.default_rng(0).standard_normal((2, *self.shape), dtype=np.float32)
 
     def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
-        """Nothing is lost."""
+        """Return a quality without any loss."""
         return Quality("none", "maximize", 0.0, 0.0, 0.0, 0.0, "", len(outputs), "random inputs")
 
 
 def observed(
     subject: str, model: Path, shape: tuple[int, ...], runtimes: Sequence[str], folder: Path
 ) -> list[Row]:
-    """Sweep a network on each runtime and on all, and measure again."""
+    """Sweep a network on each runtime and on all together, and measure the choices again."""
     devices = {name: [Device("cpu", name)] for name in runtimes}
     devices[TOGETHER] = [Device("cpu", name) for name in runtimes]
     rows = []
@@ -96,7 +96,7 @@ def observed(
 
 
 def re_measured(subject: str, found: Sweep, devices: Sequence[Device]) -> list[Row]:
-    """The chosen variant, and the first runtime's fp32 and int8, in a fresh process."""
+    """Measure the chosen variant and the first runtime's fp32 and int8 in a fresh process."""
     chosen = found.chosen
     rivals = {"chosen": chosen}
     for rule in ("fp32", "int8"):
@@ -124,7 +124,7 @@ def re_measured(subject: str, found: Sweep, devices: Sequence[Device]) -> list[R
 
 
 def measured(asked: dict[str, list[str]]) -> dict[str, float]:
-    """What a fresh process finds."""
+    """Measure the given files on their targets; runs in a fresh process."""
     subjects = {
         name: Subject(Path(model), Target.parse(target)) for name, (model, target) in asked.items()
     }
@@ -132,7 +132,7 @@ def measured(asked: dict[str, list[str]]) -> dict[str, float]:
 
 
 def summary(rows: Sequence[Row], runtimes: Sequence[str]) -> list[Row]:
-    """Over all networks: in the geometric mean, and the worst."""
+    """Return the geometric mean and the range of the ratios over all networks."""
     found = []
     for case in (*runtimes, TOGETHER):
         for rule in ("fp32", "int8"):

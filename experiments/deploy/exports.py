@@ -1,7 +1,7 @@
-"""How long does it take to export a network and to verify its bundle, and how exact is the file?
+"""How long do the export of a network and the check of its bundle take, and how exact is the file?
 
-Random networks of every space, untrained, at the published size of images. A network that is
-recorded is not made again.
+The networks are random and untrained, from every space, at the published size of images. Recorded
+networks are not exported again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def work(arguments: argparse.Namespace) -> None:
 def observed(
     name: str, space: SearchSpace, index: int, architecture: Architecture, folder: Path
 ) -> list[Row]:
-    """Export, pack and verify one network."""
+    """Export, pack and verify one network, and return its rows."""
     subject, details = f"{name} {index}", {"network": architecture.id}
     shutil.rmtree(folder, ignore_errors=True)
     began = time.perf_counter()
@@ -77,7 +77,7 @@ def observed(
 
 
 def summary(name: str, rows: list[Row]) -> list[Row]:
-    """Of a space."""
+    """Return the summary rows of a space."""
     own = [row for row in rows if row.subject.startswith(f"{name} ")]
     seconds = [row.value for row in own if row.metric == "seconds"]
     errors = [row.value for row in own if row.metric == "max_relative_error"]

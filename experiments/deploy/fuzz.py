@@ -1,7 +1,8 @@
-"""Does every damaged bundle and ONNX file end in one clear line: no crash, no hang, no stray file?
+"""Does a damaged bundle or ONNX file work or give a one-line error: no crash, hang or stray file?
 
-Each case is a function of its number: a whole bundle is copied, damaged, and given to what `hwnas
-verify`, `run` and `measure` call, in a forked process of its own with limits on time and memory.
+Each case is a function of its number. An intact bundle is copied, damaged, and given to the
+functions that `hwnas verify`, `run` and `measure` call, in a forked process of its own with limits
+on time and memory.
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ FOLDER = Path(__file__).parent
 TARGETS = ("cpu-onnxruntime-fp32-b1-t1", "cpu-pytorch-fp32-b1-t1", "cpu-onnxruntime-int8-b1-t1")
 BRIEF = TimingSettings(warmup=1, rounds=1, round_ms=1e-3, max_seconds=0.01, retries=0)
 SECRET = b"\x00\x00\x80?" * 4096
-"""Lies beside the bundle, where no bundle may look."""
+"""Content of a file beside the bundle, which no bundle may read."""
 FINE, REFUSED = "fine", "refused"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a case may take.
+    """Limits of a case.
 
     Attributes:
-        seconds: For all commands.
-        memory_bytes: Of address space, beyond what the process has at its start.
+        seconds: Time of all commands, in s.
+        memory_bytes: Address space, beyond that of the process at its start.
     """
 
     seconds: float = 30.0
@@ -69,13 +70,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case.
+    """Outcome of a case.
 
     Attributes:
-        seed: Of the case.
-        mutation: What was done to the bundle.
-        commands: By command ``"fine"``, ``"refused"``, or what went wrong.
-        told: The lines that a user would have read.
+        seed: Seed of the case.
+        mutation: Name of the mutation of the bundle.
+        commands: Outcome of each command: ``"fine"``, ``"refused"``, or a description of the
+            defect.
+        told: Message that a user would have read, by command.
     """
 
     seed: int
@@ -85,12 +87,12 @@ class Outcome:
 
     @property
     def wrong(self) -> dict[str, str]:
-        """The commands that neither worked nor refused in one line, and how they ended."""
+        """Commands that neither worked nor were refused in one line, and how they ended."""
         return {k: v for k, v in self.commands.items() if v not in (FINE, REFUSED)}
 
 
 def sources(folder: Path) -> list[Path]:
-    """Two whole bundles, of a classifier and of a network for segmentation; with an image each."""
+    """Write two intact bundles, a classifier and a segmentation network, each with an image."""
     torch.manual_seed(0)
     space = mobilenet((8, 8, 1), 10)
     torch.set_num_threads(1)
@@ -140,13 +142,13 @@ def sources(folder: Path) -> list[Path]:
 
 
 def attack(source: Path, seed: int, folder: Path, limits: Limits | None = None) -> Outcome:
-    """Damage a copy of a bundle and give it to all commands.
+    """Damage a copy of a bundle and run all commands on it.
 
     Args:
-        source: One of `sources`.
-        seed: Of the case.
-        folder: To work in; emptied before and after.
-        limits: For the commands.
+        source: One of the folders of `sources`.
+        seed: Seed of the case.
+        folder: Working folder; emptied before and after.
+        limits: Limits of the commands.
     """
     shutil.rmtree(folder, ignore_errors=True)
     bundle = folder / "bundle"
@@ -165,7 +167,7 @@ def attack(source: Path, seed: int, folder: Path, limits: Limits | None = None) 
     outcome = Outcome(seed, mutation, {}, {})
     while left := {k: v for k, v in commands.items() if k not in outcome.commands}:
         _in_a_fork(left, folder, limits or Limits(), outcome)
-        shutil.rmtree(folder / "temporary")  # a killed process may leave something there
+        shutil.rmtree(folder / "temporary")  # a killed process may leave files there
         (folder / "temporary").mkdir()
     shutil.rmtree(folder)
     return outcome
@@ -179,7 +181,7 @@ def _run(folder: Path, image: Path) -> None:
 
 
 def _listing(folder: Path) -> list[tuple[str, int, int]]:
-    """Every file with its size and time, but not what folders say of themselves."""
+    """Return every file with its size and modification time; folders are left out."""
     found = [(path, path.lstat()) for path in sorted(folder.rglob("*"))]
     return [(str(path), s.st_size, s.st_mtime_ns) for path, s in found if not path.is_dir()]
 
@@ -187,7 +189,7 @@ def _listing(folder: Path) -> list[tuple[str, int, int]]:
 def _in_a_fork(
     commands: Mapping[str, Callable[[], object]], folder: Path, limits: Limits, outcome: Outcome
 ) -> None:
-    """Note how commands end and what they say, up to the first that takes the process with it."""
+    """Run commands in a fork and record their outcomes, up to the first that kills the process."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -208,7 +210,7 @@ def _in_a_fork(
 
 
 def _wait(child: int, seconds: float) -> int | None:
-    """The status of a child, or None if it had to be killed."""
+    """Return the exit status of a child, or None if it had to be killed."""
     end = time.monotonic() + seconds
     pause = 0.001
     while time.monotonic() < end:
@@ -225,9 +227,9 @@ def _wait(child: int, seconds: float) -> int | None:
 def _child(
     commands: Mapping[str, Callable[[], object]], folder: Path, limits: Limits, writer: int
 ) -> None:
-    """Run commands within limits, say of each how it ended, and never return."""
+    """Run commands within limits, write the outcome of each to a pipe, and never return."""
     try:
-        faulthandler.disable()  # pytest's would tell of crashes at length
+        faulthandler.disable()  # pytest's handler would print long crash reports
         os.chdir(folder / "here")
         tempfile.tempdir = str(folder / "temporary")
         quiet = os.open(os.devnull, os.O_WRONLY)
@@ -247,7 +249,7 @@ def _child(
 
 
 def _ending(command: Callable[[], object]) -> tuple[str, str]:
-    """How a command ends, and the line that it says."""
+    """Run a command; return its outcome and the message that it gives."""
     try:
         command()
     except HwnasError as error:
@@ -269,7 +271,7 @@ def _address_space() -> int:
 
 
 def cases(work: Path, first: int, count: int, minutes: float) -> Iterator[Outcome]:
-    """Case after case, until there are enough or the time is over."""
+    """Yield the outcomes of cases, until there are enough or the time is over."""
     end = time.monotonic() + 60 * minutes
     made = sources(work / "sources")
     for seed in range(first, first + count):
@@ -279,7 +281,7 @@ def cases(work: Path, first: int, count: int, minutes: float) -> Iterator[Outcom
 
 
 def report(outcomes: list[Outcome], elapsed_s: float) -> dict[str, Any]:
-    """What is kept of a session."""
+    """Return the report of a session."""
     by_mutation: dict[str, Counter[str]] = {}
     for outcome in outcomes:
         counts = by_mutation.setdefault(outcome.mutation, Counter())

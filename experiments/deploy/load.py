@@ -1,7 +1,7 @@
-"""Asks a server over and over: a number of connections, each with one request under way.
+"""Closed-loop load generator for a server: several connections, each with one request in flight.
 
-A closed loop: whoever has an answer asks again at once. Runs as a process of its own, so that it
-takes nothing from the server but the machine.
+Each connection sends its next request as soon as it has an answer. The generator runs as a separate
+process, so that it shares nothing with the server but the machine.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["Load", "load"]
 
 @dataclass(frozen=True)
 class Load:
-    """What a server did under load.
+    """Throughput and latency of a server under load.
 
     Attributes:
-        requests: Answered between warming up and the end.
-        seconds: That they took together.
-        p50_ms: Half of them were answered within.
-        p99_ms: All but one in a hundred were answered within.
-        errors: Answers that were none, by HTTP's number.
+        requests: Number of requests answered between the warm-up and the end.
+        seconds: Duration of that interval.
+        p50_ms: Median latency.
+        p99_ms: 99th percentile of the latency.
+        errors: Number of error answers by HTTP status.
     """
 
     requests: int
@@ -43,22 +43,22 @@ class Load:
 
     @property
     def per_second(self) -> float:
-        """Answers a second."""
+        """Answers per second."""
         return self.requests / self.seconds
 
 
 def load(url: str, bodies: list[bytes], connections: int, warmup_s: float, seconds: float) -> Load:
-    """Ask ``url`` with raw pixels for some time.
+    """Send raw pixels to ``url`` for some time.
 
     Args:
-        url: Of a server's ``/predict``.
+        url: Address of a server's ``/predict``.
         bodies: Raw uint8 images; each connection sends them in turn.
-        connections: That ask at the same time.
-        warmup_s: Nothing counts so long.
-        seconds: That count.
+        connections: Number of concurrent connections.
+        warmup_s: Duration of the warm-up, which does not count.
+        seconds: Duration of the measured interval.
 
     Raises:
-        RunError: Nothing was answered.
+        RunError: No request was answered.
     """
     return asyncio.run(_load(url, bodies, connections, warmup_s, seconds))
 
@@ -99,7 +99,7 @@ async def _load(
 
 
 async def _status(reader: asyncio.StreamReader) -> str:
-    """Read an answer to its end."""
+    """Read an answer to its end and return its status."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     lengths = [line[15:] for line in head.split("\r\n") if line[:15].lower() == "content-length:"]
     await reader.readexactly(int(lengths[0]))

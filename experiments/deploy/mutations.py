@@ -1,4 +1,4 @@
-"""Bundles that somebody has damaged, by accident or with intent; each is a function of its seed."""
+"""Mutations that damage a bundle, as by accident or attack; each is a function of its seed."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ OPERATORS = (
 
 
 def mutate(folder: Path, seed: int) -> str:
-    """Damage a bundle in place, and mend its sums so that the checks behind them are reached.
+    """Damage a bundle in place, and recompute its checksums so that later checks are reached.
+
+    The mutations ``sums`` and ``unsealed`` leave the checksums as they are.
 
     Args:
-        folder: A whole bundle; may also hold ``../secret``.
-        seed: Decides what is done.
+        folder: Folder of an intact bundle, possibly with a file ``../secret`` beside it.
+        seed: Seed that determines the mutation.
 
     Returns:
-        What was done, in a word.
+        Name of the mutation, in `MUTATIONS`.
     """
     rng = random.Random(seed)
     name = rng.choice(list(MUTATIONS))
@@ -52,7 +54,7 @@ def mutate(folder: Path, seed: int) -> str:
 
 
 def _reseal(folder: Path) -> None:
-    """Make all sums right again where bundle.json can still be read, as a deceiver would."""
+    """Recompute all checksums, as an attacker would, where bundle.json can still be read."""
     path = folder / DESCRIPTION
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
@@ -70,7 +72,7 @@ def _reseal(folder: Path) -> None:
 
 
 def _flip(path: Path, rng: random.Random) -> None:
-    """Some bits flipped, a piece cut out, doubled or overwritten, or the end cut off."""
+    """Flip bits, cut out, duplicate or overwrite a piece of a file, or truncate it."""
     data = bytearray(path.read_bytes())
     if not data:
         return
@@ -96,7 +98,7 @@ def _bytes_of(name: str) -> Callable[[Path, random.Random], None]:
 
 
 def _unsealed(folder: Path, rng: random.Random) -> None:
-    """Any file at all, or it is gone, or a folder, or empty."""
+    """Damage or delete any file, or replace it with a folder or an empty file."""
     path = rng.choice(sorted(folder.iterdir()))
     how = rng.randrange(6)
     if path.is_dir() or how > 2:
@@ -113,7 +115,7 @@ def _unsealed(folder: Path, rng: random.Random) -> None:
 
 
 def _field(folder: Path, rng: random.Random) -> None:
-    """A value in bundle.json removed, replaced by an odd one, or by another of its values."""
+    """Remove a value of bundle.json, or replace it with an odd value or a copy of another one."""
     path = folder / DESCRIPTION
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
@@ -145,7 +147,7 @@ def _places(value: Any) -> Any:
 
 
 def _labels(folder: Path, rng: random.Random) -> None:
-    """Other labels than the network has outputs, alike everywhere in bundle.json."""
+    """Change labels and kind of output consistently, so that they do not match the network."""
     path = folder / DESCRIPTION
     description = json.loads(path.read_text(encoding="utf-8"))
     count = rng.choice((0, 1, 2, 3, 9, 11, 255, 256, 5000))
@@ -156,7 +158,7 @@ def _labels(folder: Path, rng: random.Random) -> None:
 
 
 def _preprocessing(folder: Path, rng: random.Random) -> None:
-    """Images of another size or with other channels than the network takes."""
+    """Change the image size or the channels so that they do not match the network's input."""
     path = folder / DESCRIPTION
     description = json.loads(path.read_text(encoding="utf-8"))
     sizes = (1, 2, 7, 9, 64, 10**5, 2**40)
@@ -185,7 +187,7 @@ def _model(change: Callable[[Any, random.Random], None]) -> Callable[[Path, rand
 
 
 def _shapes(model: Any, rng: random.Random) -> None:
-    """Sizes of inputs, outputs, weights and constants."""
+    """Change a dimension of an input, an output, an inner value, a weight or a constant."""
     graph = model.graph
     infos = [*graph.input, *graph.output, *graph.value_info]
     if rng.random() < 0.5 and infos:
@@ -203,7 +205,7 @@ def _shapes(model: Any, rng: random.Random) -> None:
 
 
 def _weights_inside(model: Any, rng: random.Random) -> None:
-    """Types and bytes of weights."""
+    """Change the type, the bytes or the name of a weight."""
     tensor = rng.choice(model.graph.initializer)
     how = rng.randrange(4)
     if how == 0:
@@ -222,7 +224,7 @@ def _weights_inside(model: Any, rng: random.Random) -> None:
 
 
 def _external(model: Any, rng: random.Random) -> None:
-    """A weight that lies in another file, where nobody should look."""
+    """Move a weight to an external file, whose path must not be read."""
     tensor = rng.choice(model.graph.initializer)
     length = len(tensor.raw_data)
     tensor.ClearField("raw_data")
@@ -240,7 +242,7 @@ def _external(model: Any, rng: random.Random) -> None:
 
 
 def _wires(model: Any, rng: random.Random) -> None:
-    """Nodes that read what is not there, their own output, or nothing; doubled or gone."""
+    """Rewire nodes to missing values, their own output or nothing; copy, delete or shuffle them."""
     nodes = model.graph.node
     node = rng.choice(nodes)
     names = [name for each in nodes for name in (*each.input, *each.output)]
@@ -268,7 +270,7 @@ def _wires(model: Any, rng: random.Random) -> None:
 
 
 def _operators(model: Any, rng: random.Random) -> None:
-    """Other operators, domains, versions and attributes."""
+    """Change an operator, its domain or its attributes, or the opset or IR version."""
     node = rng.choice(model.graph.node)
     how = rng.randrange(6)
     if how == 0:
@@ -298,7 +300,7 @@ def _spoil(attribute: Any, rng: random.Random) -> None:
 
 
 def _grown(model: Any, rng: random.Random) -> None:
-    """Further nodes before the output: some that need all memory, some that never end."""
+    """Add nodes before the output: some need all the memory, some never end."""
     graph = model.graph
     if not graph.output:
         return
@@ -365,8 +367,8 @@ GROWTHS = (_expand, _tile, _loop, _nested)
 
 
 def _golden(folder: Path, rng: random.Random) -> None:
-    """Arrays of other types, shapes and names; also such that need a pickle."""
-    # NumPy leaves a file open that it opened itself and could not read.
+    """Change the type or shape of an array, or delete it; some arrays then need pickle."""
+    # NumPy does not close a file that it opened itself and could not read.
     with (
         (folder / GOLDEN).open("rb") as file,
         np.load(file, allow_pickle=False) as found,
@@ -400,12 +402,12 @@ def _golden(folder: Path, rng: random.Random) -> None:
 
 
 def _safely(change: Callable[[Path, random.Random], None], name: str) -> Any:
-    """A change after others may find the file unreadable; its bytes can still be spoilt."""
+    """Return a mutation that damages bytes where earlier changes left the file unreadable."""
 
     def mutation(folder: Path, rng: random.Random) -> None:
         try:
             change(folder, rng)
-        except Exception:  # the file is no longer one of its kind
+        except Exception:  # the file can no longer be parsed
             if (folder / name).is_file():
                 _flip(folder / name, rng)
 
@@ -430,4 +432,4 @@ MUTATIONS: Mapping[str, Callable[[Path, random.Random], None]] = {
     "sums": _bytes_of(SUMS),
     "unsealed": _unsealed,
 }
-"""What may happen to a bundle, by name."""
+"""Mutations of a bundle, by name."""

@@ -1,4 +1,4 @@
-"""Untrained networks of all spaces, at the sizes at which they were published."""
+"""Untrained networks of all spaces, at their published sizes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SPACES: dict[str, Callable[[], SearchSpace]] = {
 
 
 def untrained(space: SearchSpace, architecture: Architecture, seed: int = 0) -> nn.Module:
-    """A network with random weights, whose normalisations do something, unlike new ones."""
+    """Return a network with random weights and non-trivial batch-normalisation statistics."""
     torch.manual_seed(seed)
     network = space.build(architecture)
     for module in network.modules():
@@ -58,12 +58,12 @@ def untrained(space: SearchSpace, architecture: Architecture, seed: int = 0) -> 
 def exported_anew(
     names: Sequence[str], count: int, results: Results
 ) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
-    """Random networks of which nothing is recorded: their names, files and shapes of inputs.
+    """Export random networks without recorded rows; yield their names, files and input shapes.
 
     Args:
-        names: Of spaces.
-        count: Networks of each.
-        results: Where subjects begin with what a network is called.
+        names: Names of spaces.
+        count: Number of networks of each space.
+        results: Results whose subjects begin with the name of a network.
     """
     for name in names:
         space, rng = SPACES[name](), random.Random(0)
@@ -79,21 +79,21 @@ def exported_anew(
 
 
 def random_images(count: int, shape: tuple[int, int, int]) -> np.ndarray:
-    """uint8 (count, height, width, channels)."""
+    """Return random images, uint8 (count, height, width, channels)."""
     return np.random.default_rng(0).integers(0, 256, (count, *shape), np.uint8)
 
 
 def packed(
     space: SearchSpace, architecture: Architecture, outputs: int, folder: Path, name: str
 ) -> tuple[Export, Bundle]:
-    """An untrained network, exported and packed.
+    """Export an untrained network and pack it into a bundle.
 
     Args:
-        space: Where it is from.
-        architecture: Which one.
-        outputs: How many classes it tells apart.
-        folder: For the ONNX file and, in a folder of its own, the bundle.
-        name: Of both.
+        space: Space of the network.
+        architecture: Its architecture.
+        outputs: Number of classes.
+        folder: Folder for the ONNX file and, in a folder of its own, the bundle.
+        name: Name of both.
     """
     folder.mkdir(parents=True, exist_ok=True)
     network = untrained(space, architecture)

@@ -1,8 +1,8 @@
-"""Does `hwnas measure` say the same again while other work keeps one of the cores busy?
+"""Does `hwnas measure` give the same result again while another process keeps one core busy?
 
-A few networks are measured again and again, each time by the command in a process of its own, and
-more networks several times in one session each. Beside them another process multiplies matrices on
-one core, for all of the time. What is recorded is not measured again.
+A few networks are measured repeatedly, each time by the command in a process of its own. More
+networks are measured several times in one session each. Meanwhile another process multiplies
+matrices on one core all the time. Recorded measurements are not repeated.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def competitor(core: int) -> Iterator[None]:
-    """Other work, on one core for as long as this is open."""
+    """Run a competing process on one core while the context is open."""
     command = [sys.executable, "-c", COMPETITOR, str(core), str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -105,7 +105,7 @@ def competitor(core: int) -> Iterator[None]:
 
 
 def by_command(model: Path, arguments: argparse.Namespace, place: int, number: int) -> Row:
-    """One run of `hwnas measure`."""
+    """Run `hwnas measure` once and return its row."""
     options = ["--target", arguments.target, "--patience", str(arguments.patience), "--json"]
     command = [sys.executable, "-m", "hwnas.cli", "measure", str(model), *options]
     began = time.perf_counter()
@@ -121,7 +121,7 @@ def by_command(model: Path, arguments: argparse.Namespace, place: int, number: i
 
 
 def ranking(models: Sequence[Path], arguments: argparse.Namespace, number: int) -> list[Row]:
-    """All networks in one session."""
+    """Measure all networks in one session."""
     settings = TimingSettings(patience_s=arguments.patience)
     named, target = {str(model): model for model in models}, Target.parse(arguments.target)
     found = measure(named, target, settings)
@@ -132,7 +132,7 @@ def ranking(models: Sequence[Path], arguments: argparse.Namespace, number: int) 
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """How far runs are from their median, and how alike the rankings are."""
+    """Return the deviations of the runs from their median, and the agreement of the rankings."""
     runs: dict[str, list[float]] = {}
     sessions: dict[int, list[float]] = {}
     for row in rows:

@@ -1,7 +1,8 @@
 """Which runtime is the fastest on this processor, for networks of all spaces in single precision?
 
-Random networks, untrained, at the published sizes. All runtimes take turns on a network; those that
-compile need a minute or more for each. A network that is recorded is not measured again.
+The networks are random and untrained, at the published sizes. On each network, the timing of all
+runtimes is interleaved; runtimes that compile need a minute or more per network. Recorded networks
+are not measured again.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from hwnas.deploy.timing import Subject
 
 FOLDER = Path(__file__).parent
 DEFAULT = "onnxruntime"
-"""What recipes name where nobody says otherwise, and so what all are compared with."""
+"""Default runtime of recipes, and so the baseline of all others."""
 
 
 def usable() -> list[str]:
-    """Names of the runtimes that this machine has for its processor."""
+    """Return the names of the runtimes that are usable on this machine's processor."""
     here = [name for name in RUNTIMES if "cpu" in RUNS_ON[name]]
     return [name for name in here if RUNTIMES[name].unavailable() is None]
 
@@ -55,7 +56,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def timed(subject: str, model: Path, runtimes: Sequence[str], threads: int) -> list[Row]:
-    """A network on all runtimes, which take turns."""
+    """Time a network on all runtimes, interleaved."""
     subjects = {
         name: Subject(model, Target(Device("cpu", name, threads=threads))) for name in runtimes
     }
@@ -68,7 +69,7 @@ def timed(subject: str, model: Path, runtimes: Sequence[str], threads: int) -> l
 
 
 def summary(rows: Sequence[Row], runtimes: Sequence[str]) -> list[Row]:
-    """Of each runtime: its time over the default's in the geometric mean, and how often it wins."""
+    """Return each runtime's geometric mean of time over the default's, and its share of wins."""
     times: dict[str, dict[str, float]] = {}
     for row in rows:
         if row.metric == "latency" and row.value is not None:

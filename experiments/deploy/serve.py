@@ -1,9 +1,9 @@
-"""What does `hwnas serve` cost beside ONNX Runtime called in a bare loop?
+"""What does `hwnas serve` cost compared with ONNX Runtime called in a bare loop?
 
-A heavy network answers raw uint8 images of its own size, one a request, with one ONNX Runtime
-thread on one core; the client has the other core. Rounds of the server under load take turns with
-rounds of a bare loop over prepared batches on the server's core. A round that is recorded is not
-done again.
+A heavy network receives raw uint8 images of its own size, one per request, and runs with one ONNX
+Runtime thread on one core; the client has the other core. Rounds of the server under load alternate
+with rounds of a bare loop over prepared batches on the server's core. Recorded rounds are not
+repeated.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def time_rounds(arguments: argparse.Namespace, results: Results, rounds: Sequenc
 
 
 def rows(number: int, bare: float, found: Load) -> list[Row]:
-    """A round, whose number stands in the place of a seed."""
+    """Return the rows of a round; their seed is the number of the round."""
     n, served = found.requests, found.per_second
     return [
         Row("images_per_second", BARE, number, bare, "1/s", 1),
@@ -100,7 +100,7 @@ def rows(number: int, bare: float, found: Load) -> list[Row]:
 
 
 def summary(recorded: Sequence[Row]) -> list[Row]:
-    """Medians over the rounds, with the least and the largest."""
+    """Return the medians over the rounds, with the range."""
     groups: dict[tuple[str, str, str], list[float]] = {}
     for row in recorded:
         if row.value is not None and "median" not in row.subject:
@@ -115,7 +115,7 @@ def summary(recorded: Sequence[Row]) -> list[Row]:
 
 
 def heavy_bundle(folder: Path, size: int) -> Bundle:
-    """The largest network of the MobileNet space, untrained: what it says does not matter."""
+    """Return a bundle of the largest MobileNet, untrained since its outputs do not matter."""
     if folder.exists():
         return Bundle.load(folder)
     space = mobilenet((size, size, 3), CLASSES)
@@ -124,7 +124,7 @@ def heavy_bundle(folder: Path, size: int) -> Bundle:
 
 @contextlib.contextmanager
 def served(bundle: Bundle, arguments: argparse.Namespace) -> Iterator[str]:
-    """`hwnas serve` on the first core, as a user starts it; gives the address."""
+    """Run `hwnas serve` on the first core, as a user starts it, and yield its address."""
     command = [sys.executable, "-m", "hwnas.cli", "serve", str(bundle.folder), "--port", "0"]
     command += ["--max-batch", str(arguments.batch), "--threads", "1"]
     command += ["--max-connections", str(arguments.connections + 8)]
@@ -143,7 +143,7 @@ def served(bundle: Bundle, arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def bare_loop(bundle: Bundle, arguments: argparse.Namespace) -> float:
-    """Images a second of ONNX Runtime alone, on the server's core."""
+    """Return the images per second of ONNX Runtime alone, on the server's core."""
     words = [bundle.onnx_file, arguments.batch, arguments.seconds, arguments.cores[0]]
     done = subprocess.run(
         [sys.executable, "-c", BARE_LOOP, *map(str, words)],
@@ -153,7 +153,7 @@ def bare_loop(bundle: Bundle, arguments: argparse.Namespace) -> float:
 
 
 def under_load(url: str, images: Path, arguments: argparse.Namespace) -> Load:
-    """The client on the second core."""
+    """Run the client on the second core and return its result."""
     words = ["--connections", arguments.connections, "--seconds", arguments.seconds]
     words += ["--warmup", min(2.0, arguments.seconds), "--core", arguments.cores[1]]
     done = subprocess.run(

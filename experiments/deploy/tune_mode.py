@@ -1,9 +1,10 @@
-"""What do the three modes of convolution with normalisation take in a training step?
+"""What do the three modes of convolution with batch normalisation cost in a training step?
 
-Train mode computes statistics from the batch, Eval mode keeps them and computes convolution and
-normalisation one after the other, Tune mode multiplies the normalisation into the weights first.
-Steps, forward and backward, take turns; memory is what the forward pass keeps for the backward one
-beyond parameters, counted by storage, not measured.
+Train mode computes statistics from the batch. Eval mode keeps the statistics, and computes
+convolution and normalisation one after the other. Tune mode multiplies the normalisation into the
+weights first. The timing of the steps, forward and backward, is interleaved. Memory is the bytes
+that the forward pass saves for the backward pass beyond the parameters, counted by storage, not
+measured.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def modes_of(network: nn.Module) -> dict[str, nn.Module]:
-    """The same network in each mode."""
+    """Return the same network in each mode."""
     tuned = copy.deepcopy(network).train()
     TuneMode().begin(tuned)
     return {"train": copy.deepcopy(network).train(), "eval": network.eval(), "tune": tuned}
@@ -73,7 +74,7 @@ def modes_of(network: nn.Module) -> dict[str, nn.Module]:
 def observed(
     name: str, modes: Mapping[str, nn.Module], images: Tensor, seed: int, threads: int
 ) -> list[Row]:
-    """Time and memory of a step in each mode, and as shares of Eval mode's."""
+    """Return time and memory of a step in each mode, and their ratios to Eval mode."""
     watches = {
         mode: Stopwatch(step(network, images), SETTINGS, process_time, one_thread=threads == 1)
         for mode, network in modes.items()
@@ -99,7 +100,7 @@ def observed(
 
 
 def step(network: nn.Module, images: Tensor) -> Callable[[], None]:
-    """Forward and backward."""
+    """Return a function that runs one forward and backward pass."""
 
     def run() -> None:
         network.zero_grad(set_to_none=True)
@@ -109,17 +110,17 @@ def step(network: nn.Module, images: Tensor) -> Callable[[], None]:
 
 
 def kept_bytes(network: nn.Module, images: Tensor) -> int:
-    """What the forward pass keeps, each storage once, beyond the parameters' own."""
+    """Return the bytes that the forward pass saves, each storage once, beyond the parameters."""
     own = {p.untyped_storage().data_ptr() for p in (*network.parameters(), *network.buffers())}
     kept: dict[int, int] = {}
     alive = []
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        alive.append(storage)  # so that no address is used twice
+        alive.append(storage)  # keeps the storage alive, so that no address is used twice
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
-        return tensor.detach()  # an output that its own node keeps is never freed
+        return tensor.detach()  # an output that its own node saves would never be freed
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         network(images).square().mean()

@@ -1,4 +1,4 @@
-"""How an experiment that looks for wrong answers ends."""
+"""Report and exit status of an experiment that looks for wrong answers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["end_with"]
 
 
 def end_with(found: Mapping[str, Any], config: str, out: Path | None) -> NoReturn:
-    """Print what was found, keep it if wanted, and end with status 1 if anything is wrong.
+    """Print a report, save it if wanted, and exit with status 1 if anything is wrong.
 
     Args:
-        found: What is wrong stands under ``"wrong"``.
-        config: What was asked for.
-        out: File for the report, if it shall be kept.
+        found: Findings; the wrong ones are under ``"wrong"``.
+        config: Description of the settings.
+        out: File for the report, or None.
     """
     report = {**found, "provenance": asdict(Provenance.now(config))}
     print(json.dumps(report, indent=2))

@@ -1,7 +1,7 @@
-"""Is our gradient of a wide depthwise kernel faster than torch's own on this CPU?
+"""Is our gradient of a depthwise convolution with a large kernel faster than torch's on this CPU?
 
-A layer's forward and backward pass, ours and the plain convolution's with the same weights on the
-same images in turns, channels-last, for layers as mobile networks for small images have them.
+The forward and backward pass of a layer are timed, ours and the plain convolution interleaved, with
+the same weights on the same images, channels-last, for layers of mobile networks for small images.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def compare(
     threads: int,
     settings: TimingSettings,
 ) -> Row:
-    """How many times as long the plain convolution takes, on the CPU clock."""
-    plain = copy.deepcopy(ours).eval()  # which computes the plain convolution
+    """Return the time of the plain convolution over that of ours, on the CPU clock."""
+    plain = copy.deepcopy(ours).eval()  # in eval mode it computes the plain convolution
     watches = [
         Stopwatch(passes(layer, images), settings, time.process_time, one_thread=threads == 1)
         for layer in (ours, plain)
@@ -77,7 +77,7 @@ def compare(
 
 
 def passes(layer: nn.Module, images: torch.Tensor) -> Callable[[], None]:
-    """Forward and backward, to input and weights."""
+    """Return a function that runs the forward pass, and the backward pass to input and weights."""
     layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x = images.contiguous(memory_format=torch.channels_last).requires_grad_()
     upstream = torch.ones_like(layer(x))

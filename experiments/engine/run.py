@@ -1,8 +1,9 @@
-"""What does the search engine cost beside evaluation, and how much memory does a whole job take?
+"""What does the search engine cost besides evaluation, and how much memory does a whole job take?
 
-The engine is timed on an evaluation that takes no time, each benchmark in a process of its own. The
-job is the Fashion-MNIST recipe with a short training, at its real sizes and with its Ray workers;
-the memory of all its processes is added up once a second (proportional set size, Linux only).
+The engine is timed with an evaluation that takes no time, each benchmark in a process of its own.
+The job is the Fashion-MNIST recipe with a short training, at its real sizes and with its Ray
+workers. The memory of all its processes is added up once a second (proportional set size, Linux
+only).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A benchmark: so many trials of a sampler in a space of so many choices."""
+    """Benchmark of a sampler: number of trials, and number of choices in the space."""
 
     sampler: str
     choices: int
@@ -64,7 +65,7 @@ class Case:
 
     @classmethod
     def parse(cls, name: str, trials: int) -> Case:
-        """From e.g. ``"nsga2-12"``, or ``"guided-12-10000"`` with its own number of trials."""
+        """Parse e.g. ``"nsga2-12"``, or ``"guided-12-10000"`` with its own number of trials."""
         found = re.fullmatch(r"(.+?)-(\d+)(?:-(\d+))?", name)
         if found is None:
             raise ConfigError(f"--cases {name!r}: expected such as nsga2-12 or guided-12-10000")
@@ -77,7 +78,7 @@ class Case:
 
 
 def bench(case: Case, seed: int) -> list[EngineRow]:
-    """A benchmark in a fresh process, so that one's memory is not another's."""
+    """Run a benchmark in a fresh process, so that its memory is separate from that of others."""
     sampler, choices, trials = case.sampler, case.choices, case.trials
     print(f"seed {seed}: {trials} trials of {sampler} with {choices} choices", flush=True)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
@@ -88,7 +89,7 @@ def bench(case: Case, seed: int) -> list[EngineRow]:
 
 
 def observed(case: str, windows: list[EngineRow], seed: int) -> list[Row]:
-    """The benchmark's rows, a hundred trials each."""
+    """Return the rows of a benchmark, one for each hundred trials."""
     return [
         Row(
             "ms_per_trial",
@@ -104,7 +105,7 @@ def observed(case: str, windows: list[EngineRow], seed: int) -> list[Row]:
 
 
 def summary(case: str, windows: list[EngineRow], seed: int) -> list[Row]:
-    """What the goals are about: mean cost, cost and memory at the end against the beginning."""
+    """Return the mean cost, and the growth of cost and memory from the beginning to the end."""
     first, last, n = windows[0], windows[-1], windows[-1].trials
     wall = sum(row.ms_per_trial for row in windows) / len(windows)
     cpu = sum(row.cpu_ms_per_trial for row in windows) / len(windows)
@@ -124,7 +125,7 @@ def summary(case: str, windows: list[EngineRow], seed: int) -> list[Row]:
 
 
 def job_memory(arguments: argparse.Namespace, overrides: list[str], seed: int) -> Row:
-    """The largest sum of PSS over the processes of a job."""
+    """Return the largest sum of PSS over the processes of a job."""
     run = arguments.work / f"job-{seed}"
     command = [Path(sys.executable).with_name("hwnas"), "search", arguments.recipe, "--run", run]
     for override in [*overrides, f"seed={seed}"]:
@@ -141,7 +142,7 @@ def job_memory(arguments: argparse.Namespace, overrides: list[str], seed: int) -
 
 
 def tree_pss_mb(pid: int) -> float:
-    """Memory of a process and all its descendants, shared pages divided among their users."""
+    """Return the memory of a process and its descendants, with shared pages divided among users."""
     try:
         root = psutil.Process(pid)
         processes = [root, *root.children(recursive=True)]
@@ -152,7 +153,7 @@ def tree_pss_mb(pid: int) -> float:
         try:
             total += process.memory_full_info().pss
         except psutil.Error:
-            continue  # it has just ended
+            continue  # the process has just ended
     return total / 1e6
 
 

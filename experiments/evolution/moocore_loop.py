@@ -1,4 +1,4 @@
-"""NSGA-II in NumPy on moocore's non-dominated sort: what a short loop of one's own comes to."""
+"""Short NSGA-II loop in NumPy with moocore's non-dominated sort, as a user might write it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CROSSOVER, _CROSSOVER_INDEX, _MUTATION_INDEX = 0.9, 15.0, 20.0
 
 
 def nsga2(population: int, generations: int, seed: int, variables: int, objectives: int) -> _Array:
-    """Evolve DTLZ2 and return the losses of the last front, shape (N, objectives)."""
+    """Evolve DTLZ2 and return the losses of the last front, of shape (N, objectives)."""
     rng = np.random.default_rng(seed)
     points = rng.random((population, variables))
     losses = _dtlz2(points, objectives)
@@ -23,7 +23,7 @@ def nsga2(population: int, generations: int, seed: int, variables: int, objectiv
     crowding = _crowding(losses, ranks)
     for _ in range(generations - 1):
         drawn = rng.integers(0, population, (2, population))
-        key = ranks + 1 / (2 + crowding)  # of two, the lower front; then the less crowded
+        key = ranks + 1 / (2 + crowding)  # the lower front wins, then the less crowded individual
         parents = points[np.where(key[drawn[0]] <= key[drawn[1]], *drawn)]
         points = np.concatenate([points, _children(parents, rng)])
         losses = np.concatenate([losses, _dtlz2(points[population:], objectives)])
@@ -47,12 +47,12 @@ def _crowding(losses: _Array, ranks: npt.NDArray[Any]) -> _Array:
 
 
 def _children(parents: _Array, rng: np.random.Generator) -> _Array:
-    """Simulated binary crossover and polynomial mutation, cut off at the bounds."""
+    """Return children by simulated binary crossover and polynomial mutation, within bounds."""
     couples = len(parents) // 2
     first, second = parents[:couples], parents[couples : 2 * couples]
     u = rng.random(first.shape)
     spread = np.where(u < 0.5, 2 * u, 0.5 / (1 - u)) ** (1 / (_CROSSOVER_INDEX + 1))
-    chance = rng.random(u.shape)  # half of the variables are mixed, half of those are swapped
+    chance = rng.random(u.shape)  # half of the variables are mixed, and half of those are swapped
     mixed = (chance < 0.5) & (rng.random((len(u), 1)) < _CROSSOVER)
     half = np.where(mixed, np.where(chance < 0.25, spread, -spread), 1) * (first - second) / 2
     middle = (first + second) / 2

@@ -1,4 +1,4 @@
-"""The sides of the comparison: each evolves DTLZ2 and gives the losses of its last front."""
+"""Sides of the comparison: each evolves DTLZ2 and returns the losses of its last front."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OBJECTIVES = 3
 _IN_PYMOO = ("nsga2", "nsga3")
 _Front = npt.NDArray[np.float64]
 Side = Callable[[str, int, int, int, str], _Front]
-"""From algorithm, population, generations, seed and device to the losses of the last front."""
+"""Function from algorithm, population, generations, seed and device to the last front's losses."""
 
 
 def _ours(name: str, population: int, generations: int, seed: int, device: str) -> _Front:
@@ -67,11 +67,12 @@ SIDES: Mapping[str, Side] = {
     "pymoo-without-duplicates-check": _pymoo_without,
     "pymoo": _pymoo,
 }
-"""Sides by name: of pymoo with its defaults, and without what takes quadratic time in them."""
+"""Sides by name. There are two of pymoo: with its defaults, and without its check for duplicates,
+which takes quadratic time."""
 
 
 def can_evolve(side: str, name: str) -> bool:
-    """Return whether a side has an algorithm, and is installed."""
+    """Return whether a side has an algorithm and is installed."""
     if side == "hwnas":
         return True
     if side == "moocore-loop":

@@ -1,8 +1,9 @@
-"""How fast is tensorised evolution, beside pymoo and beside a short loop on a fast sort?
+"""How fast is tensorised evolution, compared with pymoo and with a short loop on a fast sort?
 
-DTLZ2 with 24 variables. Speed: individuals a second over a few generations at several population
-sizes, all sides in each round, each round with a seed of its own. Quality: hypervolume and IGD
-after equally many generations of equally large populations. Without pymoo, the other sides alone.
+The problem is DTLZ2 with 24 variables. Speed is the number of individuals per second over a few
+generations at several population sizes; each round times all sides and has a seed of its own.
+Quality is hypervolume and IGD after equally many generations of equally large populations. Without
+pymoo, only the other sides are compared.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SPEED, CPU, VOLUME, DISTANCE = (
     "hypervolume",
     "igd",
 )
-_TRIED_OUT = 100, 3  # population and generations before anything is timed: a first use is slow
+_TRIED_OUT = 100, 3  # population and generations of a warm-up, since the first use is slow
 
 
 def main() -> None:
@@ -64,7 +65,7 @@ def work(arguments: argparse.Namespace) -> None:
     }
     observed = Results(arguments.out / "observations.jsonl", config)
     answers = Results(arguments.out / "results.jsonl", config)
-    with one_thread():  # the test function is too cheap for more
+    with one_thread():  # the test function is too cheap for more threads
         for turn in range(arguments.rounds):
             for population in arguments.populations:
                 time_round(observed, population, turn, arguments)
@@ -77,9 +78,10 @@ def work(arguments: argparse.Namespace) -> None:
 def time_round(
     observed: Results, population: int, turn: int, arguments: argparse.Namespace
 ) -> None:
-    """Time all sides one after the other, unless that was done; who begins changes with the round.
+    """Time all sides of a round one after the other, unless their times are recorded.
 
-    What is compared is all timed again where any of it is missing.
+    The order of the sides rotates with the round. If any time is missing, all sides are timed
+    again.
     """
     sides = [
         (name, side)
@@ -107,7 +109,7 @@ def time_round(
 
 
 def judge_seed(observed: Results, seed: int, arguments: argparse.Namespace) -> None:
-    """Record how near each evolution comes to the front, unless that was done."""
+    """Record the quality of each front, unless it is recorded already."""
     population, generations = arguments.quality_population, arguments.quality_generations
     for name in arguments.algorithms:
         for side in ("hwnas", "moocore-loop", "pymoo"):
@@ -126,9 +128,10 @@ def judge_seed(observed: Results, seed: int, arguments: argparse.Namespace) -> N
 
 
 def summary(observed: Sequence[Row]) -> list[Row]:
-    """Return medians with their range, and how far ours is ahead of each rival.
+    """Return medians with their range, and our speed-up over each competitor.
 
-    On the wall clock by speeds; in CPU time, which other work on the machine moves less, by times.
+    On the wall clock, the speed-up is a ratio of speeds. In CPU time, which contention affects
+    less, it is a ratio of times.
     """
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in observed:
@@ -153,7 +156,7 @@ def summary(observed: Sequence[Row]) -> list[Row]:
 
 
 def ratio_of(metric: str, subject: str, above: Sequence[Row], below: Sequence[Row]) -> Row:
-    """Return the median over rounds of a ratio within a round, with the range of the rounds'."""
+    """Return the median over rounds of the ratio within a round, with its range."""
     of = {row.seed: row.value or 0.0 for row in below}
     rounds = [(row.value or 0.0) / of[row.seed] for row in above if row.seed in of]
     spread = {"least": min(rounds), "most": max(rounds)}

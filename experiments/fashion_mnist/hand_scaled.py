@@ -1,4 +1,4 @@
-"""The rival without a search: MobileNetV3 as published, cut to small images and scaled by width."""
+"""Baseline without a search: published MobileNetV3, cut to small images and scaled by width."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hwnas.stages.job import Ingredients
 __all__ = ["hand_scaled"]
 
 RECIPE = Path(__file__).parent / "recipe.toml"
-"""Of the supernet whose strides, stem and head the rival has."""
+"""Recipe of the supernet whose strides, stem and head the baseline shares."""
 
 _PUBLISHED_SHAPE = (224, 224, 3)
 
 
 def hand_scaled(ingredients: Ingredients, width: float) -> Alone:
-    """MobileNetV3-Large, cut to what the supernet's space can build, at a width.
+    """Return MobileNetV3-Large at a width, cut to what the supernet's space can build.
 
-    The rows of table 1 (Howard et al., ICCV 2019) whose channels that space has too, with its
-    strides, stem and head, at the full resolution.
+    It has the rows of table 1 (Howard et al., ICCV 2019) whose channels are also in that space,
+    with the space's strides, stem and head, at the full resolution.
     """
     given, shape = read_recipe(RECIPE)[0].space, ingredients.data.image_shape
     options = {**given.options, "resolution": [max(shape[:2])]}

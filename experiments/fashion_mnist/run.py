@@ -1,8 +1,8 @@
-"""Is the family that a planned job finds better than one made by hand?
+"""Is the family of networks that a planned job finds better than one scaled by hand?
 
-Per seed: the job of `job.toml`; hand-scaled MobileNetV3 widths that share the seconds which the
-whole job took, and are trained by the same recipe. All networks are timed against each other in one
-session.
+For each seed, the job of `job.toml` is run. Hand-scaled MobileNetV3 networks of several widths
+share the seconds that the whole job took, and are trained by the same recipe. All networks are
+timed against each other in one session.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def observe(setting: Setting, widths: Sequence[float], seed: int) -> list[Row]:
-    """Make the networks of both sides, going on where that was stopped, and time them together."""
+    """Make the networks of both sides, resuming interrupted work, and time them together."""
     folder = setting.work / f"seed-{seed}"
     print(f"seed {seed}: the whole job", flush=True)
     found, ingredients, seconds = of_job(HWNAS, setting.experiment(seed), folder / HWNAS)
@@ -67,8 +67,8 @@ def observe(setting: Setting, widths: Sequence[float], seed: int) -> list[Row]:
 def judge(rows: Sequence[Row], seed: int) -> list[Row]:
     """Compare the sides of one seed.
 
-    Hypervolumes share one reference point. Under a latency budget each side plays the network with
-    its best validation accuracy, and is judged by the test.
+    Hypervolumes share one reference point. Under a latency budget, each side uses its network with
+    the best validation accuracy, which is scored on the test images.
     """
     errors = [row for row in rows if row.metric == "test_error"]
     points = np.array([[row.value, row.details["latency_ms"]] for row in errors], dtype=float)
@@ -101,10 +101,11 @@ def judge(rows: Sequence[Row], seed: int) -> list[Row]:
 
 
 def ratio(errors: Sequence[Row], seed: int) -> Row:
-    """Hypervolume of hwnas over that of its rival, and how sure the test images make it.
+    """Return the hypervolume of hwnas over that of its baseline, with its spread.
 
-    For the spread every test error is drawn again from the distribution of its standard error, each
-    on its own: 5% and 95% quantiles of the ratio, with the latencies as they were measured.
+    The spread is the 5% and 95% quantiles of the ratio over draws in which every test error is
+    sampled independently from the distribution of its standard error. The latencies stay as they
+    were measured.
     """
     side_of = np.array([row.details["side"] for row in errors])
     deviations = np.array([row.spread["standard_error"] for row in errors])

@@ -1,9 +1,10 @@
-"""Does a model of matrix products help to foretell what networks take?
+"""Does a model of matrix products improve the latency predictions of networks?
 
-A target's own products were timed, so the time of all convolutions but the depthwise ones and of
-all linear layers can be modelled as products: pixels x channels out x what each output sums over.
-The logarithm of their sum is one more linear part of the kernel. With a target's whole family (a
-runtime in a format) held out, ten networks are measured and the others foretold, with and without.
+The matrix products of a target were timed. So the time of all linear layers and of all convolutions
+except depthwise ones can be modelled as products: pixels x output channels x terms summed per
+output. The logarithm of their sum is one more linear part of the kernel. A target's whole family (a
+runtime in a format) is held out; ten networks are measured and the others are predicted, with and
+without this part.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from hwnas.predictors.shipped import experience_of, family
 from hwnas.predictors.store import DeviceProfile
 from hwnas.search_spaces import Workload
 
-PRODUCTS = 200  # of a target, drawn per seed
+PRODUCTS = 200  # products of a target, drawn per seed
 SAMPLES = 10
 _PRODUCT_KINDS = ("conv", "pointwise", "linear", "matmul")
-_NEW_PART = (-2.0, 3.0)  # log variance of the part: mean and deviation, as in the vague prior
+_NEW_PART = (-2.0, 3.0)  # mean and deviation of the part's log variance, as in the vague prior
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +43,12 @@ class Case:
     """One target as the new one.
 
     Attributes:
-        profile: What networks take on it.
-        plain: What the kernel reads of them.
-        prior: Over its hyperparameters.
-        workloads: The networks.
-        timed: Products that were timed on it.
-        products_ms: What they take.
+        profile: Measured latencies of the networks on the target.
+        plain: Features of the networks, as parts of the kernel.
+        prior: Prior over the kernel's hyperparameters.
+        workloads: Workloads of the networks.
+        timed: Matrix products that were timed on the target.
+        products_ms: Their latencies, in ms.
     """
 
     profile: DeviceProfile
@@ -95,7 +96,7 @@ def read_case(target: str, profiles: list[DeviceProfile], workloads: list[Worklo
 
 
 def products_of(workload: Workload) -> list[Gemm]:
-    """One for each operator that is a product at heart."""
+    """Return one product for each operator that can be computed as a matrix product."""
     found = []
     for operator in workload.operators:
         if operator.dead or operator.kind not in _PRODUCT_KINDS:

@@ -1,9 +1,8 @@
 """Is the time of a matrix product predicted for ranges of sizes that were never timed?
 
-Per seed, products with sizes from 16 to 512 are known. Others, with one size or all of them beyond
-that range, are new. All are timed in blocks in which known and new ones are mixed, and recorded
-block by block, so a run that was killed goes on where it was; with all of them recorded it only
-refits.
+For each seed, products with sizes from 16 to 512 are known. Others, with one or all sizes beyond
+that range, are new. Products are timed in blocks that mix known and new ones, and are recorded
+block by block, so an interrupted run resumes; if all are recorded, it only fits the models again.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ TARGETS = (
 )
 KNOWN, WITHIN, HELD_OUT = "known", "within", "held-out"
 FEW_SCORES = ("r2_log", "mape")
-"""Of what stands beside the model."""
+"""Metrics that are recorded for the baselines."""
 BLOCK = 40
 MAX_MACS = 10**9
 SEEN, LARGER, SMALLER = (16, 512), (513, 2048), (1, 15)
-"""Least and largest size."""
+"""Smallest and largest size."""
 
 
 def ranges() -> dict[str, tuple[Gemm, Gemm]]:
-    """The corners of each range of products that is held out."""
+    """Return the two corners of each held-out range of products."""
     found = {}
     for word, beyond in (("larger", LARGER), ("smaller", SMALLER)):
         for names in ("m", "n", "k", "mnk"):
@@ -57,7 +56,7 @@ def ranges() -> dict[str, tuple[Gemm, Gemm]]:
 
 
 def drawn(seed: int, known: int, new: int) -> dict[str, list[Gemm]]:
-    """Products by range: known ones, new ones of the same range, and those held out."""
+    """Return products by range: known ones, new ones within the same range, and held-out ones."""
     rng = np.random.default_rng(seed)
     low, high = (Gemm(size, size, size) for size in SEEN)
     seen = sampled_gemms(known + new, rng, low, high, MAX_MACS)
@@ -68,7 +67,7 @@ def drawn(seed: int, known: int, new: int) -> dict[str, list[Gemm]]:
 
 
 def by_product(timings: Timings, target: Target) -> dict[Gemm, dict[str, Any]]:
-    """The rows of a target."""
+    """Return the rows of a target by product."""
     return {
         Gemm(row["m"], row["n"], row["k"]): row
         for row in timings.rows
@@ -102,7 +101,7 @@ def work(arguments: argparse.Namespace) -> None:
 def time_missing(
     timings: Timings, target: Target, products: Mapping[str, Sequence[Gemm]], seed: int
 ) -> None:
-    """Time what is not recorded, known and new products mixed."""
+    """Time the products that are not recorded, known and new ones mixed."""
     done = by_product(timings, target)
     missing = [gemm for some in products.values() for gemm in some if gemm not in done]
     random.Random(seed).shuffle(missing)
@@ -110,7 +109,7 @@ def time_missing(
         block = missing[start : start + BLOCK]
         measured = time_gemms(block, target)
         timings.put(
-            {**vars(gemm), **columns_of(each, rounds="rounds")}  # n is the product's own
+            {**vars(gemm), **columns_of(each, rounds="rounds")}  # vars(gemm) has a column n
             for gemm, each in zip(block, measured, strict=True)
         )
         contended = sum(measurement.contended for measurement in measured)
@@ -134,7 +133,7 @@ def judge(
     rows: Mapping[Gemm, Mapping[str, Any]],
     seed: int,
 ) -> list[Row]:
-    """Fit on the known products and judge on the new ones, beside two rivals that know less."""
+    """Fit on the known products and score on the new ones, together with two simpler baselines."""
     raw = {gemm: row["latency_ms"] for gemm, row in rows.items()}
     steady = steady_ms(list(raw.values()), [row["anchor_ms"] for row in rows.values()])
     times_ms = dict(zip(raw, steady.tolist(), strict=True))
@@ -181,7 +180,7 @@ def answer(
 
 
 def scores(predicted_ms: Numbers, truth_ms: Numbers) -> dict[str, float]:
-    """By metric; the first two are shares of the variance that is explained."""
+    """Return the scores by metric; the first two are shares of explained variance."""
     errors = np.abs(predicted_ms / truth_ms - 1)
     return {
         "r2_log": float(r2_score(np.log(truth_ms), np.log(predicted_ms))),
@@ -192,19 +191,19 @@ def scores(predicted_ms: Numbers, truth_ms: Numbers) -> dict[str, float]:
 
 
 def covered(estimates: Sequence[Estimate], truth_ms: Numbers) -> float:
-    """The share of the truth that is inside the 90 % intervals."""
+    """Return the share of true times that are inside the 90% prediction intervals."""
     low, high = np.array([estimate.interval90 for estimate in estimates]).T
     return float(((low <= truth_ms) & (truth_ms <= high)).mean())
 
 
 def by_macs(known: Sequence[Gemm], known_ms: Numbers) -> Predict:
-    """Time in proportion to multiply-accumulates."""
+    """Fit a time in proportion to multiply-accumulates."""
     log_rate = np.mean(np.log(known_ms) - np.log([gemm.macs for gemm in known]))
     return lambda gemms: np.exp(log_rate) * np.array([gemm.macs for gemm in gemms], dtype=float)
 
 
 def textbook_roofline(known: Sequence[Gemm], known_ms: Numbers) -> Predict:
-    """An overhead and the longer of computing and of moving each matrix once."""
+    """Fit an overhead plus the longer of computing and of moving each matrix once."""
 
     def log_ms(log_costs: Numbers, gemms: Sequence[Gemm]) -> Numbers:
         call, a_mac, a_number = np.exp(log_costs)

@@ -1,8 +1,9 @@
-"""Do multiply-accumulates, or the device predictor, rank networks of convolution and attention?
+"""Do MACs or the device predictor rank networks of convolution and attention better?
 
-Random networks of `hybrid` are timed on this machine, and the networks that calibrations with some
-seeds choose beside them. Each calibration gives a predictor, which is judged on the random ones.
-Networks are timed and recorded in blocks that mix both, so a run that was killed goes on.
+Random networks of `hybrid` are timed on this machine, together with the networks that calibrations
+with several seeds choose. Each calibration gives a predictor, which is scored on the random
+networks. Networks are timed and recorded in blocks that mix both kinds, so an interrupted run
+resumes.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def random_networks(space: SearchSpace, count: int) -> list[Architecture]:
-    """The same whatever is calibrated."""
+    """Return random networks that do not depend on the calibration."""
     rng = random.Random("unseen")
     drawn: dict[Architecture, None] = {}
     while len(drawn) < count:
@@ -82,7 +83,7 @@ def time_missing(
     timings: Results,
     arguments: argparse.Namespace,
 ) -> None:
-    """Time what is not recorded, in blocks of both kinds of networks, each in one session."""
+    """Time the networks that are not recorded, in blocks of both kinds, each in one session."""
     recorded = {row.subject for row in timings.rows}
     missing = [a for a in networks if f"{case} {a.id}" not in recorded]
     if not missing:

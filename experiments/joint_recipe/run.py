@@ -1,8 +1,9 @@
-"""Does it pay to search for recipes together with the networks that they train?
+"""Does it pay to search training settings together with the networks that they train?
 
-Two searches of as many trials, each trial a training of the same time: `joint` over networks and
-recipes, `fixed` over networks that are all trained by `[train]`. Both fronts are chosen by
-validation accuracy, and judged by the test accuracy of the same trainings.
+There are two searches with the same number of trials, each trial a training of the same time:
+`joint` over networks and training settings, `fixed` over networks that are all trained by
+`[train]`. Both fronts are chosen by validation accuracy, and scored by the test accuracy of the
+same trainings.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _TEST = "test_accuracy"
 
 @dataclass(frozen=True)
 class Tested:
-    """Scores a training on the test images, too; they choose nothing.
+    """Evaluator that also scores a training on the test images, which influence no choice.
 
     Attributes:
-        alone: Trains.
+        alone: Evaluator that trains.
     """
 
     alone: TrainEvaluator
@@ -73,7 +74,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def searched(setting: Setting, side: str, seed: int) -> Sequence[Scored]:
-    """The trials of one side."""
+    """Run the search of one side and return its trials."""
     ingredients, folder = setting.ingredients(seed), setting.work / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     config = ingredients.recipe.search
@@ -117,7 +118,7 @@ def _executor(ingredients: Ingredients, joint: bool) -> Executor:
 
 
 def observed(found: Mapping[str, Sequence[Scored]], seed: int) -> list[Row]:
-    """Every training."""
+    """Return a row for every training."""
     return [
         Row(
             "test_accuracy",
@@ -139,7 +140,7 @@ def observed(found: Mapping[str, Sequence[Scored]], seed: int) -> list[Row]:
 
 
 def answers(found: Mapping[str, Sequence[Scored]], seed: int) -> list[Row]:
-    """What either side found, and how much more the joint one did."""
+    """Return the results of both sides, and the hypervolume ratio of joint to fixed."""
     tables = {side: _losses(trials, _TEST) for side, trials in found.items()}
     reference = reference_point(np.vstack(list(tables.values())))
     volumes, rows = {}, []
@@ -157,7 +158,7 @@ def answers(found: Mapping[str, Sequence[Scored]], seed: int) -> list[Row]:
 
 
 def _losses(trials: Sequence[Scored], metric: str) -> Losses:
-    """Errors and logarithms of multiply-accumulates."""
+    """Return errors and logarithms of multiply-accumulates, of shape (N, 2)."""
     return np.array([[1 - t.values[metric], np.log(t.values["macs"])] for t in trials])
 
 

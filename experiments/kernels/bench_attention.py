@@ -1,4 +1,4 @@
-"""Attention of short sequences against PyTorch's."""
+"""Benchmark of attention on short sequences against PyTorch's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BENCHMARK"]
 
 
 def scaled_dot_product(inputs: Inputs) -> Expression:
-    """PyTorch chooses among FlashAttention-2, cuDNN's and others."""
+    """Return PyTorch's attention, which chooses among FlashAttention-2, cuDNN's and others."""
 
     def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         heads = (x.transpose(1, 2) for x in (query, key, value))

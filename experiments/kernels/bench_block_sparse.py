@@ -1,4 +1,4 @@
-"""Linear layers with blocks left out against the dense layer, whose weight has zeros there."""
+"""Benchmark of block-sparse linear layers against the dense layer, whose weight has zeros there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BENCHMARK"]
 
 
 def dense(inputs: Inputs) -> Expression:
-    """As if nothing were left out."""
+    """Return the dense layer, which also multiplies the zeros."""
     activate, blocks, bias = ACTIVATIONS[inputs["activation"]], inputs["blocks"], inputs["bias"]
     height, width = blocks.shape[1:]
     tall, strips = -(-inputs["inputs"] // height), len(inputs["ends"]) - 1

@@ -1,4 +1,4 @@
-"""Dense convolution by implicit GEMM against cuDNN's, of a channels-last map."""
+"""Benchmark of dense convolution by implicit GEMM against cuDNN's, on a channels-last map."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BENCHMARK", "RIVAL"]
 
 
 def layer(inputs: Inputs) -> Expression:
-    """As PyTorch runs the layer of an eager network."""
+    """Return the layer as PyTorch runs it in an eager network."""
     activate, stride = ACTIVATIONS[inputs["activation"]], inputs["stride"]
 
     def run(x: Tensor, weight: Tensor, bias: Tensor, *residual: Tensor) -> Tensor:

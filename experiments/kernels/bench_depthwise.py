@@ -1,4 +1,4 @@
-"""Depthwise against a grouped convolution of a channels-last map."""
+"""Benchmark of depthwise against a grouped convolution of a channels-last map."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["BENCHMARK"]
 
 
 def convolution(inputs: Inputs) -> Expression:
-    """As PyTorch runs the layer of an eager network; means are taken of what it gives."""
+    """Return the layer as PyTorch runs it in an eager network; sums are taken of its output."""
     activate, stride, sums = ACTIVATIONS[inputs["activation"]], inputs["stride"], inputs["sums"]
 
     def run(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

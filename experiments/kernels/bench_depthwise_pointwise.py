@@ -1,4 +1,4 @@
-"""Depthwise and pointwise in one against two convolutions of a channels-last map."""
+"""Benchmark of fused depthwise and pointwise against two convolutions of a channels-last map."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BENCHMARK"]
 
 
 def convolutions(inputs: Inputs) -> Expression:
-    """As PyTorch runs the two layers of an eager network."""
+    """Return the two layers as PyTorch runs them in an eager network."""
     first, last = (ACTIVATIONS[inputs[name]] for name in ("activation", "project_activation"))
     stride = inputs["stride"]
 

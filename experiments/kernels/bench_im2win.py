@@ -1,4 +1,4 @@
-"""Dense convolution by im2win, at the sizes and against the rival of the one by implicit GEMM."""
+"""Benchmark of convolution by im2win, with the sizes and the competitor of the implicit GEMM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Int8 convolution against the layer in float16: PyTorch has no such convolution on cards."""
+"""Benchmark of int8 convolution against float16: PyTorch has no int8 convolution on GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["BENCHMARK"]
 
 
 def in_float16(inputs: Inputs) -> Expression:
-    """The layer without quantisation, which reads and writes twice the bytes."""
+    """Return the layer without quantisation, which reads and writes twice the bytes."""
     run, tensors = layer({**inputs, "weight": inputs["weight"].permute(1, 2, 3, 0)})
     return run, tuple(each.half() / 64 for each in tensors)
 

@@ -1,4 +1,4 @@
-"""Int8 depthwise against the layer in float16: PyTorch has no such convolution on cards."""
+"""Benchmark of int8 depthwise against float16: PyTorch has no int8 convolution on GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BENCHMARK"]
 
 
 def in_float16(inputs: Inputs) -> Expression:
-    """The layer without quantisation, which reads and writes twice the bytes."""
+    """Return the layer without quantisation, which reads and writes twice the bytes."""
     activate, stride = ACTIVATIONS[inputs["activation"]], inputs["stride"]
 
     def run(x: Tensor, weight: Tensor, bias: Tensor, *residual: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Int8 pointwise against PyTorch's product of int8 matrices, and against the layer in float16."""
+"""Benchmark of int8 pointwise against PyTorch's int8 matrix product, and against float16."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EPILOGUE += ("table", "table_zero")
 
 
 def product(inputs: Inputs) -> Expression:
-    """All integers: ``torch._int_mm``, and then back to int8."""
+    """Return the integer layer: ``torch._int_mm``, then requantisation to int8."""
     residual = inputs["residual"]
     scales = {name: inputs[name] for name in _EPILOGUE}
 
@@ -31,7 +31,7 @@ def product(inputs: Inputs) -> Expression:
 
 
 def in_float16(inputs: Inputs) -> Expression:
-    """The layer without quantisation, which reads and writes twice the bytes."""
+    """Return the layer without quantisation, which reads and writes twice the bytes."""
     activate = ACTIVATIONS[inputs["activation"]]
 
     def run(x: Tensor, weight: Tensor, bias: Tensor, *residual: Tensor) -> Tensor:

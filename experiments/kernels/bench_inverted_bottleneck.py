@@ -1,4 +1,4 @@
-"""Inverted bottlenecks against their layers, of a channels-last map."""
+"""Benchmark of fused inverted bottlenecks against their layers, on a channels-last map."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BENCHMARK"]
 
 
 def layers(inputs: Inputs) -> Expression:
-    """As PyTorch runs the block of an eager network."""
+    """Return the block as PyTorch runs it in an eager network."""
     activate, stride = ACTIVATIONS[inputs["activation"]], inputs["stride"]
     squeezes = inputs["reduce_weight"] is not None
 

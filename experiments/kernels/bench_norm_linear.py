@@ -1,4 +1,4 @@
-"""LayerNorm with the linear layer after it against the two layers."""
+"""Benchmark of LayerNorm fused with the linear layer after it against the two layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BENCHMARK"]
 
 
 def layers(inputs: Inputs) -> Expression:
-    """As PyTorch runs the two layers of an eager network."""
+    """Return the two layers as PyTorch runs them in an eager network."""
     activate, epsilon = ACTIVATIONS[inputs["activation"]], inputs["epsilon"]
 
     def run(x: Tensor, weight: Tensor, bias: Tensor, *residual: Tensor) -> Tensor:

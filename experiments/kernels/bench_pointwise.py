@@ -1,4 +1,4 @@
-"""Pointwise against a 1 x 1 convolution of a channels-last map."""
+"""Benchmark of pointwise against a 1 x 1 convolution of a channels-last map."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BENCHMARK"]
 
 
 def convolution(inputs: Inputs) -> Expression:
-    """As PyTorch runs the layer of an eager network."""
+    """Return the layer as PyTorch runs it in an eager network."""
     activate = ACTIVATIONS[inputs["activation"]]
     gate, residual = inputs["gate"], inputs["residual"]
 

@@ -1,7 +1,7 @@
-"""A recurrent layer against cuDNN's LSTM, which multiplies its inputs itself.
+"""Benchmark of a recurrent layer against cuDNN's LSTM, which also multiplies its inputs.
 
-Ours takes that product as made. So cuDNN is given the identity as weight of its inputs, and before
-ours the same product is computed by PyTorch: both sides compute the same numbers.
+Our operator takes the product of the inputs as given. So cuDNN gets the identity as input weight,
+and PyTorch computes the same product before our kernel: both sides compute the same numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["BENCHMARK"]
 
 
 def cudnn(inputs: Inputs) -> Expression:
-    """``nn.LSTM`` with the same recurrent weights; of several heads they are blocks of one."""
+    """Return ``nn.LSTM`` with the same recurrent weights; heads are blocks of one matrix."""
     x, weight = inputs["x"], inputs["weight"]
     if weight.shape[1] != LSTM:
         raise KernelError("this stands beside LSTMs only, which have 4 gates")
@@ -43,7 +43,7 @@ def cudnn(inputs: Inputs) -> Expression:
 
 
 def unrolled(inputs: Inputs) -> Expression:
-    """The formulas step by step, after the product of the inputs."""
+    """Return the formulas step by step, after the product of the inputs."""
     names = ("weight", "hidden", "cell", "bias")
     present = [name for name in names if inputs[name] is not None]
 
@@ -57,7 +57,7 @@ def unrolled(inputs: Inputs) -> Expression:
 
 
 def product(inputs: Inputs) -> Callable[[], object]:
-    """Of the inputs, with the identity."""
+    """Return the product of the inputs with the identity."""
     return partial(functional.linear, inputs["x"].flatten(2), _identity(inputs["x"]))
 
 

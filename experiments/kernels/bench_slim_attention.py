@@ -1,4 +1,4 @@
-"""Slimmed attention with its layers against a linear layer and PyTorch's attention."""
+"""Benchmark of slimmed attention with its layers against a linear layer and PyTorch's attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BENCHMARK"]
 
 
 def layer_and_attention(inputs: Inputs) -> Expression:
-    """Queries, keys and values are one linear layer."""
+    """Return one linear layer for queries, keys and values, and then attention."""
     heads, width = inputs["weight"].shape[2:]
 
     def run(x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""2:4 sparse linear layers against the dense layer and against PyTorch's sparse tensor cores."""
+"""Benchmark of 2:4 sparse linear layers against dense ones and PyTorch's sparse tensor cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BENCHMARK"]
 
 
 def dense(inputs: Inputs) -> Expression:
-    """As if no weight were zero."""
+    """Return the dense layer, which also multiplies the zeros."""
     weight = unpack_two_four(inputs["values"], inputs["places"]).T.contiguous()
     activate = ACTIVATIONS[inputs["activation"]]
 
@@ -25,7 +25,7 @@ def dense(inputs: Inputs) -> Expression:
 
 
 def semi_structured(inputs: Inputs) -> Expression:
-    """By cuSPARSELt or CUTLASS, where PyTorch has them for these sizes."""
+    """Return the layer by cuSPARSELt or CUTLASS, where PyTorch supports them for these sizes."""
     from torch.sparse import to_sparse_semi_structured
 
     run, (x, weight, bias) = dense(inputs)

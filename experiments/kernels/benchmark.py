@@ -1,4 +1,4 @@
-"""What an operator is measured at, and what it is measured against."""
+"""Benchmarks of operators: their sizes and their competing implementations."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from hwnas.kernels.sizes import dtype_name, sizes_text
 __all__ = ["Benchmark", "Case", "Expression", "Rival"]
 
 Expression = tuple[Callable[..., Any], tuple[Tensor, ...]]
-"""A function of tensors, and these; what it returns lies as the operator's output does."""
+"""Function of tensors, and its arguments; its result has the layout of the operator's output."""
 
 
 @dataclass(frozen=True)
 class Rival:
-    """Something else that computes what an operator does.
+    """Competing implementation of an operator.
 
     Attributes:
-        name: In rows.
-        words: Its configuration: which functions, which layout, what was made ready beforehand.
-        make: From inputs of the operator; weights are laid out and folded here, once.
-        compiled: Whether it also runs through ``torch.compile``, as a rival of its own.
-        same: Whether it gives the same numbers; one of another type does not, and is not compared.
+        name: Name in rows.
+        words: Description of its configuration: functions, layout, and preparation beforehand.
+        make: Function from the operator's inputs to an expression; it lays out and folds weights,
+            once.
+        compiled: Whether it is also timed through ``torch.compile``, as a competitor of its own.
+        same: Whether it computes the same numbers; one of another type does not, and is not
+            compared.
     """
 
     name: str
@@ -39,14 +41,14 @@ class Rival:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """An operator at the sizes at which it is measured.
+    """Operator with the sizes and the competing implementations of its measurement.
 
     Attributes:
         operator: The operator.
-        rivals: Of each one time is measured.
-        batches: How many images at once.
-        before: What has to run before our kernels and before their reference, so that rivals do not
-            do more than these; made from inputs.
+        rivals: Competing implementations; each is timed.
+        batches: Batch sizes.
+        before: Function from inputs to work that has to run before our kernels and before their
+            reference, so that competitors do not do more than these.
     """
 
     operator: Operator
@@ -56,11 +58,11 @@ class Benchmark:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it is measured in: the only one, or float16."""
+        """Data type of the measurement: the operator's only type, or float16."""
         return self.operator.dtypes[0]
 
     def cases(self) -> list[Case]:
-        """All sizes at all batches, small batches first."""
+        """Return all sizes at all batch sizes, small batches first."""
         return [
             Case(self.operator.name, self.operator.at_batch(sizes, batch), batch)
             for batch in self.batches
@@ -68,19 +70,19 @@ class Benchmark:
         ]
 
     def checked(self) -> list[Case]:
-        """Those at which an interpreter is fast enough."""
+        """Return the cases at which an interpreter is fast enough."""
         return [Case(self.operator.name, sizes, 1) for sizes in self.operator.checked[:2]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """An operator at some sizes.
+    """Operator at some sizes.
 
     Attributes:
-        operator: Its name.
-        sizes: Of its inputs.
-        batch: Images that these are of.
-        dtype: Of its first input, or that of its benchmark if None.
+        operator: Name of the operator.
+        sizes: Sizes of its inputs.
+        batch: Number of images that the inputs belong to.
+        dtype: Data type of the first input; that of the benchmark if None.
     """
 
     operator: str
@@ -89,5 +91,5 @@ class Case:
     dtype: torch.dtype | None = None
 
     def text(self, dtype: torch.dtype) -> str:
-        """As ``pointwise float16 b1 images=1,pixels=196``."""
+        """Return a text such as ``pointwise float16 b1 images=1,pixels=196``."""
         return f"{self.operator} {dtype_name(dtype)} b{self.batch} {sizes_text(self.sizes)}"

@@ -1,4 +1,4 @@
-"""All benchmarks by the names of their operators."""
+"""Benchmarks of all operators, by the operator's name."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ __all__ = ["BENCHMARKS"]
 BENCHMARKS: dict[str, Benchmark] = {
     name: import_module(f"experiments.kernels.bench_{name}").BENCHMARK for name in OPERATORS
 }
-"""One file for each operator, of the same name."""
+"""Benchmarks by operator; each is defined in a file with the operator's name."""

@@ -1,4 +1,4 @@
-"""What the card does at most, by PyTorch's own copies and products of large matrices."""
+"""Ceilings of the GPU: throughput of PyTorch's copies and of its large matrix products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RUNS = 10
 
 
 def measure_ceilings(place: Place, _: None) -> dict[str, Any]:
-    """Bytes that a copy reads and writes in a second, and multiplications, with additions."""
+    """Measure copied bytes, read and written, and multiplications with additions, per second."""
     size, side = (2**16, 64) if place.simulated else (_COPIED_BYTES, _SIDE)
     source = torch.randint(0, 256, (size,), dtype=torch.uint8, device=place.device)
     target = torch.empty_like(source)

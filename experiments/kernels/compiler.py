@@ -1,4 +1,4 @@
-"""What PyTorch's compiler makes of an expression."""
+"""Compilation of expressions by PyTorch's compiler."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ MODES = {
     QUICK: "torch.compile",
     FULL: "torch.compile(mode='max-autotune-no-cudagraphs')",
 }
-"""Without graphs of its own, since the timer makes the same graph of all sides."""
+"""Modes of the compiler. They do not use CUDA graphs, since the timer captures the same kind of
+graph of all sides."""
 
 
 def compiled(function: Callable[..., Any], mode: str, place: Place) -> Callable[..., Any]:
-    """What ``torch.compile`` makes of a function; it is compiled at the first call."""
+    """Compile a function with ``torch.compile``, which compiles at the first call."""
     if place.simulated:
         return torch.compile(function, backend="eager", dynamic=False)
     return torch.compile(function, mode=mode, dynamic=False)
@@ -29,14 +30,14 @@ def compiled(function: Callable[..., Any], mode: str, place: Place) -> Callable[
 
 @contextlib.contextmanager
 def rehearsing(mode: str) -> Iterator[None]:
-    """Let PyTorch's compiler keep kernels that it compiles, but not which it finds faster.
+    """Let PyTorch's compiler cache the kernels that it compiles, but not its choices among them.
 
-    Rehearsals run side by side, and what is found faster beside others may not be.
+    Rehearsals run in parallel, and the kernel that is fastest beside others may not be so alone.
     """
     from torch._functorch import config as functorch
     from torch._inductor import config as inductor
 
-    chooses = mode == FULL  # of whole programs, which hold the choices
+    chooses = mode == FULL  # the caches of whole programs hold the choices
     with (
         inductor.patch(autotune_local_cache=False, fx_graph_cache=not chooses),
         functorch.patch(enable_autograd_cache=not chooses),
@@ -46,7 +47,7 @@ def rehearsing(mode: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def all_cores(place: Place) -> Iterator[None]:
-    """Let PyTorch's compiler have them, where it was not rehearsed."""
+    """Let PyTorch's compiler use all cores, where it was not rehearsed."""
     from torch._inductor import config as inductor
 
     with inductor.patch(compile_threads=place.workers):

@@ -1,4 +1,4 @@
-"""TensorRT, where it is installed, in half precision and in int8."""
+"""TensorRT engines in half precision and in int8, where TensorRT is installed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["engine", "int8_engine", "symmetric"]
 
 
 def engine(model: Path, images: Tensor, int8: bool = False) -> Callable[[], object]:
-    """A run of an ONNX file in half precision on images that stay where they are.
+    """Return a function that runs an ONNX file in half precision, always on the same images.
 
     Args:
-        model: The file.
-        images: float32 (N, C, H, W).
-        int8: Whether it may compute in int8 what the file quantises.
+        model: ONNX file.
+        images: Images, float32 (N, C, H, W); their memory must stay in place.
+        int8: Whether TensorRT may compute the quantised parts of the file in int8.
 
     Raises:
         ModuleNotFoundError: TensorRT is not installed.
-        RuntimeError: It does not take the file.
+        RuntimeError: TensorRT does not accept the file.
     """
     import tensorrt as trt
 
@@ -60,11 +60,11 @@ def engine(model: Path, images: Tensor, int8: bool = False) -> Callable[[], obje
 
 
 def int8_engine(model: Path, images: Tensor) -> Callable[[], object]:
-    """The same of a file in single precision that is quantised as TensorRT takes it.
+    """Return such a function for a file in single precision, quantised as TensorRT requires.
 
     Raises:
         ModuleNotFoundError: TensorRT is not installed.
-        RuntimeError: It does not take the file.
+        RuntimeError: TensorRT does not accept the file.
     """
     import tensorrt  # noqa: F401  # before what takes seconds
 
@@ -72,7 +72,10 @@ def int8_engine(model: Path, images: Tensor) -> Callable[[], object]:
 
 
 def symmetric(model: Path) -> Path:
-    """A file beside it, quantised by random images with all zero points 0, and biases in floats."""
+    """Write a quantised copy of a file beside it and return its path.
+
+    The ranges come from random images, all zero points are 0, and biases stay floats.
+    """
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
     module = OnnxModule.load(model)

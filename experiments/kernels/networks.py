@@ -1,7 +1,8 @@
 """Whole networks, as a search finds them: through our kernels, and as PyTorch runs them.
 
-Ours are measured in float16 and in int8, in one race: PyTorch has no convolutions of integers on
-cards, so what it does best in float16 is the rival of both, and TensorRT in int8 another of int8.
+Our networks are timed in float16 and in int8, interleaved. PyTorch has no integer convolutions on
+GPUs, so its best float16 version is the competitor of both; TensorRT's int8 engine is a further
+competitor of int8.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ NETWORKS = {
     "hybrid-160": ("hybrid", 1),
     "vit-224": ("vit", 5),
 }
-"""Space and seed of each; which sizes of images come of that is in their names."""
+"""Space and seed of each network; the resulting image size is in its name."""
 WORDS = {
     "eager": "the module in channels-last, batch normalisations folded",
     **{name: f"{words} of the same module" for name, words in MODES.items()},
@@ -64,17 +65,18 @@ WORDS = {
 }
 FORMATS = {"float16": torch.float16, "int8": torch.int8}
 DTYPE = torch.float16
-"""Of rivals, and in int8 of what is no integer."""
-_TUNED = (1, 8)  # batches; from 8 to 64 is not far
+"""Data type of competitors, and in int8 of all values that are not integers."""
+_TUNED = (1, 8)  # batch sizes; the tuning for 8 is close enough for 64
 _TOY = {"mobilenet": mobilenet, "hybrid": hybrid, "vit": vit}
 _TOLERANCE = {"float16": 0.02, "int8": 0.15}
-"""Shares of the largest output. Networks of half precision are some thousandths off. In int8 what
-is rounded the other way is a step off, and what comes of it by more."""
+"""Tolerances as shares of the largest output. Networks of half precision deviate by some
+thousandths. In int8, a value that is rounded the other way deviates by one step, and the values
+computed from it deviate by more."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A network at a batch size beside a mode of PyTorch's compiler."""
+    """Network at a batch size, timed against one mode of PyTorch's compiler."""
 
     network: str
     batch: int
@@ -82,7 +84,7 @@ class Measured:
 
 
 def export_network(place: Place, name: str) -> dict[str, Any]:
-    """Write a network as ONNX, and say what operators are asked about when it is matched."""
+    """Write a network as ONNX; return its description and the operator cases of its matching."""
     space, architecture, network = _made(place, name)
     shape = space.input_shape(architecture)
     model, _, _ = to_onnx(_folded(network), shape)
@@ -116,7 +118,7 @@ def export_network(place: Place, name: str) -> dict[str, Any]:
 
 
 def rehearse_network(place: Place, task: Measured) -> dict[str, Any]:
-    """Compile kernels and expressions, so that they are there when times are taken."""
+    """Compile kernels and expressions, so that they are cached when times are taken."""
     with fair(), rehearsing(task.mode):
         images = _images(place, task)
         for which in FORMATS:
@@ -126,10 +128,10 @@ def rehearse_network(place: Place, task: Measured) -> dict[str, Any]:
 
 
 def measure_network(place: Place, task: Measured) -> dict[str, Any]:
-    """Time a network through our kernels, in both formats, and through rivals in turn.
+    """Time a network through our kernels, in both formats, interleaved with competitors.
 
     Returns:
-        What was found by format.
+        The results by format.
     """
     with fair(), all_cores(place) if task.mode == FULL else contextlib.nullcontext():
         images = _images(place, task)
@@ -161,7 +163,7 @@ def measure_network(place: Place, task: Measured) -> dict[str, Any]:
 def _rivals(
     place: Place, task: Measured, images: Tensor
 ) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
-    """Those that run, and why others do not."""
+    """Return the competitors that run, and the reasons why others do not."""
     module = _in_half(_rival(place, task))
     plain = _file(place, task.network, "float16")
     makers: dict[str, Callable[[], Callable[[], object]]] = {
@@ -178,13 +180,13 @@ def _rivals(
             rivals[name] = run
         except ModuleNotFoundError:
             absent[name] = "absent"
-        except Exception as problem:  # as many as there are libraries
+        except Exception as problem:  # each library raises errors of its own
             absent[name] = why(problem)
     return rivals, absent
 
 
 def _as_ours(which: str, times: Mapping[str, Times], others: Container[str]) -> dict[str, Any]:
-    """Times by name, those of one of our formats as ours, without some."""
+    """Return times by name without some; those of one of our formats are named as ours."""
     return {
         KERNEL if name == which else name: each.to_json()
         for name, each in times.items()
@@ -193,7 +195,7 @@ def _as_ours(which: str, times: Mapping[str, Times], others: Container[str]) -> 
 
 
 def _made(place: Place, name: str) -> tuple[SearchSpace, Any, nn.Module]:
-    """Space, architecture and network; smaller ones where kernels are interpreted."""
+    """Return space, architecture and network; smaller ones where kernels are interpreted."""
     family, seed = NETWORKS[name]
     space = _TOY[family]((8, 8, 1), 10) if place.simulated else SPACES[family]()
     architecture = space.sample(random.Random(seed))
@@ -201,7 +203,11 @@ def _made(place: Place, name: str) -> tuple[SearchSpace, Any, nn.Module]:
 
 
 def _file(place: Place, name: str, which: str) -> Path:
-    """In single precision for float16, which is rounded where it runs; or quantised."""
+    """Return the path of a network's ONNX file.
+
+    The file is quantised for int8, and in single precision for float16, which is rounded where it
+    runs.
+    """
     return place.work / f"{name}-{which}.onnx"
 
 
@@ -213,19 +219,19 @@ def _images(place: Place, task: Measured) -> Tensor:
 
 
 def _ours(place: Place, task: Measured, which: str) -> MatchedNetwork:
-    """The network through our kernels."""
+    """Return the network through our kernels."""
     module = OnnxModule.load(_file(place, task.network, which)).eval()
     return MatchedNetwork(matched(module, task.batch, DTYPE, decided), DTYPE, place.device)
 
 
 def _rival(place: Place, task: Measured) -> nn.Module:
-    """The module with normalisations folded."""
+    """Return the module with batch normalisations folded."""
     _, _, module = _made(place, task.network)
     return _folded(module).to(place.device)
 
 
 def _truth(place: Place, task: Measured, which: str, images: Tensor) -> Tensor:
-    """What the module computes, or for int8 what the quantised file says, in single precision."""
+    """Return outputs in single precision: of the module, or for int8 of the quantised file."""
     if which != "int8":
         _, _, module = _made(place, task.network)
     else:
@@ -236,7 +242,7 @@ def _truth(place: Place, task: Measured, which: str, images: Tensor) -> Tensor:
 
 
 def _folded(network: nn.Module) -> nn.Module:
-    """With batch normalisations in the convolutions before them."""
+    """Fold batch normalisations into the convolutions before them, and return the network."""
     for pair in list(conv_norm_pairs(network)):
         setattr(pair.parent, pair.conv_name, fuse_conv_bn_eval(pair.conv, pair.norm))
         setattr(pair.parent, pair.norm_name, nn.Identity())
@@ -244,7 +250,7 @@ def _folded(network: nn.Module) -> nn.Module:
 
 
 def _in_half(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Takes and gives float32 as ours does."""
+    """Return a half-precision module that takes and gives float32, as ours does."""
     module = module.to(DTYPE, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def run(images: Tensor) -> Tensor:
@@ -255,12 +261,12 @@ def _in_half(module: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def _error(outputs: Tensor, truth: Tensor) -> float:
-    """As a share of the largest output; not-a-number where one is."""
+    """Return the largest error as a share of the largest output; NaN if an output is NaN."""
     return float((outputs - truth).abs().max() / truth.abs().max())
 
 
 def _told(network: MatchedNetwork) -> dict[str, Any]:
-    """What is computed by which operators, and the bytes and multiplications of these."""
+    """Return the operators used, the nodes left to PyTorch, and the operators' bytes and MACs."""
     work = [
         each.call.operator.work(each.sizes, each.call.type_in(DTYPE)) for each in network.chosen
     ]

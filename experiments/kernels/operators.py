@@ -1,4 +1,4 @@
-"""One operator at some sizes: is it right, which configuration is fast, and how fast is it."""
+"""Checks, tuning and timing of one operator at given sizes."""
 
 from __future__ import annotations
 
@@ -38,24 +38,27 @@ __all__ = [
     "words_of",
 ]
 
-_ANOTHER = 16.0  # times what is allowed to ours: then it is another thing that a rival computes
+_ANOTHER = 16.0  # multiple of our tolerance above which a competitor computes something else
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is tuned, and for how many seconds."""
+    """Case to tune, with a time limit in seconds."""
 
     case: Case
     seconds: float
 
 
 def dtype_of(case: Case) -> torch.dtype:
-    """Of the first input of a case."""
+    """Return the data type of a case's first input."""
     return case.dtype or BENCHMARKS[case.operator].dtype
 
 
 def check_values(place: Place, name: str) -> dict[str, Any]:
-    """Errors of an operator as multiples of what is allowed, by case, default configurations."""
+    """Return an operator's errors by case, as multiples of the tolerance.
+
+    The operator runs in its default configurations.
+    """
     operator, benchmark = OPERATORS[name], BENCHMARKS[name]
     cases = [Case(name, sizes, 1, dtype) for dtype in operator.dtypes for sizes in operator.checked]
     if not place.simulated:
@@ -69,14 +72,14 @@ def check_values(place: Place, name: str) -> dict[str, Any]:
 
 
 def check_with_verifier(place: Place, name: str) -> dict[str, Any]:
-    """What the verifier, which believes nothing, says of an operator."""
+    """Return the report on an operator by the verifier, which trusts nothing."""
     from hwnas.kernels.verifier import Limits, verify
 
     return verify(name, seed=0, limits=Limits(60.0)).to_json()
 
 
 def tune_case(place: Place, tuning: Tuning) -> dict[str, Any]:
-    """Look for a fast configuration; the best are kept as they are found."""
+    """Search for a fast configuration; the best ones are saved as they are found."""
     case = tuning.case
     dtype = dtype_of(case)
     tuner = CardTuning(place.card, place.timer_in_turn(), tuning.seconds, bench=place.bench)
@@ -93,7 +96,7 @@ def tune_case(place: Place, tuning: Tuning) -> dict[str, Any]:
 
 
 def rehearse_case(place: Place, case: Case) -> dict[str, Any]:
-    """Let PyTorch's compiler compile what it will choose from when the case is measured."""
+    """Let PyTorch's compiler compile the kernels that it chooses from when the case is measured."""
     operator, generator = OPERATORS[case.operator], torch.Generator().manual_seed(0)
     inputs = operator.example(case.sizes, dtype_of(case), generator, place.device)
     with fair(), rehearsing(FULL):
@@ -105,7 +108,7 @@ def rehearse_case(place: Place, case: Case) -> dict[str, Any]:
 
 
 def measure_case(place: Place, case: Case) -> dict[str, Any]:
-    """Time an operator, its reference and its rivals in turn; what is wrong is not timed."""
+    """Time an operator, its reference and competitors, interleaved; a wrong one is not timed."""
     operator, dtype = OPERATORS[case.operator], dtype_of(case)
     bench = _bench(place, operator, case)
     choice = operator.choice(case.sizes, dtype, place.device)
@@ -124,7 +127,7 @@ def measure_case(place: Place, case: Case) -> dict[str, Any]:
         for cache_ in CACHES:
             times[cache_], more = raced(contenders, place.timer(cache_))
             absent |= more
-    # What runs before ours runs before its reference, too, but is no part of either.
+    # The work before our kernel also runs before its reference, but is part of neither.
     if KERNEL in times[CACHES[0]] and BENCHMARKS[case.operator].before is None:
         entry = _entry(place, case, choice, times[CACHES[0]])
         keep(place.card, entry)
@@ -138,7 +141,7 @@ def measure_case(place: Place, case: Case) -> dict[str, Any]:
 
 @cache
 def _model(operator: str, dtype: torch.dtype) -> CostModel:
-    """What this process has learned about an operator."""
+    """Return the cost model of an operator, which learns while this process runs."""
     return CostModel()
 
 
@@ -150,7 +153,7 @@ def _bench(place: Place, operator: Operator, case: Case) -> Any:
 def _contenders(
     place: Place, case: Case, inputs: Inputs, choice: Choice
 ) -> tuple[dict[str, Callable[[], object]], dict[str, float], dict[str, str]]:
-    """What is timed by name, how far the rivals are from ours, and why some are not there."""
+    """Return the calls to time, the competitors' differences from ours, and why some are absent."""
     benchmark = BENCHMARKS[case.operator]
     operator = benchmark.operator
     ours: Callable[[], Any] = partial(operator.run, inputs, choice.config)
@@ -167,7 +170,7 @@ def _contenders(
                 function, tensors = rival.make(inputs)
                 run = partial(compiled(function, mode, place) if mode else function, *tensors)
                 outputs = as_tuple(run())
-            except Exception as error:  # as for sizes that a library does not take
+            except Exception as error:  # e.g. for sizes that a library does not support
                 absent[name] = why(error)
                 continue
             contenders[name] = run
@@ -185,7 +188,7 @@ def _both(first: Callable[[], object], then: Callable[[], object]) -> None:
 
 
 def _ways(rival: Rival) -> dict[str, str]:
-    """Names of a rival's ways to run, each with the mode of the compiler, or none."""
+    """Return the names of a competitor's variants, each with its compiler mode, or empty."""
     ways = {rival.name: ""}
     if rival.compiled:
         ways[f"{rival.name} compiled"] = FULL
@@ -193,7 +196,7 @@ def _ways(rival: Rival) -> dict[str, str]:
 
 
 def words_of(operator: str) -> dict[str, str]:
-    """The configurations of all rivals of an operator by their names in rows."""
+    """Return the configurations of all competitors of an operator, by their names in rows."""
     words = {REFERENCE: "the operator's own formula in eager PyTorch, which the runtime falls to"}
     for rival in BENCHMARKS[operator].rivals:
         for name, mode in _ways(rival).items():
@@ -206,7 +209,7 @@ def _difference(one: Tensor, other: Tensor) -> float:
 
 
 def _spilled_bytes(place: Place, operator: Operator, inputs: Inputs, choice: Choice) -> int | None:
-    """Of registers, per thread; None where kernels are interpreted."""
+    """Return the bytes of spilled registers per thread; None where kernels are interpreted."""
     if place.simulated:
         return None
     launches = operator.launches(inputs, operator.outputs(inputs), choice.config)
@@ -214,7 +217,10 @@ def _spilled_bytes(place: Place, operator: Operator, inputs: Inputs, choice: Cho
 
 
 def _entry(place: Place, case: Case, choice: Choice, times: dict[str, Times]) -> Entry:
-    """What the runtime chooses by from now on: all sides timed in turn, and nothing beside them."""
+    """Return the entry from which the runtime chooses from now on.
+
+    All sides were timed interleaved, with nothing beside them.
+    """
     return Entry(
         operator=case.operator,
         dtype=dtype_name(dtype_of(case)),

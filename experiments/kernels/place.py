@@ -1,4 +1,4 @@
-"""Where the experiment runs: on the card of this machine, or for show, where nothing is timed."""
+"""Place where the experiment runs: the GPU of this machine, or a simulation without timing."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from hwnas.kernels.timer import CardTimer, Stopwatch
 __all__ = ["CACHES", "Place"]
 
 CACHES = ("cold", "warm")
-"""The second-level cache: flushed before each run of both sides, or of neither."""
+"""States of the second-level cache: flushed before each run of both sides, or of neither."""
 _SIMULATED = replace(Accelerator.named("nvidia-h200"), name="simulated")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A card, or its stand-in.
+    """GPU, or a simulated one.
 
     Attributes:
-        card: The card.
-        simulated: Whether kernels are interpreted and times are made up.
-        work: Folder for what is not kept.
-        workers: Processes at once, where nothing is timed or only one at a time is.
-        start: How `multiprocessing` starts them.
+        card: The GPU.
+        simulated: Whether kernels are interpreted and times are invented.
+        work: Folder for temporary files.
+        workers: Number of parallel processes, where nothing is timed or one process at a time is.
+        start: Start method of `multiprocessing`.
     """
 
     card: Accelerator
@@ -50,10 +50,10 @@ class Place:
 
     @classmethod
     def here(cls, simulated: bool) -> Place:
-        """The card of this machine, or one that is simulated and needs none.
+        """Return the GPU of this machine, or a simulated one that needs none.
 
         Raises:
-            DeviceError: There is no card, and it is not simulated.
+            DeviceError: There is no GPU, and it is not simulated.
         """
         if simulated:
             return cls(_SIMULATED, True, Path(tempfile.mkdtemp()), 2)
@@ -65,37 +65,37 @@ class Place:
 
     @property
     def device(self) -> torch.device:
-        """Where tensors are."""
+        """Device of the tensors."""
         return torch.device("cpu" if self.simulated else "cuda")
 
     @property
     def longest_tuning(self) -> float:
-        """Seconds for one case, beyond which little is found."""
+        """Seconds of tuning for one case, beyond which little is found."""
         return 0.5 if self.simulated else 30.0
 
     def timer(self, cache: str) -> CardTimer:
-        """What times work, with the cache as one of `CACHES`."""
+        """Return the timer for a state of the cache, one of `CACHES`."""
         if self.simulated:
             return _SimulatedTimer(flush_bytes=int(cache == "cold"))
         return CardTimer.cold(self.card) if cache == "cold" else CardTimer()
 
     def timer_in_turn(self) -> CardTimer:
-        """One that several processes can have: while one of them times the others wait."""
+        """Return a timer that processes can share: while one of them times, the others wait."""
         cold = self.timer("cold")
         return cold if self.simulated else _TimerInTurn(cold.flush_bytes, folder=self.work)
 
     @property
     def bench(self) -> type[CardBench]:
-        """On what configurations are tried."""
+        """Class that tries configurations."""
         return _SimulatedBench if self.simulated else CardBench
 
     def touch(self, _: None = None) -> dict[str, int]:
-        """Compute something there, to see whether a process can."""
+        """Compute a sum on the device, to check that a process can use it."""
         return {"sum": int(torch.ones(2, device=self.device).sum().item())}
 
     @staticmethod
     def wait() -> None:
-        """For the card to have done all that was started."""
+        """Wait until the GPU has finished all work."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
@@ -129,7 +129,7 @@ _moments = itertools.count(1)
 
 
 class _SimulatedTimer(CardTimer):
-    """Runs what is timed once, and then invents times."""
+    """Timer that runs a call once, and then invents times."""
 
     @property
     def description(self) -> str:
@@ -142,7 +142,7 @@ class _SimulatedTimer(CardTimer):
 
 
 class _SimulatedBench(CardBench):
-    """Does not compile, which a process that interprets cannot."""
+    """Bench that does not compile, since a process that interprets cannot."""
 
     def __init__(self, *arguments: object) -> None:
         operator, sizes, dtype, card, timer, _, *seed = arguments

@@ -1,8 +1,8 @@
-"""Work in processes of its own, which may crash, hang or ruin the card for themselves.
+"""Tasks in separate processes, each of which may crash, hang or break the GPU for itself only.
 
-A process is forked from one that has imported everything and never touched the card, so it starts
-at once. It does one piece of work after the other, until one fails; another process goes on with
-the rest.
+A process is forked from one that has imported everything and never touched the GPU, so it starts at
+once. It runs one task after the other until one fails; then another process continues with the
+rest.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _PRELOADED = ["experiments.kernels.stages", "torch._inductor.compile_fx"]
 
 @dataclass(frozen=True)
 class Task:
-    """A piece of work.
+    """Task for a process.
 
     Attributes:
-        work: A function of a module, called with the place and the argument.
-        argument: Can be pickled, as what comes back.
+        work: Module-level function that is called with the place and the argument.
+        argument: Argument; like the result, it must be picklable.
     """
 
     work: Callable[[Place, Any], dict[str, Any]]
@@ -44,12 +44,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a piece of work.
+    """Outcome of a task.
 
     Attributes:
-        task: The piece.
-        found: What came of it; empty if nothing did.
-        reason: Why nothing did.
+        task: The task.
+        found: Result of the task; empty if it failed.
+        reason: Reason of the failure.
     """
 
     task: Task
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def dealt(tasks: Sequence[T], lines: int) -> list[Sequence[T]]:
-    """Pieces of work in so many lines of one length, neighbours in the same where possible."""
+    """Split tasks into ``lines`` sequences of nearly equal length, keeping neighbours together."""
     size, longer = divmod(len(tasks), lines)
     ends = [i * size + min(i, longer) for i in range(lines + 1)]
     return [tasks[begin:end] for begin, end in itertools.pairwise(ends)]
@@ -67,16 +67,16 @@ def dealt(tasks: Sequence[T], lines: int) -> list[Sequence[T]]:
 def in_processes(
     place: Place, lines: Sequence[Sequence[Task]], until: float, each: float
 ) -> Iterator[Outcome]:
-    """Do pieces of work, each line one after the other, the lines side by side.
+    """Run tasks in processes: the tasks of each line one by one, the lines in parallel.
 
     Args:
-        place: Where they are done.
-        lines: The pieces.
-        until: On `time.monotonic`; then all processes are stopped.
-        each: Seconds that one piece may take.
+        place: Place where the tasks run.
+        lines: Sequences of tasks.
+        until: Time of `time.monotonic` at which all processes are stopped.
+        each: Time limit of one task, in seconds.
 
     Yields:
-        Outcomes in the order in which they come.
+        Outcomes in the order in which they arrive.
     """
     if time.monotonic() >= until:
         yield from (Outcome(task, {}, NOT_REACHED) for line in lines for task in line)
@@ -117,11 +117,11 @@ class _Line:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if all tasks are done."""
         return self.at == len(self.tasks)
 
     def heard(self) -> Iterator[Outcome]:
-        """What the process tells, or that it is gone."""
+        """Yield the outcome that the process has sent, or that the process has ended."""
         try:
             found, reason = self.receiver.recv()
         except (EOFError, OSError):
@@ -133,7 +133,7 @@ class _Line:
         self.limit = min(self.until, time.monotonic() + self.each)
 
     def given_up(self) -> Iterator[Outcome]:
-        """At the limit of one piece, or of all."""
+        """Stop the process at the time limit of one task or of all, and yield the failures."""
         self.stop()
         if time.monotonic() < self.until:
             yield self._next({}, f"it took more than {self.each:.0f} s")
@@ -143,7 +143,7 @@ class _Line:
             yield self._next({}, NOT_REACHED)
 
     def stop(self) -> None:
-        """End the process and what it holds."""
+        """Kill the process and close its pipe."""
         self.process.kill()
         self.process.join()
         self.receiver.close()
@@ -153,7 +153,7 @@ class _Line:
         return Outcome(self.tasks[self.at - 1], found, reason)
 
     def _again(self) -> None:
-        """Begin anew with the rest, if there is one; a process that is done ends by itself."""
+        """Restart with the remaining tasks, if any; a process that has finished ends by itself."""
         self.process.join(5 if self.done else 0)
         self.stop()
         if not self.done:
@@ -172,13 +172,13 @@ class _Line:
 
 
 def _worked(place: Place, threads: int, tasks: Sequence[Task], sender: Connection) -> None:
-    """In the process: until something fails, after which the card may be of no use."""
+    """Run tasks in the process until one fails, after which the GPU may be unusable."""
     torch.set_num_threads(threads)
     for task in tasks:
         try:
             found = task.work(place, task.argument)
             place.wait()
-        except Exception as error:  # whatever a kernel, a compiler or a driver has to say
+        except Exception as error:  # a kernel, a compiler or a driver may raise anything
             reason = " ".join(str(error).split())[:500]
             sender.send(({}, f"{type(error).__name__}: {reason}"))
             return

@@ -1,4 +1,4 @@
-"""From what was measured to rows."""
+"""Conversion of kernel measurements to rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hwnas.kernels.tuned import KERNEL, REFERENCE
 __all__ = ["SPEEDUP", "complete", "race_rows", "summary"]
 
 SPEEDUP = "speedup"
-"""Of ours over the fastest rival."""
+"""Metric of our speed-up over the fastest competitor."""
 
 
 def race_rows(
@@ -23,14 +23,15 @@ def race_rows(
     words: Mapping[str, str],
     ceilings: Mapping[str, float],
 ) -> list[Row]:
-    """A row for each state of the cache; one without a value where nothing was timed.
+    """Return a row for each state of the cache, without a value where nothing was timed.
 
     Args:
-        subject: What was measured.
-        found: All that is known of it, with ``"moved_bytes"``, ``"macs"`` and ``"reason"``, why
-            there is nothing; and if there is something ``"times"`` and ``"timing"`` by the cache.
-        words: Configurations of rivals by name.
-        ceilings: ``"bytes"`` and ``"operations"`` that the card does in a second, if known.
+        subject: Subject of the rows.
+        found: All that is known of it, with ``"moved_bytes"``, ``"macs"`` and ``"reason"``, the
+            reason of a failure; and if it was timed ``"times"`` and ``"timing"`` by state of the
+            cache.
+        words: Configurations of competitors by name.
+        ceilings: The GPU's ``"bytes"`` and ``"operations"`` per second, as far as they are known.
     """
     shared = {k: v for k, v in found.items() if k not in ("times", "timing")}
     if "times" not in found:
@@ -50,7 +51,7 @@ def race_rows(
 
 
 def complete(row: Row) -> bool:
-    """Whether both kinds of rivals were timed: one as it is, and one through the compiler."""
+    """Return whether both kinds of competitors were timed: one eager, and one compiled."""
     if row.value is None:
         return False
     rivals = {k: v for k, v in row.details["rivals"].items() if k != REFERENCE}
@@ -59,7 +60,7 @@ def complete(row: Row) -> bool:
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Geometric means over operators and over networks, of each type and state of the cache."""
+    """Return geometric means over operators and over networks, by type and state of the cache."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row.metric == SPEEDUP and row.value is not None:
@@ -108,7 +109,7 @@ def _group(row: Row) -> str:
 
 
 def _means(name: str, group: Sequence[Row]) -> list[Row]:
-    """Over rows with both kinds of rivals; the others are counted."""
+    """Return means over the rows with both kinds of competitors; the other rows are counted."""
     whole = [row for row in group if complete(row)]
     if not whole:
         return []

@@ -1,8 +1,9 @@
-"""Our kernels on a graphics card: are they right, and how fast are they beside what else there is?
+"""Are our GPU kernels correct, and how fast are they compared with the alternatives?
 
-One visit to a machine with a card gives the whole table. Operators are verified, tuned and timed
-beside PyTorch with cuDNN and beside its compiler, all in CUDA graphs of the same kind; then five
-whole networks. Rows are recorded as they are found. What is recorded is not done again.
+One visit to a machine with a GPU gives the whole table. Operators are verified, tuned and timed
+against PyTorch with cuDNN and against its compiler, all in CUDA graphs of the same kind; then five
+whole networks are timed. Rows are recorded as they are found. Recorded results are not measured
+again.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ def work(arguments: argparse.Namespace) -> None:
             raise ConfigError("--dry-run invents times; give it a folder of its own by --out")
         os.environ["TRITON_INTERPRET"] = "1"  # before the first kernel is defined
     folder = (arguments.out or FOLDER).resolve()
-    os.environ["HWNAS_HOME"] = str(folder)  # where what was tuned is kept
-    # A process that others are forked from may ask whether there is a card, but not open it.
+    os.environ["HWNAS_HOME"] = str(folder)  # folder of the tuned configurations
+    # The parent of forked processes may check for a GPU, but must not open it.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    # A compiler with processes of its own would start them anew in each of ours.
+    # A compiler with its own worker processes would start them again in each of ours.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     from experiments.kernels.place import Place
 
@@ -69,10 +70,10 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def _known(kind: str, names: list[str] | None, known: list[str]) -> list[str]:
-    """Those that are asked for, or all.
+    """Return the requested names, or all.
 
     Raises:
-        ConfigError: One is not known.
+        ConfigError: A name is not known.
     """
     for name in names or ():
         if name not in known:

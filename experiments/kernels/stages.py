@@ -1,4 +1,4 @@
-"""What is done in a visit, one stage after the other."""
+"""Stages of a visit, which run one after the other."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _CHECKS: dict[str, Callable[..., dict[str, Any]]] = {
     "largest_error": check_values,
     "failed_checks": check_with_verifier,
 }
-"""Of all operators, by the metric of what they find."""
-_REHEARSAL = 0.4  # share of a stage's time, in which compilers work side by side
-_COMPILING = {QUICK: 60.0, FULL: 240.0}  # seconds that a network may take
+"""Checks of all operators, by the metric of their result."""
+_REHEARSAL = 0.4  # share of a stage's time in which compilers work in parallel
+_COMPILING = {QUICK: 60.0, FULL: 240.0}  # time limit of a network in seconds
 
 
 def run_stages(visit: Visit) -> None:
-    """All that are wanted; what is recorded is not done again."""
+    """Run all wanted stages; recorded results are not measured again."""
     visit.try_processes()
     try:
         _check(visit)
@@ -64,7 +64,7 @@ def run_stages(visit: Visit) -> None:
 
 
 def _check(visit: Visit) -> None:
-    """Are values right; meanwhile networks are exported. Then what the card does at most."""
+    """Check the operators' values while networks are exported; then measure the GPU's ceilings."""
     tasks: list[Task] = []
     if {"tune", "networks"} & {*visit.stages}:
         tasks += [Task(export_network, name) for name in visit.networks]
@@ -91,7 +91,7 @@ def _check(visit: Visit) -> None:
 
 
 def _check_row(outcome: Outcome) -> Row:
-    """The largest error as a multiple of what is allowed, or how many checks failed."""
+    """Return the largest error as a multiple of the tolerance, or the number of failed checks."""
     found, name = outcome.found, outcome.task.argument
     details = {**found, "reason": outcome.reason}
     if outcome.task.work is check_values:
@@ -114,7 +114,7 @@ def _ceiling_rows(outcome: Outcome) -> list[Row]:
 
 
 def _ceilings(visit: Visit, dtype: torch.dtype) -> dict[str, float]:
-    """Of a second, as far as they are known."""
+    """Return the known ceilings, per second."""
     rows = {"bytes": visit.row(COPY, "card"), "operations": visit.row(PRODUCTS[dtype], "card")}
     return {name: row.value * 1e9 for name, row in rows.items() if row and row.value}
 
@@ -133,7 +133,7 @@ def _key(case: Case) -> tuple[object, ...]:
 
 
 def _cases(visit: Visit) -> list[Case]:
-    """Those of the benchmarks, small batches first."""
+    """Return the cases of the benchmarks, small batches first."""
     found = [
         case
         for name in visit.operators
@@ -145,7 +145,7 @@ def _cases(visit: Visit) -> list[Case]:
 
 
 def _tune(visit: Visit) -> None:
-    """Side by side, as most of it is compiling; in each process small batches come first."""
+    """Tune in parallel, as most of it is compiling; in each process small batches come first."""
     wanted = {_key(case): case for case in (*_cases(visit), *visit.layers)}
     left = [case for case in wanted.values() if visit.row("tuned", _text(case)) is None]
     left.sort(key=lambda case: (case.operator, case.batch))
@@ -165,7 +165,7 @@ def _tune(visit: Visit) -> None:
 
 
 def _weight(case: Case) -> int:
-    """The share of the time that tuning it gets: layers are many."""
+    """Return the weight of a case in the tuning time; layers get less, since they are many."""
     if case.dtype is None:
         return 3
     return 2 if case.batch == 1 else 1
@@ -176,7 +176,7 @@ def _text(case: Case) -> str:
 
 
 def _operators(visit: Visit) -> None:
-    """Compilers rehearse side by side; then each case is timed with nothing beside it."""
+    """Rehearse the compilers in parallel; then time each case with nothing beside it."""
     cases = [case for case in _cases(visit) if _left(visit, _text(case))]
     until = visit.until("operators")
     now = time.monotonic()
@@ -212,7 +212,7 @@ def _record(
 
 
 def _networks(visit: Visit) -> None:
-    """First beside the compiler in its quick mode, then, as long as there is time, in its full."""
+    """Time networks against the compiler's quick mode and, while time is left, its full mode."""
     batches = BATCHES[:1] if visit.place.simulated else BATCHES
     left = {
         mode: [
@@ -240,7 +240,7 @@ def _subject(name: str, which: str, batch: int, mode: str) -> str:
 
 
 def _record_network(visit: Visit, outcome: Outcome) -> None:
-    """A row for each of our formats, which had the same race."""
+    """Record a row for each of our formats, which were timed together."""
     task: Measured = outcome.task.argument
     for which, dtype in FORMATS.items():
         about = {"kind": f"networks beside {task.mode}", "network": task.network}

@@ -1,4 +1,4 @@
-"""One visit to a machine with a card: what is known by now, where it is kept, what time is left."""
+"""One visit to a machine with a GPU: known results, their files, and the remaining time."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from experiments.record import Results, Row
 __all__ = ["SHARES", "Visit"]
 
 SHARES = {"verify": 1.2, "tune": 4.0, "operators": 3.0, "networks": 2.5}
-"""Of the time, for the stages that are wanted, in their order."""
-_EACH = 60.0  # seconds for one piece of work
-_SECONDS = 2.0  # for which rows may be in memory only
+"""Weights of the stages in the available time, in the order of the stages."""
+_EACH = 60.0  # time limit of one task, in seconds
+_SECONDS = 2.0  # longest time that rows are kept in memory only, in seconds
 
 
 @dataclass
 class Visit:
-    """What is done, and where it is recorded.
+    """Work and records of one visit.
 
     Attributes:
-        place: The card.
-        folder: Where rows go.
-        stages: Some of `SHARES`.
-        operators: Names of those that are looked at.
-        networks: Likewise.
-        end: On `time.monotonic`.
-        about: Networks by name, once they are exported.
-        layers: What these networks ask of operators.
+        place: Place with the GPU.
+        folder: Folder for rows.
+        stages: Wanted stages, some of `SHARES`.
+        operators: Names of the wanted operators.
+        networks: Names of the wanted networks.
+        end: Time of `time.monotonic` at which the visit ends.
+        about: Descriptions of the exported networks, by name.
+        layers: Operator cases that these networks need.
     """
 
     place: Place
@@ -56,7 +56,7 @@ class Visit:
         self._written = time.monotonic()
 
     def until(self, stage: str) -> float:
-        """The end of a stage, by the shares of it and of those after it."""
+        """Return the time at which a stage ends, from its weight and those of later stages."""
         names = list(SHARES)
         later = [name for name in names[names.index(stage) :] if name in self.stages]
         now = time.monotonic()
@@ -66,22 +66,22 @@ class Visit:
     def in_turn(
         self, tasks: Sequence[Task], until: float, each: float = _EACH
     ) -> Iterator[Outcome]:
-        """Nothing runs beside what is timed."""
+        """Run tasks one by one, so that nothing runs beside what is timed."""
         return in_processes(self.place, [tasks], until, each)
 
     def side_by_side(
         self, tasks: Sequence[Task], until: float, each: float = _EACH
     ) -> Iterator[Outcome]:
-        """As many at once as the machine has cores; neighbours in one process where possible."""
+        """Run tasks in parallel on the cores; neighbours share a process where possible."""
         return in_processes(self.place, dealt(tasks, self.place.workers), until, each)
 
     @property
     def rows(self) -> list[Row]:
-        """All that was observed."""
+        """All observed rows."""
         return list(self._rows.values())
 
     def try_processes(self) -> None:
-        """Find out whether a process that is forked can use the card, or has to be a new one."""
+        """Check that a forked process can use the GPU; otherwise, use spawned processes."""
         until = min(self.end, time.monotonic() + _EACH)
         [outcome] = self.in_turn([Task(Place.touch, None)], until)
         if outcome.reason:
@@ -89,12 +89,12 @@ class Visit:
             self.place = replace(self.place, start="spawn")
 
     def row(self, metric: str, subject: str) -> Row | None:
-        """What is recorded of something, unless that is only why it is not."""
+        """Return a recorded row; None if there is none, or if it holds only a failure's reason."""
         found = self._rows.get((metric, subject))
         return found if found is not None and found.value is not None else None
 
     def put(self, rows: Sequence[Row]) -> None:
-        """Record rows within seconds, and show them in a line each."""
+        """Record rows within seconds, and print a line for each."""
         for row in map(self._marked, rows):
             self._rows[row.metric, row.subject] = row
             self._unwritten.append(row)
@@ -105,17 +105,17 @@ class Visit:
             self.write()
 
     def write(self) -> None:
-        """Record what is not yet: a file is written as a whole, so not for each row."""
+        """Write all unwritten rows; a file is written as a whole, so not once for each row."""
         if self._unwritten:
             self.observations.put(self._unwritten)
         self._unwritten, self._written = [], time.monotonic()
 
     def answer(self, rows: Sequence[Row]) -> None:
-        """Record what follows from all rows by now."""
+        """Record the answers that follow from all rows so far."""
         self.answers.put(map(self._marked, rows))
 
     def _marked(self, row: Row) -> Row:
-        """What was invented says so."""
+        """Mark a row as simulated if its value was invented."""
         if not self.place.simulated:
             return row
         details = {**row.details, "simulated": True}

@@ -1,10 +1,10 @@
-"""How well are targets of one runtime and format predicted from all others, and few measurements?
+"""How well are targets of one runtime and format predicted from all others and few measurements?
 
-One family (a runtime in a format, at several batches and threads) is new, all others are known
-with half of the networks; scored are the other networks, which nothing has seen. Beside ten
-measurements also none: then the known targets' fingerprints say how they are to be mixed; and
-four fifths of the networks of the target itself, with no other target, which are asked for the
-last fifth.
+One family (a runtime in a format, at several batches and threads) is new. All others are known with
+half of the networks; the scores are computed on the other half, which no method has seen. Besides
+ten measurements of the new target, two more cases are scored. With no measurement, the known
+targets are mixed by their fingerprints. With no other target, four fifths of the target's own
+networks are known and the last fifth is predicted.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ OWN, FOLDS = "own-160", 5
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What is known before a family is touched.
+    """Data that is known before a family is measured.
 
     Attributes:
-        profiles: Of the other families, with the networks of the pool only.
-        experience: What they teach.
-        fingerprints: Logarithms of what probes take, by target.
+        profiles: Profiles of the other families, with the networks of the pool only.
+        experience: Transfer prior that these profiles give.
+        fingerprints: Logarithms of the times of probes, by target.
     """
 
     profiles: Sequence[DeviceProfile]
@@ -64,12 +64,13 @@ class Known:
 
 
 Method = Callable[[Known, DeviceProfile, DeviceProfile, np.random.Generator], Numbers]
-"""From what is known, the new target on the offered networks, and the one that is asked about
-(whose costs only the scores read): medians and bounds, of shape (3, N)."""
+"""Prediction method: a function from the known data, the new target on the offered networks and the
+target on the queried networks (whose costs only the scores use) to medians and interval bounds, of
+shape (3, N)."""
 
 
 def adapted(samples: int) -> Method:
-    """The predictor of `hwnas calibrate` and `hwnas predict`."""
+    """Return the method of `hwnas calibrate` and `hwnas predict`."""
 
     def method(
         known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
@@ -85,7 +86,10 @@ def adapted(samples: int) -> Method:
 
 
 def ridge(samples: int) -> Method:
-    """Log latency linear in the physical features, at random networks."""
+    """Return the method that fits log latency by a linear function of the physical features.
+
+    It is fitted on random networks.
+    """
 
     def method(
         known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
@@ -103,7 +107,10 @@ def ridge(samples: int) -> Method:
 
 
 def nearest(samples: int) -> Method:
-    """The known target that ranks random networks most alike, and its scale."""
+    """Return the method that rescales the known target with the most similar ranking.
+
+    The ranking is that of random networks.
+    """
 
     def method(
         known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
@@ -126,7 +133,7 @@ def nearest(samples: int) -> Method:
 def from_fingerprint(
     known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
 ) -> Numbers:
-    """No measurement of networks: known targets mixed by what the probes say."""
+    """Predict without measured networks: mix the known targets by their fingerprints."""
     logs = known.experience.logs(blocks_of_steps(asked.steps))
     described = np.array([known.fingerprints[p.device] for p in known.profiles])
     start = ColdStart(described, logs, [family(p.device) for p in known.profiles])
@@ -137,7 +144,7 @@ def from_fingerprint(
 def mean_of_targets(
     known: Known, offered: DeviceProfile, asked: DeviceProfile, rng: np.random.Generator
 ) -> Numbers:
-    """No measurement of networks: the mean of known targets."""
+    """Predict without measured networks: take the mean of the known targets."""
     logs = known.experience.logs(blocks_of_steps(asked.steps))
     return _bounds(logs.mean(1), np.full(len(asked), logs.mean(0).std()))
 
@@ -196,7 +203,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def _taught(profiles: Sequence[DeviceProfile]) -> Experience:
-    """What some targets teach, with how wide intervals have to be."""
+    """Return the transfer prior of some targets, with learnt widenings of the intervals."""
     plain = experience_of(profiles)
     learnt = {samples: learn_widening(plain, samples) for samples in (10, 20)}
     widenings = {samples: widening for samples, widening in learnt.items() if widening}
@@ -204,7 +211,7 @@ def _taught(profiles: Sequence[DeviceProfile]) -> Experience:
 
 
 def _rows(profiles: Sequence[DeviceProfile], rows: Numbers) -> list[DeviceProfile]:
-    """The same targets with some of their networks, shared by all."""
+    """Return the same targets with some of their networks, shared by all."""
     steps = profiles[0].steps.rows(rows)
     return [
         replace(p, networks=tuple(p.networks[i] for i in rows), steps=steps, costs=p.costs[rows])
@@ -222,7 +229,7 @@ def _score(
 
 
 def _own(target: DeviceProfile, fold: int) -> dict[str, float]:
-    """Score a fifth of the networks of a target by the other four fifths."""
+    """Score a fifth of a target's networks, predicted from the other four fifths."""
     left_out = np.arange(fold, len(target), FOLDS)
     [known] = _rows([target], np.delete(np.arange(len(target)), left_out))
     [asked] = _rows([target], left_out)
@@ -232,7 +239,7 @@ def _own(target: DeviceProfile, fold: int) -> dict[str, float]:
 
 
 def _scores(predicted: Numbers, costs: Numbers) -> dict[str, float]:
-    """Scores of medians and bounds, of shape (3, N)."""
+    """Return the scores of medians and bounds, of shape (3, N)."""
     found, lower, upper = predicted
     return {
         "spearman": float(spearmanr(found, costs).statistic),

@@ -1,7 +1,7 @@
-"""What the same networks take on this machine through different runtimes, formats and threads.
+"""How fast are the same networks on this machine with different runtimes, formats and threads?
 
-Every target is measured on all networks in blocks that take turns with an anchor network, and
-recorded block by block, so a run that was killed goes on where it was.
+Every target is measured on all networks in blocks, interleaved with a reference model, and recorded
+block by block, so an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BLOCK = 20
 SETTINGS = TimingSettings(warmup=5, rounds=25, round_ms=5.0, max_seconds=2.5)
 AT_ONCE = ("onnxruntime", "openvino", "mnn", "pytorch", "pytorch_nhwc")
 SHAPES = ((1, 1), (8, 1), (1, 2))
-"""Batch and threads."""
+"""Pairs of batch size and threads."""
 
 
 def space() -> MobileNetSpace:
@@ -35,7 +35,10 @@ def space() -> MobileNetSpace:
 
 
 def networks(count: int) -> list[Architecture]:
-    """The smallest, the largest, and random ones; the first are the same whatever the count."""
+    """Return the smallest, the largest and random networks.
+
+    A larger count keeps the first networks the same.
+    """
     made, rng = space(), random.Random(0)
     chosen = {made.smallest(): None, made.largest(): None}
     while len(chosen) < count:
@@ -44,7 +47,7 @@ def networks(count: int) -> list[Architecture]:
 
 
 def targets() -> list[Target]:
-    """Every runtime in every format, but those that cannot be used here or compile for minutes."""
+    """Return every runtime in every format that is usable here and does not compile for minutes."""
     return [
         Target(Device("cpu", runtime, batch, threads), number_format)
         for batch, threads in SHAPES
@@ -90,7 +93,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def exported(chosen: Sequence[Architecture], folder: Path) -> dict[str, Path]:
-    """Networks as ONNX; an untrained one is as fast as a trained one."""
+    """Export networks to ONNX; an untrained network is as fast as a trained one."""
     made = space()
     folder.mkdir(parents=True, exist_ok=True)
     models = {}

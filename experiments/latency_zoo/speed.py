@@ -1,7 +1,7 @@
-"""How long does it take to adapt a predictor to a new device, and to price very many networks?
+"""How long does it take to adapt a predictor to a new device and to predict very many networks?
 
-Networks are cells of NAS-Bench-201 and of FBNet as integers, so what is timed goes from encodings
-to costs with their intervals. All 21 shipped targets are known.
+The networks are cells of NAS-Bench-201 and of FBNet, encoded as integers; the timing covers the
+computation from these encodings to costs with their intervals. All 21 shipped targets are known.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.command import run_command
 from experiments.latency_zoo.run import FOLDER
 from experiments.readme_table import crosstab
 from experiments.record import Results, Row
@@ -30,7 +31,10 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=100_000)
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0 to N - 1")
     parser.add_argument("--out", type=Path, default=FOLDER)
-    arguments = parser.parse_args()
+    run_command(parser, work)
+
+
+def work(arguments: argparse.Namespace) -> None:
     answers = Results(arguments.out / "speed.jsonl", {"networks": arguments.networks})
     for seed in range(arguments.seeds):
         answers.put(timed(arguments.networks, seed))
@@ -38,14 +42,14 @@ def main() -> None:
 
 
 def timed(count: int, seed: int) -> list[Row]:
-    """Seconds to adapt, and networks a second, on the wall clock."""
+    """Return the wall-clock seconds of adaptation, and the networks predicted per second."""
     rng = np.random.default_rng(seed)
     profile = shipped_profiles()["cpu-onnxruntime-fp32-b1-t1"]
     untouched = DevicePredictor("new", shipped_experience())
     chosen = rng.choice(len(profile), SAMPLES, replace=False)
     steps, costs = profile.steps.rows(chosen), profile.costs[chosen]
     first = blocks_of_steps(profile.steps)
-    untouched.parts(first)  # what is read from files is there from now on
+    untouched.parts(first)  # data that is read from files is cached from now on
 
     def adapt() -> DevicePredictor:
         adapted = untouched.adapt_steps(steps, costs)

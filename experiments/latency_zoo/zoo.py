@@ -1,4 +1,4 @@
-"""The recorded measurements as device profiles."""
+"""Recorded measurements as device profiles."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hwnas.search_spaces import Architecture, StepTable, Workload
 __all__ = ["read_workloads", "read_zoo"]
 
 Rows = dict[str, dict[str, Any]]
-"""What was measured, by network."""
+"""Recorded rows by network."""
 
 
 def read_zoo(path: Path = FOLDER / "zoo.parquet") -> list[DeviceProfile]:
-    """One profile a target, all of the same networks in the same order.
+    """Return one profile for each target, all of the same networks in the same order.
 
     A target that was not measured on all networks is left out.
     """
@@ -37,12 +37,12 @@ def read_zoo(path: Path = FOLDER / "zoo.parquet") -> list[DeviceProfile]:
 
 
 def read_workloads(path: Path = FOLDER / "zoo.parquet") -> list[Workload]:
-    """The networks of `read_zoo`, in its order."""
+    """Return the networks of `read_zoo`, in its order."""
     return _workloads(_networks(_rows(path)))
 
 
 def _rows(path: Path) -> dict[str, Rows]:
-    """By target."""
+    """Return the recorded rows by target."""
     rows: dict[str, Rows] = {}
     for row in pq.read_table(path).to_pylist():
         rows.setdefault(row["target"], {})[row["network"]] = row

@@ -1,4 +1,4 @@
-"""What a step has beside its arithmetic: activating a network, and sharing weights at all."""
+"""Costs of a training step besides its arithmetic: activation of a network, and weight sharing."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ _TIMING = TimingSettings(
 
 
 def activations(space: MobileNetSpace, theirs: Any, seed: int) -> list[Row]:
-    """Microseconds of CPU time an activation, medians over repeats of some hundred networks.
+    """Return microseconds of CPU time per activation, as medians over repeats of 500 networks.
 
-    Of ours: a network that was active before, one that never was, one of which a block has to be
-    made (the first of all random ones, so most of its blocks), and drawing a network at random with
-    activating it. Of theirs: drawing with activating, which is one method, and activating alone.
+    For our supernet there are four cases: a network that was active before; one that never was; one
+    whose blocks must be created (the first random network, so most of its blocks); and drawing a
+    random network and activating it. For theirs there are two: drawing with activation, which is
+    one method, and activation alone.
     """
     rng = random.Random(seed)
     supernet = space.supernet().train()
@@ -98,9 +99,9 @@ def step_ratios(
     threads: int,
     seed: int,
 ) -> None:
-    """Record for each network and side its step in the supernet over that on its own.
+    """Record for each network and side the ratio of a step in the supernet to the subnet's own.
 
-    Both sides make them in the memory format in which they train: ours channels-last.
+    Both sides use the memory format in which they train; ours is channels-last.
     """
     rng = random.Random(seed)
     drawn = [("random", space.sample(rng)) for _ in range(networks)]

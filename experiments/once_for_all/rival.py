@@ -1,4 +1,4 @@
-"""Once-for-all's own supernet (Cai et al., ICLR 2020; PyPI ``ofa``), and ours of the same shape."""
+"""Supernet of once-for-all (Cai et al., ICLR 2020; PyPI ``ofa``), and ours of the same shape."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ _STUBS += ("torchvision.transforms.functional",)
 
 
 def our_space() -> MobileNetSpace:
-    """Once-for-all's space of width 1.0, at one resolution."""
+    """Return once-for-all's search space of width 1.0, at one resolution."""
     return mobilenet((SIDE, SIDE, 3), CLASSES, preset="ofa-w1.0", resolution=(SIDE,))
 
 
 def their_supernet(folder: Path | None) -> Any:
-    """An ``OFAMobileNetV3`` of width 1.0.
+    """Return an ``OFAMobileNetV3`` of width 1.0.
 
     Args:
-        folder: Where ``ofa`` is installed; with the other packages if None.
+        folder: Folder in which ``ofa`` is installed; None if it is installed with the other
+            packages.
 
     Raises:
-        ConfigError: It is not there.
+        ConfigError: Package ``ofa`` is not installed.
     """
     if folder is not None and str(folder) not in sys.path:
         sys.path.append(str(folder))
@@ -61,7 +62,7 @@ def their_supernet(folder: Path | None) -> Any:
 
 
 class _Anything(types.ModuleType):
-    """A module in which every name is an empty class."""
+    """Module in which every name is an empty class."""
 
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
@@ -70,9 +71,10 @@ class _Anything(types.ModuleType):
 
 
 def _stub_torchvision() -> None:
-    """Let ``ofa`` import torchvision, of which it takes loaders of images that nobody asks for.
+    """Put empty modules in place of torchvision, so that ``ofa`` can be imported without it.
 
-    There is no torchvision for every build of torch.
+    Package ``ofa`` imports only image loaders from torchvision, which are not used here. Not every
+    build of torch has a torchvision.
     """
     for name in _STUBS:
         if name not in sys.modules:
@@ -85,7 +87,7 @@ def _stub_torchvision() -> None:
 
 
 def settings_of(space: MobileNetSpace, architecture: Architecture) -> dict[str, list[int]]:
-    """The arguments of their ``set_active_subnet`` for one of our architectures."""
+    """Return the arguments of their ``set_active_subnet`` for one of our architectures."""
     values = architecture.as_dict()
     places = [
         f"stage{stage}.block{block}"
@@ -93,7 +95,7 @@ def settings_of(space: MobileNetSpace, architecture: Architecture) -> dict[str, 
         for block in range(_DEEPEST)
     ]
     return {
-        # Of a block that is not there, the kernel and the expansion make no difference.
+        # The kernel size and expansion ratio of a block that does not exist make no difference.
         "ks": [int(values.get(f"{place}.kernel_size", 3)) for place in places],
         "e": [int(values.get(f"{place}.expand_ratio", 3)) for place in places],
         "d": [int(values[f"stage{s}.depth"]) for s in range(1, len(space.config.stages))],
@@ -101,10 +103,10 @@ def settings_of(space: MobileNetSpace, architecture: Architecture) -> dict[str, 
 
 
 def check_same(space: MobileNetSpace, architecture: Architecture, theirs: Any) -> None:
-    """Refuse to compare networks of other sizes.
+    """Check that an architecture has the same size in both supernets.
 
     Raises:
-        DeviceError: The two networks do not have the same multiply-accumulates and parameters.
+        DeviceError: The two networks differ in multiply-accumulates or parameters.
     """
     theirs.set_active_subnet(**settings_of(space, architecture))
     plain: nn.Module = theirs.get_active_subnet(preserve_weight=False)
@@ -119,10 +121,10 @@ def check_same(space: MobileNetSpace, architecture: Architecture, theirs: Any) -
 
 
 def _size(network: nn.Module, shape: tuple[int, int, int]) -> tuple[int, int]:
-    """Multiply-accumulates of layers with weights, and parameters.
+    """Return the multiply-accumulates of layers with weights, and the number of parameters.
 
-    What is multiplied without weights does not count: they put activations together of several
-    operators where we have one.
+    Products without weights do not count: once-for-all composes activations of several operators
+    where we have one.
     """
     found = trace(network, shape).operators
     macs = sum(each.macs for each in found if each.kind in _WITH_WEIGHTS)

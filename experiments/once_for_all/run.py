@@ -1,8 +1,9 @@
-"""How fast is a supernet of once-for-all's shape trained, beside once-for-all's own code?
+"""How fast does a supernet of once-for-all's shape train, compared with once-for-all's own code?
 
-Both supernets make the same steps in turns: the same networks of OFAMobileNetV3 of width 1.0,
-images of 64 pixels, loss and optimiser. Then what activating a network costs, and what a training
-step of an active network takes over that of the same network on its own.
+Both supernets make the same steps, interleaved: the same networks of OFAMobileNetV3 of width 1.0,
+images of 64 pixels, loss and optimiser. Two more measurements follow: the cost of activating a
+network, and the time of a training step of an active network over that of the same network on its
+own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from hwnas.search_spaces import MobileNetSpace
 
 FOLDER = Path(__file__).parent
 STEPS = {"uniform": 4, "sandwich": 1}
-"""Steps of a round, by sampling rule."""
+"""Number of steps of a round, by sampling rule."""
 _WARM_UP = 2
 _COMPARED = (("hwnas", "ofa"), ("hwnas-contiguous", "ofa"), ("hwnas", "ofa-channels-last"))
 _CHECKED = 8
@@ -77,7 +78,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def check_sizes(space: MobileNetSpace, theirs: Any, seed: int) -> None:
-    """Refuse to compare spaces that differ: both extremes and some random networks are weighed."""
+    """Check that both spaces have networks of equal size: the two extremes and some random ones."""
     rng = random.Random(seed)
     drawn = [space.sample(rng) for _ in range(_CHECKED)]
     for network in (space.largest(), space.smallest(), *drawn):
@@ -88,7 +89,7 @@ def check_sizes(space: MobileNetSpace, theirs: Any, seed: int) -> None:
 def race(
     space: MobileNetSpace, arguments: argparse.Namespace, rule: str, batch: Batch, seed: int
 ) -> list[Row]:
-    """Rounds of all sides in turns, each side with the same networks as the others."""
+    """Time interleaved rounds of all sides, each side with the same networks."""
     sides = {side: stepper(side, space, their_supernet(arguments.ofa), batch) for side in SIDES}
     for step in sides.values():
         for turn in range(_WARM_UP):
@@ -116,7 +117,7 @@ def race(
 
 
 def summary(rows: Sequence[Row], seed: int) -> list[Row]:
-    """Speeds, how many times as fast we are, activations, and what sharing weights costs."""
+    """Return speeds, our speed-ups, activation times, and step ratios of supernet to subnet."""
     found = {(row.metric, row.subject): row for row in rows}
     answers = []
     for rule in STEPS:

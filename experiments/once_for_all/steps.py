@@ -23,24 +23,24 @@ from hwnas.search_spaces import Architecture, MobileNetSpace, Supernet
 __all__ = ["SIDES", "Batch", "Timed", "make_all_blocks", "optimiser", "stepper"]
 
 SIDES = ("hwnas", "hwnas-contiguous", "ofa", "ofa-channels-last")
-"""Ours as the trainer does it, ours without its memory format, theirs as it is, theirs with our
-memory format."""
+"""Sides of the comparison: our supernet as the trainer runs it and in contiguous memory format, and
+theirs as published and in our channels-last memory format."""
 _DISTILLATION = 0.5
 _RANDOM_SUBNETS = 2
-_ALL_BLOCKS = 500  # networks that have, together, every block
+_ALL_BLOCKS = 500  # networks that together contain every block
 
 Step = Callable[[str, str], None]
-"""Makes the step of a sampling rule with the networks that a key stands for."""
+"""Function that makes one step of a sampling rule, with the networks that a key determines."""
 _PREPROCESSING = Preprocessing(SIDE, SIDE, 3, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Random images, always the same; speed does not depend on what is on them.
+    """Fixed batch of random images; the speed does not depend on their content.
 
     Attributes:
-        images: uint8 (N, 64, 64, 3).
-        targets: int64 (N,).
+        images: Images, uint8 (N, 64, 64, 3).
+        targets: Class labels, int64 (N,).
     """
 
     images: Tensor
@@ -48,42 +48,45 @@ class Batch:
 
     @classmethod
     def drawn(cls, size: int, seed: int) -> Batch:
-        """So many images."""
+        """Return a batch of ``size`` images."""
         rng = np.random.default_rng(seed)
         images = rng.integers(0, 256, (size, SIDE, SIDE, 3), dtype=np.uint8)
         return cls(torch.from_numpy(images), torch.from_numpy(rng.integers(0, CLASSES, size)))
 
     @property
     def task(self) -> Classification:
-        """With the loss that both sides minimise."""
+        """Classification task with the loss that both sides minimise."""
         return Classification(tuple(map(str, range(CLASSES))), _PREPROCESSING)
 
     def inputs(self, channels_last: bool) -> Tensor:
-        """What a network takes, float32 (N, 3, 64, 64)."""
+        """Return the inputs of a network, float32 (N, 3, 64, 64)."""
         inputs = _PREPROCESSING(self.images)
         return inputs if channels_last else inputs.contiguous()
 
 
 def optimiser(network: nn.Module) -> torch.optim.Optimizer:
-    """What the trainer uses; for both sides."""
+    """Return the trainer's optimiser, which both sides use."""
     return torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.02, fused=True)
 
 
 def make_all_blocks(supernet: Supernet) -> None:
-    """Activate random networks until each block was active once, as a training does in a minute."""
+    """Activate random networks until every block was active once.
+
+    A training reaches this state within a minute.
+    """
     rng = random.Random(0)
     for _ in range(_ALL_BLOCKS):
         supernet.activate(supernet.space.sample(rng))
 
 
 def stepper(side: str, space: MobileNetSpace, theirs: Any, batch: Batch) -> Step:
-    """A supernet of one side in training.
+    """Return the training step of one side's supernet.
 
     Args:
         side: One of `SIDES`.
-        space: Whose networks are trained.
-        theirs: A supernet of once-for-all's, which is trained if it is their side's turn.
-        batch: On what.
+        space: Space of the trained networks.
+        theirs: Supernet of once-for-all, which is trained if ``side`` is theirs.
+        batch: Batch to train on.
     """
     channels_last = side in ("hwnas", "ofa-channels-last")
     ours = side.startswith("hwnas")
@@ -125,7 +128,7 @@ def stepper(side: str, space: MobileNetSpace, theirs: Any, batch: Batch) -> Step
 
 
 def _as_trained(supernet: Supernet, optimizer: torch.optim.Optimizer, batch: Batch) -> Step:
-    """The trainer's own step, which also turns pixels into inputs, for each network again."""
+    """Return the trainer's own step, which also converts pixels into inputs for each network."""
     rules = {
         rule: SupernetStep(supernet, batch.task, rule, _RANDOM_SUBNETS, _DISTILLATION)
         for rule in ("uniform", "sandwich")
@@ -141,11 +144,11 @@ def _as_trained(supernet: Supernet, optimizer: torch.optim.Optimizer, batch: Bat
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of a round on two clocks.
+    """Seconds of a timing round on two clocks.
 
     Attributes:
-        wall: On the wall.
-        cpu: Of all threads.
+        wall: Wall-clock time.
+        cpu: CPU time of all threads.
     """
 
     wall: float
@@ -153,7 +156,7 @@ class Timed:
 
     @classmethod
     def of(cls, step: Step, rule: str, keys: Sequence[str]) -> Timed:
-        """The time of some steps, one after the other."""
+        """Run some steps one after the other and return their time."""
         wall, cpu = time.perf_counter(), time.process_time()
         for key in keys:
             step(rule, key)

@@ -1,7 +1,7 @@
-"""Five models as a user might have written them, each with a width of its own.
+"""Five models as a user might have written them, each with a width multiplier.
 
-All take images of (N, C, H, W) and return (N, outputs); `width` multiplies all their channels,
-which is how one makes such a model faster by hand.
+All take images (N, C, H, W) and return (N, outputs). The factor `width` multiplies all channels,
+which is the usual way to make such a model faster by hand.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Shape = tuple[int, int, int]
 
 
 def scaled(channels: int, width: float, step: int = 8) -> int:
-    """Channels at a width, in multiples of a step."""
+    """Return the number of channels at a width, as a multiple of a step."""
     return max(step, round(channels * width / step) * step)
 
 
 def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
-    """Convolution, normalisation, activation."""
+    """Return a convolution with batch normalisation and activation."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
         nn.BatchNorm2d(outputs),
@@ -32,7 +32,7 @@ def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> 
 
 
 def cnn(image_shape: Shape, outputs: int, width: float = 1.0) -> nn.Module:
-    """Six convolutions with pooling in between, as in a first tutorial."""
+    """Return six convolutions with pooling in between, as in a first tutorial."""
     layers: list[nn.Module] = []
     before = image_shape[2]
     for channels in (32, 64, 128):
@@ -44,7 +44,7 @@ def cnn(image_shape: Shape, outputs: int, width: float = 1.0) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Two convolutions beside a shortcut."""
+    """Residual block of two convolutions with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Residual(nn.Module):
 
 
 def resnet(image_shape: Shape, outputs: int, width: float = 1.0) -> nn.Module:
-    """ResNet-20 for small images (He et al., CVPR 2016, section 4.2)."""
+    """Return ResNet-20 for small images (He et al., CVPR 2016, section 4.2)."""
     before = scaled(16, width)
     layers: list[nn.Module] = [convolution(image_shape[2], before)]
     for s, channels in enumerate((16, 32, 64)):
@@ -77,7 +77,7 @@ def resnet(image_shape: Shape, outputs: int, width: float = 1.0) -> nn.Module:
 
 
 class Gate(nn.Module):
-    """Scales channels by what all pixels say (squeeze and excitation)."""
+    """Squeeze-and-excitation block: scales each channel by a function of all channel means."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Gate(nn.Module):
 
 
 class Inverted(nn.Module):
-    """Wide depthwise convolution between two pointwise ones, gated."""
+    """Inverted bottleneck: a wide depthwise convolution between two pointwise ones, with a gate."""
 
     def __init__(self, inputs: int, outputs: int, ratio: int, stride: int) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Inverted(nn.Module):
 
 
 def mobilenet(image_shape: Shape, outputs: int, width: float = 1.0) -> nn.Module:
-    """Inverted bottlenecks with gates, as in MobileNetV3."""
+    """Return inverted bottlenecks with gates, as in MobileNetV3."""
     before = scaled(16, width)
     layers: list[nn.Module] = [convolution(image_shape[2], before, 3, 2)]
     for channels, stride, depth in ((24, 1, 2), (40, 2, 3), (80, 2, 3)):
@@ -125,7 +125,7 @@ def mobilenet(image_shape: Shape, outputs: int, width: float = 1.0) -> nn.Module
 
 
 class Modern(nn.Module):
-    """A block of ConvNeXt (Liu et al., CVPR 2022, figure 4): depthwise 7x7, then a perceptron."""
+    """Block of ConvNeXt (Liu et al., CVPR 2022, figure 4): depthwise 7x7, then a perceptron."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -142,14 +142,14 @@ class Modern(nn.Module):
 
 
 class ChannelNorm(nn.LayerNorm):
-    """Normalises the channels of each pixel of (N, C, H, W)."""
+    """Layer normalisation over the channels of each pixel of (N, C, H, W)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 def convnext(image_shape: Shape, outputs: int, width: float = 1.0) -> nn.Module:
-    """Three stages of ConvNeXt blocks behind patches of two pixels."""
+    """Return three stages of ConvNeXt blocks after patches of two pixels."""
     before = scaled(24, width)
     layers: list[nn.Module] = [nn.Conv2d(image_shape[2], before, 2, 2), ChannelNorm(before)]
     for s, (channels, depth) in enumerate(((24, 2), (48, 3), (96, 2))):
@@ -165,7 +165,7 @@ def convnext(image_shape: Shape, outputs: int, width: float = 1.0) -> nn.Module:
 
 
 class SelfAttention(nn.Module):
-    """Attention of all tokens to all: (N, T, D) -> (N, T, D)."""
+    """Attention between all tokens: (N, T, D) -> (N, T, D)."""
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class SelfAttention(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A block of a vision transformer."""
+    """Block of a vision transformer."""
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class Encoder(nn.Module):
 
 
 class Vit(nn.Module):
-    """Patches, positions, blocks, and the mean of all tokens."""
+    """Vision transformer: patches, positions, blocks, and the mean of all tokens."""
 
     def __init__(self, image_shape: Shape, outputs: int, dim: int, heads: int, depth: int) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class Vit(nn.Module):
 
 
 def vit(image_shape: Shape, outputs: int, width: float = 1.0) -> nn.Module:
-    """A small vision transformer: patches of four pixels, heads of 16 channels."""
+    """Return a small vision transformer: patches of four pixels, heads of 16 channels."""
     dim = scaled(96, width, 16)
     return Vit(image_shape, outputs, dim, dim // 16, 6)
 
@@ -236,4 +236,4 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
 }
 
 LEARNING_RATES: Mapping[str, float] = dict.fromkeys(MODELS, 0.006) | {"vit": 0.0015}
-"""At the peak, whoever trains the model, and for how long."""
+"""Peak learning rate of each model, the same on all sides and for all training times."""

@@ -1,8 +1,8 @@
-"""Is a model made elastic ahead of the same model scaled by width, after as many minutes?
+"""Is a model made elastic better than the same model scaled by width, after equal minutes?
 
-Per model and seed: the model is trained for a while; then a whole job finds faster ones within it.
-The rivals are the model at several widths, trained alone: from scratch, for the minutes of both;
-or begun with slices of the trained weights, for the minutes of the job.
+For each model and seed, the model is trained for a while; then a whole job finds faster networks
+within it. The baselines are the model at several widths, trained alone: from scratch, for the
+minutes of both; or initialised with slices of the trained weights, for the minutes of the job.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def open_ends(model: str) -> list[str]:
-    """What the recipe leaves open: the model, and its learning rate."""
+    """Return the values that the recipe leaves open: the model and its learning rates."""
     rate = LEARNING_RATES[model]
     return [
         f'space.model="experiments.own_models.models:{model}"',
@@ -69,13 +69,13 @@ def open_ends(model: str) -> list[str]:
 
 
 def recorded(setting: Setting, model: str, seed: int) -> list[Row]:
-    """What was observed of a model."""
+    """Return the recorded observations of a model."""
     rows = [row for row in setting.observations.rows if row.seed == seed]
     return [row for row in rows if row.subject.startswith(f"{model} ")]
 
 
 def has_all(setting: Setting, model: str, seed: int, rivals: Sequence[str]) -> bool:
-    """Whether nothing is left to be observed of a model."""
+    """Return whether all sides of a model are observed."""
     rows = recorded(setting, model, seed)
     found = {row.details["side"] for row in rows if row.metric == "test_error"}
     return found >= {f"{model} {side}" for side in (ELASTIC, *rivals)}
@@ -84,7 +84,7 @@ def has_all(setting: Setting, model: str, seed: int, rivals: Sequence[str]) -> b
 def pretrain(
     setting: Setting, models: Sequence[str], seed: int, arguments: argparse.Namespace
 ) -> None:
-    """Train the whole models, each on one core; what is trained already is not trained again."""
+    """Train the whole models, each on one core; models that are trained already are skipped."""
     ingredients, folder = setting.ingredients(seed), setting.work / f"seed-{seed}" / "whole"
     config = for_seconds(ingredients, 60 * arguments.pretraining)
     whole = [replace(scaled(model, 1.0, ingredients), name=model) for model in models]
@@ -93,7 +93,7 @@ def pretrain(
 
 
 def scaled(model: str, width: float, ingredients: Ingredients) -> Alone:
-    """A model at a width, with random weights."""
+    """Return a model at a width, with random weights."""
     shape = ingredients.data.image_shape
     build = partial(MODELS[model], shape, ingredients.task.outputs, width)
     about = {"model": model, "width": width}
@@ -102,7 +102,7 @@ def scaled(model: str, width: float, ingredients: Ingredients) -> Alone:
 
 
 def sliced(width: float, space: SearchSpace) -> Alone:
-    """The trained model with the part of each row of channels that matters most, all blocks."""
+    """Return the trained model cut to its most important channels, with all blocks."""
     values = space.largest().as_dict()
     for choice in space.choices:
         if not choice.name.endswith(".depth"):
@@ -114,7 +114,7 @@ def sliced(width: float, space: SearchSpace) -> Alone:
 
 
 def observe(setting: Setting, model: str, seed: int, arguments: argparse.Namespace) -> list[Row]:
-    """Make the networks of all sides, going on where that was stopped, and time them together."""
+    """Make the networks of all sides, resuming interrupted work, and time them together."""
     before, folder = setting.work / f"seed-{seed}" / "whole", setting.work / f"seed-{seed}" / model
     weights = weights_of(before, model)
     trained = [f'space.weights="{weights.absolute()}"', 'train.teacher_sees="plain"']
@@ -136,7 +136,7 @@ def observe(setting: Setting, model: str, seed: int, arguments: argparse.Namespa
 
 
 def processes(recipe: Recipe) -> int:
-    """How many networks are trained side by side."""
+    """Return the number of networks trained in parallel."""
     return (os.cpu_count() or 1) if recipe.workers else 1
 
 
@@ -149,7 +149,7 @@ def rivals(
     at_once: int,
     arguments: argparse.Namespace,
 ) -> list[Network]:
-    """The networks of a rival, which share the seconds."""
+    """Train the networks of a baseline, which share the seconds equally."""
     share = seconds_each(seconds, len(arguments.widths), at_once)
     if side == SCRATCH:
         wanted = [scaled(model, width, ingredients) for width in arguments.widths]
@@ -160,7 +160,7 @@ def rivals(
 
 
 def judge(rows: Sequence[Row], model: str, seed: int) -> list[Row]:
-    """The elastic model against each rival that was observed."""
+    """Compare the elastic model with each baseline that was observed."""
     sides = {row.details["side"] for row in rows if row.metric == "test_error"}
     ours = f"{model} {ELASTIC}"
     found = [

@@ -1,8 +1,8 @@
 """How well is the peak memory of networks in ONNX Runtime predicted from a few measurements?
 
-Every network is loaded and run in fresh processes and recorded with its architecture. Per seed, ten
-of them are drawn for the predictor and all others are predicted. With all networks recorded, the
-command measures nothing and computes the answers anew.
+Every network is loaded and run in fresh processes and recorded with its architecture. For each
+seed, ten networks are drawn for the predictor and all others are predicted. If all networks are
+recorded, nothing is measured and only the answers are computed again.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Measured:
-    """Networks of one space on one target.
+    """Measured networks of one space on one target.
 
     Attributes:
         case: Names of the space and of the target.
-        target: What they ran on.
-        workloads: The networks, at the target's batch.
-        peaks_bytes: What each took.
+        target: Target on which the networks ran.
+        workloads: Workloads of the networks, at the target's batch size.
+        peaks_bytes: Peak memory of each network.
     """
 
     case: str
@@ -111,7 +111,10 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def drawn(made: MobileNetSpace, count: int) -> list[Architecture]:
-    """The smallest, the largest, and random ones; the first are the same whatever the count."""
+    """Return the smallest, the largest and random networks.
+
+    A larger count keeps the first networks the same.
+    """
     rng = random.Random(0)
     chosen = {made.smallest(): None, made.largest(): None}
     while len(chosen) < count:
@@ -128,7 +131,7 @@ def observe(
     processes: int,
     folder: Path,
 ) -> None:
-    """Measure those that are not recorded, and record each at once."""
+    """Measure the networks that are not recorded, and record each at once."""
     for number, network in enumerate(networks, start=1):
         subject = f"{case} {network.id}"
         if observations.find(METRIC, subject, 0) is not None:
@@ -151,7 +154,7 @@ def measured(
     target: Target,
     rows: Iterable[Row],
 ) -> Measured:
-    """The recorded rows of these networks."""
+    """Return these networks with their recorded peaks."""
     peaks = {row.subject: 1e6 * (row.value or 0.0) for row in rows}
     return Measured(
         case,
@@ -162,7 +165,7 @@ def measured(
 
 
 def repeatability(case: str, rows: Sequence[Row]) -> Row:
-    """By how much the processes that measured the same network differ, in the median."""
+    """Return the median relative difference of the processes that measured the same network."""
     spreads = [(row.spread["most"] - row.spread["least"]) / (row.value or 1.0) for row in rows]
     quantiles = {"p80": float(np.quantile(spreads, 0.8)), "most": max(spreads)}
     value = float(np.median(spreads))
@@ -198,7 +201,7 @@ def judged(found: Measured, known: int, seed: int) -> list[Row]:
 def predicted(
     found: Measured, learnt: npt.NDArray[np.integer], asked: npt.NDArray[np.integer]
 ) -> list[Estimate]:
-    """By the predictor that learnt some of the networks."""
+    """Predict the asked networks with a predictor fitted on the learnt ones."""
     predictor = MemoryPredictor(found.target).adapt(
         [found.workloads[i] for i in learnt], found.peaks_bytes[learnt].tolist()
     )
@@ -209,7 +212,11 @@ def predicted(
 def rivals(
     found: Measured, learnt: npt.NDArray[np.integer], asked: npt.NDArray[np.integer]
 ) -> dict[str, Numbers]:
-    """Weights and live activations, plain and scaled, and our model before it learns anything."""
+    """Return the predictions of the baselines.
+
+    They are weights plus live activations, plain and scaled, and our model before it is fitted to
+    any measurement.
+    """
     bits = {"fp32": 32, "int8": 8}[found.target.format]
     liveness = np.array(
         [(each.weight_bytes + each.peak_activation_bytes) * bits / 32 for each in found.workloads]

@@ -1,9 +1,10 @@
-"""Is a network cropped before training as good as one with as many weights taken out of each layer?
+"""Is a network cropped before training as good as one with as many weights pruned in each layer?
 
-PreCropping's claim: how many weights each layer keeps decides how accurate a network becomes, not
-which; so whole channels may go, and only then does it become faster. Some assignments of ratios to
-layers are each trained as a smaller dense network and as the whole network with as large a share of
-each layer's weights set to zero at random; the whole network itself is trained beside them.
+PreCropping claims that accuracy depends on how many weights each layer keeps, not on which ones. So
+whole channels may be removed, and only then does the network become faster. Some assignments of
+ratios to layers are each trained in two ways: as a smaller dense network, and as the whole network
+with the same share of each layer's weights set to zero at random. The whole network is also
+trained.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from hwnas.stages.job import Ingredients
 
 ACCURACY, LATENCY = "test_accuracy", "latency"
 CROPPED, SPARSE, DENSE = "cropped", "sparse", "dense"
-_DIVISION_SEED = 0  # all trainings see the same images, whatever their seed
+_DIVISION_SEED = 0  # all trainings use the same images, whatever their seed
 _TIMING = TimingSettings(rounds=100, max_seconds=20.0)
 
 
 @dataclass(frozen=True)
 class Network:
-    """What is trained.
+    """Network to be trained.
 
     Attributes:
-        case: Which assignment of ratios, ``"whole"`` for none.
-        side: ``"cropped"``, ``"sparse"`` or ``"dense"``, the whole network.
+        case: Name of the assignment of ratios, ``"whole"`` for none.
+        side: ``"cropped"``, ``"sparse"``, or ``"dense"`` for the whole network.
         ratios: The assignment, or the largest network for the whole one.
     """
 
@@ -55,7 +56,7 @@ class Network:
 
     @property
     def subject(self) -> str:
-        """What rows call it."""
+        """Subject of its rows."""
         return f"{self.case} {self.side}"
 
 
@@ -84,7 +85,10 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def chosen(ingredients: Ingredients, assignments: int, pool: int) -> list[Network]:
-    """Both sides of assignments that are spread over MACs, without the extremes, and the whole."""
+    """Return both sides of some assignments, and the whole network.
+
+    The assignments are spread over MACs, without the extremes.
+    """
     space = ingredients.space
     largest = space.largest()
     whole = space.workload(largest).macs
@@ -98,7 +102,7 @@ def chosen(ingredients: Ingredients, assignments: int, pool: int) -> list[Networ
 def train_all(
     setting: Setting, ingredients: Ingredients, networks: Sequence[Network], at_once: int
 ) -> None:
-    """Train each network with each seed, unless that is recorded and its weights are there."""
+    """Train each network with each seed, unless the result is recorded."""
     missing = [
         (network, seed)
         for seed, network in itertools.product(setting.seeds, networks)
@@ -124,7 +128,7 @@ def train_all(
 def train(
     shared: tuple[Ingredients, Path], network: Network, seed: int
 ) -> tuple[Evaluation, float]:
-    """Train one from scratch and export it; its accuracy on the test images, and its density."""
+    """Train a network from scratch and export it; return its test accuracy and its density."""
     ingredients, folder = shared
     space, task, data = ingredients.space, ingredients.task, ingredients.data
     shape, config = space.input_shape(network.ratios), ingredients.recipe.train
@@ -140,7 +144,7 @@ def train(
 
 
 def made(ingredients: Ingredients, network: Network, seed: int) -> nn.Module:
-    """A network before training."""
+    """Return a network before training."""
     space = ingredients.space
     torch.manual_seed(seed)
     if network.side != SPARSE:
@@ -157,11 +161,11 @@ def latencies(
     target: Target,
     seed: int,
 ) -> list[Row]:
-    """All trained networks of a seed measured in turns."""
+    """Measure all trained networks of a seed, interleaved."""
     models = {network.subject: _onnx(setting.work, network, seed) for network in networks}
     for network in networks:
         path = models[network.subject]
-        if not path.exists():  # recorded, but the folder of the work was emptied
+        if not path.exists():  # recorded, but the work folder was emptied
             print(f"seed {seed}: {network.subject} trained again for its file", flush=True)
             train((ingredients, setting.work), network, seed)
     measured = measure(models, target, _TIMING)
@@ -179,7 +183,7 @@ def _onnx(folder: Path, network: Network, seed: int) -> Path:
 
 
 def summary(rows: Sequence[Row], networks: Sequence[Network], seed: int) -> list[Row]:
-    """Both sides of each assignment, and what cropping does to accuracy and latency."""
+    """Return both sides of each assignment, and the effect of cropping on accuracy and latency."""
     found = {row.key: row for row in rows}
     answers: list[Row] = []
     differences: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""Weights that are taken out at random before training, the same share of each layer as cropping.
+"""Random pruning before training, with the same share of each layer as cropping.
 
-What pruning at initialisation with single weights does once it has decided on the share of each
-layer; which weights go then makes no difference (Cai et al., arXiv:2203.02549, section 3).
+This is pruning of single weights at initialisation, once the share of each layer is decided; which
+weights are pruned then makes no difference (Cai et al., arXiv:2203.02549, section 3).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["densities", "density", "make_sparse"]
 
 
 def densities(full: nn.Module, cropped: nn.Module) -> dict[str, float]:
-    """The share of its weights that each layer keeps, in (0, 1], by the name of its weights.
+    """Return the share of weights that each layer keeps, in (0, 1], by the weights' name.
 
     Args:
-        full: The model as it is.
+        full: The whole model.
         cropped: The same model with fewer channels.
     """
     smaller = dict(cropped.named_parameters())
@@ -32,16 +32,16 @@ def densities(full: nn.Module, cropped: nn.Module) -> dict[str, float]:
 def make_sparse(network: nn.Module, shares: Mapping[str, float], seed: int) -> dict[str, Tensor]:
     """Set all but a random share of each layer's weights to zero, where training leaves them.
 
-    What is left is scaled up by the square root of the share, as cropped layers are, whose
-    initialisation goes by how many inputs they sum over.
+    The remaining weights are divided by the square root of the share. Cropped layers have the same
+    scale, since their initialisation depends on the number of inputs that they sum over.
 
     Args:
-        network: Freshly initialised; its gradients are masked from now on.
-        shares: See `densities`.
-        seed: Of what is kept.
+        network: Freshly initialised network; its gradients are masked from now on.
+        shares: Share of weights to keep, as from `densities`.
+        seed: Seed of the choice of weights.
 
     Returns:
-        For each name 1 where a weight is kept and 0 where it is not.
+        Masks by name, with 1 where a weight is kept and 0 elsewhere.
     """
     generator = torch.Generator().manual_seed(seed)
     weights, masks = dict(network.named_parameters()), {}
@@ -53,13 +53,13 @@ def make_sparse(network: nn.Module, shares: Mapping[str, float], seed: int) -> d
         masks[name] = mask.view(weights[name].shape)
         with torch.no_grad():
             weights[name].mul_(masks[name]).div_(share**0.5)
-        # AdamW moves nothing whose gradients were always zero, and decays zeros to zeros.
+        # AdamW does not move weights whose gradients were always zero, and decays zeros to zeros.
         weights[name].register_hook(masks[name].mul)
     return masks
 
 
 def density(network: nn.Module) -> float:
-    """The share of a network's weights, those of normalisation and biases aside, that are not 0."""
+    """Return the share of a network's weights that are not 0, without normalisation and biases."""
     weights = [parameter for parameter in network.parameters() if parameter.dim() > 1]
     kept = sum(int(each.count_nonzero()) for each in weights)
     return kept / sum(each.numel() for each in weights)

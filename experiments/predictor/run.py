@@ -1,8 +1,9 @@
-"""How well does the latency predictor price networks that it has not seen?
+"""How well does the predictor estimate the latency of unseen networks?
 
-Per seed, some networks chosen for calibration and others drawn at random are timed against each
-other in one session. The timed networks are recorded with their architectures, so a new predictor
-is judged on the same table without timing anything: a run whose seeds are recorded only refits.
+For each seed, some networks chosen for calibration and others drawn at random are timed against
+each other in one session. The timed networks are recorded with their architectures, so a new
+predictor is scored on the same table without new timing: if the seeds are recorded, the run only
+fits the predictor again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def work(arguments: argparse.Namespace) -> None:
 def draw(
     space: SearchSpace, target: Target, timed: int, unseen: int, seed: int
 ) -> dict[str, list[Architecture]]:
-    """Networks to calibrate with and other, random ones."""
+    """Return the networks of the calibration, and other, random networks."""
     chosen = networks_to_time(space, target.name, timed, seed)
     rng = random.Random(f"unseen-{seed}")
     others: dict[Architecture, None] = {}

@@ -1,9 +1,9 @@
-"""Do 90% intervals hold nine in ten costs on families of devices that were left out?
+"""Do 90% intervals contain nine in ten costs on families of devices that were held out?
 
 Each family of a table (all NVIDIA GPUs, all phones, ...) is new in turn, and all other devices are
-known. Recorded are the coverage and the width of intervals over the median error, by the number of
-measurements of the new device, as means over families, so that a family with many tables counts no
-more than another.
+known. The coverage and the width of the intervals over the median error are recorded, by the number
+of measurements of the new device. They are means over families, so that a family with many tables
+counts no more than another.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def work(arguments: argparse.Namespace) -> None:
 def _scored(
     families: tuple[Family, ...], samples: int, method: str, seeds: int
 ) -> Iterator[tuple[str, int, Score]]:
-    """Yield the scores of each family that is left out, with each seed."""
+    """Yield the scores of each held-out family, with each seed."""
     for family in families:
         table = read_cost_table(data_folder() / family.table, family.metric)
         known = [device for device in table.devices if device not in family.devices]

@@ -1,7 +1,7 @@
-"""Is the default method ahead of HELP's on the three devices of both tables, seed by seed?
+"""Is the default method better than HELP's on the three devices of both tables, seed by seed?
 
-Both get the same half of the pool in each seed. Recorded is the mean difference of their rank
-correlations over seeds, with its 95% interval (Student's t).
+Both methods get the same half of the pool in each seed. The mean difference of their rank
+correlations over seeds is recorded, with its 95% confidence interval (Student's t).
 """
 
 from __future__ import annotations

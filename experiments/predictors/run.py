@@ -1,7 +1,7 @@
-"""How well are costs predicted on devices that nobody has seen, on published tables?
+"""How well are costs predicted on unknown devices, on published tables?
 
-Every split of devices is run through `hwnas bench predictor`'s function for every method. Recorded
-are means over the new devices of a split and over seeds.
+Every method is run on every split of devices through the function of `hwnas bench predictor`. The
+means over the new devices of a split and over seeds are recorded.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def score_of(rows: list[PredictorRow], score: str) -> float:
 
 
 def summary(name: str, method: str, rows: list[PredictorRow]) -> list[Row]:
-    """Means over devices and seeds, one row a score, with the range of the seeds' means."""
+    """Return means over devices and seeds with the range over seeds, one row per score."""
     answers = []
     for score in ANSWERS:
         seeds = [

@@ -1,4 +1,4 @@
-"""Which devices of which table are known and which are new."""
+"""Splits of published tables into known and new devices."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Split:
     """One setting of the benchmark.
 
     Attributes:
-        table: Under ``HWNAS_DATA``.
+        table: Path of the table under ``HWNAS_DATA``.
         train: Known devices.
         test: New devices.
-        samples: Measurements of each new device.
-        protocol: As `hwnas bench predictor` takes it.
-        pool: The first so many rows.
-        metric: As `hwnas bench predictor` takes it.
+        samples: Number of measurements of each new device.
+        protocol: Protocol, as in `hwnas bench predictor`.
+        pool: Number of rows of the pool, which are the first ones of the table.
+        metric: Metric, as in `hwnas bench predictor`.
     """
 
     table: str
@@ -42,14 +42,14 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(text.replace(",", " ").split())
 
 
-# HELP's meta-train, meta-validation and those of its meta-test devices that the tables have.
+# HELP's meta-train and meta-validation devices, and the meta-test devices that are in the tables.
 _HELP_TRAIN = _listed(
     "1080ti_1 1080ti_32 1080ti_256 silver_4114 silver_4210r samsung_a50 pixel3 essential_ph_1 "
     "samsung_s7"
 )
 _HELP_VALID = _listed("titanx_1 titanx_32 titanx_256 gold_6240")
 _HELP_TEST = _listed("titan_rtx_256 gold_6226 fpga")
-# NASFLAT's device sets of FBNet, known and new.
+# NASFLAT's device sets of FBNet: known and new devices.
 _FBNET_SETS = {
     "FD": (
         "1080ti_1 1080ti_32 1080ti_64 silver_4114 silver_4210r samsung_a50 pixel3 essential_ph_1 "
@@ -82,7 +82,10 @@ _FBNET_SETS = {
 
 
 def _energy_splits() -> dict[str, Split]:
-    """Each framework on the Raspberry Pi 5 as the new one, both tasks known of the others."""
+    """Return splits in which one framework on the Raspberry Pi 5 is new.
+
+    Both tasks are known of the other frameworks.
+    """
     frameworks = ("litert", "onnx", "torchmobile")
     tasks = ("cifar100", "ninapro")
     return {
@@ -112,7 +115,7 @@ SPLITS: dict[str, Split] = {
 
 
 def random_splits(devices: tuple[str, ...], count: int = 10) -> dict[str, Split]:
-    """Splits of FBNet's devices, drawn once and for all: half known, five of the rest new."""
+    """Return fixed random splits of FBNet's devices: half known, five of the rest new."""
     splits = {}
     for seed in range(count):
         order = np.random.default_rng(seed).permutation(sorted(devices)).tolist()
@@ -128,11 +131,11 @@ class Family:
     """Devices of one kind in a table, which are new together.
 
     Attributes:
-        name: Of the kind.
-        table: Under ``HWNAS_DATA``.
-        devices: Of the family; all others of the table are known.
-        pool: The first so many rows.
-        metric: As `hwnas bench predictor` takes it.
+        name: Name of the kind.
+        table: Path of the table under ``HWNAS_DATA``.
+        devices: Devices of the family; all others of the table are known.
+        pool: Number of rows of the pool, which are the first ones of the table.
+        metric: Metric, as in `hwnas bench predictor`.
     """
 
     name: str

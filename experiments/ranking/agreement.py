@@ -1,4 +1,4 @@
-"""How well orders of the same networks agree, and how sure that is."""
+"""Rank agreement of scores of the same networks, with its uncertainty."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["Alone", "Numbers", "of_alone", "of_method", "of_supernet", "tau_b"]
 Numbers = npt.NDArray[np.float64]
 TOP = 3
 OF_MEAN = "tau with the mean"
-"""With the mean of the stand-alone trainings, which is less noisy than each of them."""
+"""Metric of the tau with the mean of the stand-alone trainings, which is less noisy than each."""
 _RESAMPLES = 1000
 _INTERVAL = (5.0, 95.0)
 
 
 @dataclass(frozen=True)
 class Alone:
-    """Accuracies of networks after training each of them alone.
+    """Accuracies of networks after stand-alone training.
 
     Attributes:
-        accuracies: Of shape (seeds, networks), in fractions; two seeds at least.
-        seed: The first one; rows that hold for all of them are recorded under it.
-        weights: How often each network counts, of shape (networks,); once each if None.
+        accuracies: Accuracies in fractions, of shape (seeds, networks); at least two seeds.
+        seed: First seed; rows that hold for all seeds are recorded under it.
+        weights: Number of times that each network counts, of shape (networks,); once each if None.
     """
 
     accuracies: Numbers
@@ -38,37 +38,39 @@ class Alone:
 
     @property
     def mean(self) -> Numbers:
-        """Accuracy of each network over the seeds."""
+        """Accuracy of each network, averaged over the seeds."""
         return self.accuracies.mean(0)
 
     @property
     def ceiling(self) -> float:
-        """Kendall's tau between two trainings, in the mean over pairs of seeds."""
+        """Kendall's tau between two trainings, averaged over pairs of seeds."""
         return self._mean_tau(itertools.combinations(self.accuracies, 2))
 
     def tau(self, shared: Numbers) -> float:
-        """Kendall's tau with other scores, (K, networks), in the mean over these and the seeds."""
+        """Return the mean Kendall's tau of other scores, (K, networks), with those of all seeds."""
         return self._mean_tau(itertools.product(shared, self.accuracies))
 
     def quotient(self, shared: Numbers) -> float:
-        """The one over the other; 1 where scores agree with a training as another one does.
+        """Return the tau with other scores divided by the ceiling.
 
-        It is no number where stand-alone trainings do not agree at all.
+        It is 1 where the scores agree with a training as well as another training does. It is NaN
+        where stand-alone trainings do not agree at all.
         """
         return self.tau(shared) / self.ceiling if self.ceiling > 0 else math.nan
 
     def regret(self, shared: Numbers) -> float:
-        """Accuracy lost by training only the three networks with the best of these scores."""
+        """Return the accuracy lost by training only the three networks with the best scores."""
         return float(self.mean.max() - self.mean[np.argsort(-shared)[:TOP]].max())
 
     def interval(self, number: Callable[[Alone], float]) -> dict[str, float]:
-        """Between which values a number lies in nine of ten draws of as many of the networks.
+        """Return the 90% interval of a number over bootstrap draws of the networks.
 
-        A bootstrap over networks (Efron, 1979), since their choice is what tau depends on most;
-        draws in which the number has no meaning are left out.
+        The bootstrap (Efron, 1979) is over networks, since tau depends most on their choice. Draws
+        in which the number is undefined are left out.
 
         Args:
-            number: Of these stand-alone trainings, with other weights of the networks.
+            number: Function that computes the number from stand-alone trainings with other weights
+                of the networks.
         """
         rng, count = np.random.default_rng(0), self.accuracies.shape[1]
         draws = rng.multinomial(count, np.full(count, 1 / count), size=_RESAMPLES)
@@ -84,15 +86,16 @@ class Alone:
 
 
 def tau_b(a: Numbers, b: Numbers, weights: Numbers | None = None) -> float:
-    """Kendall's tau-b of networks of which some may count several times, as in a bootstrap.
+    """Return Kendall's tau-b of networks that may count several times, as in a bootstrap.
 
-    Those that count twice are tied with themselves, as tau-b has it of networks that are there
-    twice. No number where either side has nothing but ties.
+    A network that counts twice is tied with itself, as in tau-b of a list that has it twice. The
+    result is NaN where either side has nothing but ties.
 
     Args:
         a: Scores, of shape (networks,).
-        b: Others of the same networks.
-        weights: How often each network counts; once each if None, as `scipy.stats.kendalltau`.
+        b: Other scores of the same networks.
+        weights: Number of times that each network counts; once each if None, as in
+            `scipy.stats.kendalltau`.
     """
     counts = np.ones(len(a)) if weights is None else weights
     signs = [np.sign(each[:, None] - each) for each in (a, b)]
@@ -103,7 +106,7 @@ def tau_b(a: Numbers, b: Numbers, weights: Numbers | None = None) -> float:
 
 
 def of_alone(alone: Alone, macs: Sequence[int]) -> list[Row]:
-    """What any supernet is judged against: the ceiling, and what MACs alone say."""
+    """Return the reference rows of every supernet: the ceiling, and the agreement of MACs alone."""
     seed, mean = alone.seed, alone.mean
     n = len(mean)
     sizes = np.array([macs], dtype=float)
@@ -122,7 +125,7 @@ def of_alone(alone: Alone, macs: Sequence[int]) -> list[Row]:
 
 
 def of_supernet(alone: Alone, shared: Numbers, method: str, seed: int) -> list[Row]:
-    """Agreement of one supernet's scores, (networks,), and the cost of trusting it."""
+    """Return the agreement of a supernet's scores, (networks,), and the regret of using them."""
     n, one = len(shared), shared[None]
     return [
         Row("tau", method, seed, _known(alone.tau(one)), "tau", n),
@@ -134,13 +137,13 @@ def of_supernet(alone: Alone, shared: Numbers, method: str, seed: int) -> list[R
 
 
 def of_method(alone: Alone, shared: Numbers, rival: Numbers | None, method: str) -> list[Row]:
-    """How sure the agreement of a method's supernets is, and how far it is ahead of its rival's.
+    """Return the interval of a method's agreement, and of its lead over the baseline method.
 
     Args:
-        alone: What they are compared with.
+        alone: Stand-alone trainings.
         shared: Scores of the method's supernets, (supernets, networks).
-        rival: Of its rival's; None where these are not there yet.
-        method: Its name.
+        rival: Scores of the baseline method's supernets; None if they do not exist yet.
+        method: Name of the method.
     """
     n, seed = shared.shape[1], alone.seed
     sure = alone.interval(lambda some: some.quotient(shared))
@@ -153,5 +156,5 @@ def of_method(alone: Alone, shared: Numbers, rival: Numbers | None, method: str)
 
 
 def _known(value: float) -> float | None:
-    """None where a rank correlation has no meaning, e.g. because all scores are equal."""
+    """Return a rank correlation, or None where it is undefined, e.g. if all scores are equal."""
     return value if math.isfinite(value) else None

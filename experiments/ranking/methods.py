@@ -1,4 +1,4 @@
-"""The ways to train a supernet that are compared, as changes of a recipe's ``[train]``."""
+"""Compared methods of supernet training, as changes of a recipe's ``[train]``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["METHODS", "RIVAL"]
 
 RIVAL = "uniform"
-"""What the others have to beat: one random network a step (Guo et al., ECCV 2020)."""
+"""Baseline of the other methods: one random network a step (Guo et al., ECCV 2020)."""
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "uniform": {"sampling": "uniform"},
@@ -22,5 +22,5 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "teacher-alpha": {"sampling": "teacher", "distillation_loss": "alpha"},
     "teacher-ema": {"sampling": "teacher", "ema": 0.99},
 }
-"""Rules of sampling, each as it comes: those that have a teacher distil from it, the others learn
-from labels. Then AlphaNet's loss, and a moving average of the weights."""
+"""Settings by method. First the sampling rules with their defaults: rules with a teacher distil
+from it, the others learn from labels. Then AlphaNet's loss, and a moving average of the weights."""

@@ -1,9 +1,9 @@
-"""Which way of training a supernet ranks networks as training each of them alone does?
+"""Which method of supernet training ranks networks as training each of them alone does?
 
-Networks that are spread evenly over MACs are trained alone, each with several seeds, and scored
-with the weights of supernets, of which each way trains as many for the same time on the same
-images. All are scored on the same validation images. How well two stand-alone trainings agree is
-the ceiling for any supernet.
+Networks spread evenly over MACs are trained alone, each with several seeds. They are also scored
+with the weights of supernets; each method trains the same number of supernets, for the same time on
+the same images. All scores use the same validation images. The agreement of two stand-alone
+trainings is the ceiling for any supernet.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from hwnas.search_spaces import Architecture, Candidate, SearchSpace
 from hwnas.stages.job import Ingredients
 
 ALONE = "alone"
-_DIVISION_SEED = 0  # all trainings see the same images, whatever their seed
+_DIVISION_SEED = 0  # all trainings use the same images, whatever their seed
 _RECALIBRATION_IMAGES = 2048
-"""Of networks that were trained alone and of those of a supernet alike."""
+"""Images for BN recalibration, of networks trained alone and of subnets of a supernet alike."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def work(arguments: argparse.Namespace) -> None:
         alone = Alone(np.array(table), setting.seeds[0])
         macs = [ingredients.space.workload(network).macs for network in networks]
         setting.answer(of_alone(alone, macs))
-        # Seed by seed, so that an early end leaves a table of all methods.
+        # Ordered by seed, so that an interrupted run leaves a table of all methods.
         for seed, method in itertools.product(arguments.supernet_seeds, arguments.methods):
             observe_supernet(setting, ingredients, networks, method, seed)
             shared = scores(setting, networks, method, seed)
@@ -86,7 +86,7 @@ def observe_alone(
     epochs: int,
     at_once: int,
 ) -> None:
-    """Train each network with each seed, unless that is recorded."""
+    """Train each network with each seed, unless the result is recorded already."""
     missing = [
         (network, seed)
         for seed, network in itertools.product(setting.seeds, networks)
@@ -108,7 +108,7 @@ def observe_supernet(
     method: str,
     seed: int,
 ) -> None:
-    """Score each network with a supernet's weights, unless that is recorded."""
+    """Score each network with a supernet's weights, unless the result is recorded already."""
     missing = [n for n in networks if setting.observations.find(method, n.id, seed) is None]
     if not missing:
         return
@@ -125,10 +125,10 @@ def observe_supernet(
 def train_alone(
     shared: tuple[Ingredients, int, Path], network: Architecture, seed: int
 ) -> tuple[Evaluation, float]:
-    """Accuracy on the validation images after training from scratch, and seconds of training.
+    """Train a network from scratch; return its validation accuracy and the seconds of training.
 
-    The same number of epochs for all: in equal time the large ones would come to a fifth of the
-    epochs that the small ones do, and the ranking would be one of training speeds.
+    All networks are trained for the same number of epochs. In equal time, the large ones would
+    complete a fifth of the epochs of the small ones, and the ranking would be one of speeds.
     """
     ingredients, epochs, folder = shared
     torch.manual_seed(seed)
@@ -148,7 +148,7 @@ def train_alone(
 def supernet_evaluator(
     ingredients: Ingredients, method: str, seed: int, folder: Path
 ) -> tuple[SupernetEvaluator, float]:
-    """Train the supernet, or go on with it; an evaluator of its weights, and the epochs it saw."""
+    """Train or resume the supernet; return an evaluator of its weights and the epochs trained."""
     space, task, data = ingredients.space, ingredients.task, ingredients.data
     config = ingredients.recipe.train.adjusted(METHODS[method])
     run = content_hash(ingredients.hash, config, seed)
@@ -182,7 +182,7 @@ def row(
 
 
 def scores(setting: Setting, networks: Sequence[Architecture], metric: str, seed: int) -> Numbers:
-    """Recorded accuracies of the networks."""
+    """Return the recorded accuracies of the networks."""
     values = {row.key: row.value for row in setting.observations.rows}
     return np.array([values[metric, network.id, seed] for network in networks], dtype=float)
 
@@ -190,7 +190,7 @@ def scores(setting: Setting, networks: Sequence[Architecture], metric: str, seed
 def all_scores(
     setting: Setting, networks: Sequence[Architecture], method: str, seeds: Sequence[int]
 ) -> Numbers:
-    """Those of all supernets of a method, (supernets, networks)."""
+    """Return the recorded accuracies of all supernets of a method, (supernets, networks)."""
     return np.array([scores(setting, networks, method, seed) for seed in seeds])
 
 

@@ -1,4 +1,4 @@
-"""What is searched: tables, objectives, and what is known of costs before anything is evaluated."""
+"""Searches of published tables: objectives, and the costs known before the first evaluation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _VALIDATION = (("cifar10", "titanx_1"), ("cifar10", "gold_6240"), ("cifar100", "
 
 @dataclass(frozen=True)
 class Case:
-    """A search of a table.
+    """Search of a table.
 
     Attributes:
-        table: Objectives as ``hwnas bench search --table`` takes them, files relative to
+        table: Objectives in the format of ``hwnas bench search --table``, with files relative to
             ``HWNAS_DATA``.
-        test: The same for ``--test-table``.
-        known: As ``--known``.
-        calibrate: As ``--calibrate``.
+        test: Test objectives in the format of ``--test-table``, likewise.
+        known: Value of ``--known``.
+        calibrate: Value of ``--calibrate``.
     """
 
     table: tuple[str, ...]
@@ -38,11 +38,11 @@ class Case:
             raise ConfigError("a case is either known or calibrated")
 
     def objectives(self, folder: Path) -> list[str]:
-        """The objectives with the files' places."""
+        """Return the objectives with the full paths of their files."""
         return [f"{folder}/{text}" for text in self.table]
 
     def tests(self, folder: Path) -> list[str]:
-        """The test objectives with the files' places."""
+        """Return the test objectives with the full paths of their files."""
         return [f"{folder}/{text}" for text in self.test]
 
 
@@ -70,10 +70,10 @@ CASES: Mapping[str, Case] = {
     "channels-mobilenet-flops": _counted("channelbench_mobilenet_cifar10.npz", "mean_acc", "flops"),
     **{f"validation-{d}-{device}": _cells(d, device, 10) for d, device in _VALIDATION},
 }
-"""Cases by name; choices in the samplers were made on those of the validation alone."""
+"""Cases by name; the design choices of the samplers were made on the validation cases only."""
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "nb201-calibrated": tuple(f"{device}-calibrated" for device in _DEVICES),
     "nb201-unknown": tuple(f"{device}-unknown" for device in _DEVICES),
 }
-"""Cases of which a mean is recorded."""
+"""Groups of cases whose mean is recorded."""

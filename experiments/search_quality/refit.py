@@ -1,8 +1,8 @@
 """How long does a sampler take to learn from 200 evaluations and to propose ten more?
 
-Everything is learnt anew, hyperparameters too. In a published table of 15,625 cells, all of which
-are looked at, and in the space `mobilenet`, which no one can list; accuracies of the latter are
-made up, and both objectives are learnt.
+Everything is learnt from scratch, including hyperparameters. There are two cases: a published table
+of 15,625 cells, all of which are scored, and the space `mobilenet`, which is too large to list. In
+the latter, accuracies are synthetic and both objectives are learnt.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def work(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--seeds is {arguments.seeds}; expected at least 1")
     answers = Results(arguments.out / "refit.jsonl", {"n": OBSERVATIONS, "of": PROPOSALS})
     for name, knowledge, codes, values in spaces():
-        for seed in range(-1, arguments.seeds):  # the first is not counted
-            for sampler in SAMPLERS:  # in turns
+        for seed in range(-1, arguments.seeds):  # the first is a warm-up
+            for sampler in SAMPLERS:  # alternating
                 drawn = np.random.default_rng([seed + 1]).permutation(len(codes))[:OBSERVATIONS]
                 rows = timed(name, sampler, knowledge, codes[drawn], values[drawn], seed)
                 if seed >= 0:
@@ -58,7 +58,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def spaces() -> Iterator[tuple[str, Knowledge, Codes, Numbers]]:
-    """Names, knowledge, networks, and their accuracies and costs."""
+    """Yield names, knowledge, networks, and their accuracies and costs."""
     table = read_objective_table(CASES["fpga-unknown"].objectives(data_folder()))
     values = np.column_stack([column.values for column in table.columns])
     yield "table", knowledge_of(table, {}), table.codes, values
@@ -79,7 +79,7 @@ def timed(
     values: Numbers,
     seed: int,
 ) -> list[Row]:
-    """Wall and CPU seconds of one sampler that begins with these evaluations."""
+    """Return wall and CPU seconds of one sampler that starts from the given evaluations."""
     sampler = make_sampler(name, 0, {}, 2 * OBSERVATIONS, PROPOSALS, knowledge)
     assert isinstance(sampler, PlannedSampler)
     none = np.zeros((len(codes), 0))

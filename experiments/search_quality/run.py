@@ -1,7 +1,8 @@
-"""How much of the front is lost after so many evaluations, by what proposes them?
+"""What is the hypervolume regret of each sampler after a number of evaluations?
 
-Every case is searched by every sampler through `hwnas bench search`'s function. Recorded is the
-share of the true front's hypervolume that is lost, the mean over seeds.
+Every sampler searches every case through the function of `hwnas bench search`. The hypervolume
+regret is the share of the true front's hypervolume that the search lacks; its mean over seeds is
+recorded.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def bench(case: str, sampler: str, evals: int, seeds: int) -> list[SearchRow]:
-    """All rows of one sampler on one case."""
+    """Return all rows of one sampler on one case."""
     import torch
 
     torch.set_num_threads(1)
@@ -98,7 +99,7 @@ def bench(case: str, sampler: str, evals: int, seeds: int) -> list[SearchRow]:
 
 
 def summary(case: str, sampler: str, rows: list[SearchRow]) -> list[Row]:
-    """What is lost at the end, one row a box; all milestones and seeds are in the details."""
+    """Return the final regret, one row per box; all milestones and seeds are in the details."""
     last = max(row.evals for row in rows)
     answers = []
     for metric, attribute in LOSSES.items():
@@ -126,9 +127,9 @@ def summary(case: str, sampler: str, rows: list[SearchRow]) -> list[Row]:
 
 
 def everything(case: str) -> list[Row]:
-    """What the first table's whole front loses on the test table.
+    """Return the regret of the first table's whole front on the test table.
 
-    A search that is told only of the first table loses less by luck alone.
+    A search that only knows the first table has less regret only by luck.
     """
     about, folder = CASES[case], data_folder()
     if not about.test:
@@ -141,7 +142,7 @@ def everything(case: str) -> list[Row]:
 
 
 def ratios(rows: list[Row]) -> list[Row]:
-    """What guided loses over what its rivals lose, mean over cases."""
+    """Return the ratio of guided's regret to that of its best rival, averaged over cases."""
     lost = {(row.metric, *row.subject.rsplit(" ", 1)): row.value for row in rows}
     answers = []
     for group, cases in {**GROUPS, **{case: (case,) for case in CASES}}.items():

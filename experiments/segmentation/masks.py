@@ -1,4 +1,4 @@
-"""Masks made from Fashion-MNIST: each pixel is background, or of the garment that it shows."""
+"""Segmentation masks made from Fashion-MNIST: a pixel is background or of the garment's class."""
 
 import os
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 THRESHOLD = 32
-"""Pixels from here on, of 255, belong to the garment."""
+"""Lowest grey value, of 255, of a pixel of the garment."""
 
 
 def fashion_masks() -> dict[str, np.ndarray]:
-    """Images of 28x28 grey pixels, and for each pixel one of eleven classes."""
+    """Return images of 28x28 grey pixels and their masks, with one of eleven classes per pixel."""
     with np.load(Path(os.environ["HWNAS_DATA"], "images", "fashion_mnist.npz")) as arrays:
         garments = [str(name) for name in arrays["class_names"]]
         parts = {

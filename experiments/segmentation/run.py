@@ -1,7 +1,7 @@
-"""Does the whole job run where each pixel has a class, with a U-Net that knows nothing of it?
+"""Does the whole job run on semantic segmentation, with a U-Net that is not written for hwnas?
 
-Per seed: the recipe, from images to bundles. Each bundle is then given the test images, and its
-masks are scored anew by scikit-learn, over all pixels of all images at once.
+For each seed, the recipe runs from images to bundles. Each bundle then predicts masks of the test
+images, and scikit-learn scores these again, over all pixels of all images at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def observe(setting: Setting, seed: int) -> list[Row]:
-    """Run the recipe and look at what it made."""
+    """Run the recipe and return the rows of its bundles and the seconds of its stages."""
     run = setting.work / f"seed-{seed}" / "run"
     setting.experiment(seed).run(run)
     with RunFolder.open(run) as opened:
@@ -52,7 +52,7 @@ def observe(setting: Setting, seed: int) -> list[Row]:
 
 
 def rows_of(pick: str, bundle: Bundle, ingredients: Ingredients, seed: int) -> list[Row]:
-    """Test scores, what the bundle's own masks score, and the latency of one network."""
+    """Return a network's test scores, the mean IoU of its bundle's masks, and its latency."""
     details = {"id": bundle.folder.name, "architecture": bundle.architecture.to_json()}
     rows = []
     for metric in ("mean_iou", "pixel_accuracy"):
@@ -81,7 +81,7 @@ def rows_of(pick: str, bundle: Bundle, ingredients: Ingredients, seed: int) -> l
 
 
 def mean_iou_of_masks(bundle: Bundle, data: ImageData) -> float:
-    """What scikit-learn says of the bundle's masks of the test images."""
+    """Return scikit-learn's mean IoU of the bundle's predicted masks of the test images."""
     truth, found = [], []
     for start in range(0, len(data.test), _PREDICTED_AT_ONCE):
         rows = range(start, min(start + _PREDICTED_AT_ONCE, len(data.test)))

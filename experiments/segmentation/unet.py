@@ -1,11 +1,11 @@
-"""A U-Net as one would write it by hand; nothing in it knows of hwnas."""
+"""Hand-written U-Net that does not depend on hwnas."""
 
 import torch
 from torch import Tensor, nn
 
 
 def double(inputs: int, outputs: int) -> nn.Sequential:
-    """Two convolutions of 3x3."""
+    """Return two 3x3 convolutions, each with batch normalisation and ReLU."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
         nn.BatchNorm2d(outputs),
@@ -17,15 +17,15 @@ def double(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image Segmentation", 2015.
+    """U-Net of Ronneberger et al., 2015.
 
-    Padded convolutions, so that the output is as large as the image; height and width must be
-    multiples of 4.
+    From "U-Net: Convolutional Networks for Biomedical Image Segmentation". The convolutions are
+    padded, so the output is as large as the image; height and width must be multiples of 4.
 
     Args:
-        channels: Of the images.
+        channels: Channels of the images.
         outputs: Number of classes.
-        width: Channels of the first level; each further one has twice as many.
+        width: Channels of the first level; each further level has twice as many.
     """
 
     def __init__(self, channels: int, outputs: int, width: int = 16) -> None:
@@ -41,7 +41,7 @@ class UNet(nn.Module):
         self.outputs = nn.Conv2d(width, outputs, 1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (N, outputs, H, W) of images (N, channels, H, W)."""
+        """Return the logits (N, outputs, H, W) of images (N, channels, H, W)."""
         fine = self.down1(images)
         middle = self.down2(self.pool(fine))
         coarse = self.bottom(self.pool(middle))
@@ -52,5 +52,5 @@ class UNet(nn.Module):
 
 
 def build_unet(image_shape: tuple[int, int, int], outputs: int, width: int = 16) -> UNet:
-    """What the recipe names."""
+    """Build the U-Net that the recipe names."""
     return UNet(image_shape[2], outputs, width)

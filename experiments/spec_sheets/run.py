@@ -1,7 +1,7 @@
-"""Do spec sheets tell which networks a device likes, before anything is measured on it?
+"""Do spec sheets predict which networks are fast on a device, before anything is measured on it?
 
-Each hardware of HELP's NAS-Bench-201 table is left out in turn, with all its batches. What is
-foretold mixes the known devices by how much their spec sheets are like the new one's.
+Each hardware of HELP's NAS-Bench-201 table is left out in turn, with all its batch sizes. The
+prediction mixes the known devices by the similarity of their spec sheets to the new one's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hwnas.predictors.cost_table import CostTable, read_cost_table
 from hwnas.predictors.gaussian_process import Numbers
 
 FOLDER = Path(__file__).parent
-POOL = 900  # rows of the known devices that are looked at; scored are all others
+POOL = 900  # first rows of the table, known on the known devices; all others are scored
 
 
 def main() -> None:
@@ -47,12 +47,12 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def hardware_of(device: str) -> str:
-    """A device without its batch."""
+    """Return the name of a device without its batch size."""
     return re.sub(r"_(1|32|256)$", "", device) if not device.startswith("essential") else device
 
 
 def described(sheets: dict[str, dict[str, float]], device: str) -> Numbers:
-    """Logarithms of what the sheet says, and of the batch."""
+    """Return the logarithms of the numbers of the spec sheet and of the batch size."""
     hardware = hardware_of(device)
     batch = device.removeprefix(hardware).lstrip("_") or "1"
     return np.log([*sheets[hardware].values(), float(batch)])
@@ -61,7 +61,7 @@ def described(sheets: dict[str, dict[str, float]], device: str) -> Numbers:
 def foretold(
     table: CostTable, sheets: dict[str, dict[str, float]], new: str
 ) -> dict[str, dict[str, float]]:
-    """Scores of both methods on one device."""
+    """Return the scores of both methods on one device."""
     known = [d for d in table.devices if hardware_of(d) != hardware_of(new)]
     columns = [table.column(device) for device in known]
     logs = np.log(table.costs)

@@ -1,7 +1,7 @@
-"""Is a training step of the supernet with one active network dearer than that network's own step?
+"""Is a training step of the supernet with one active subnet slower than the subnet's own step?
 
-Both make the same step (forward, backward, AdamW) on the same images in turns; the supernet on
-slices of its shared weights, the extracted network on weights of its own.
+Both make the same step (forward, backward, AdamW) on the same images, with interleaved timing. The
+supernet uses slices of its shared weights; the extracted subnet has weights of its own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def networks(space: SearchSpace, count: int, seed: int) -> list[tuple[str, Architecture]]:
-    """The two extremes and random ones."""
+    """Return the largest, the smallest and some random networks, each with its role."""
     rng = random.Random(seed)
     drawn = [("random", space.sample(rng)) for _ in range(count)]
     return [("largest", space.largest()), ("smallest", space.smallest()), *drawn]
@@ -70,7 +70,7 @@ def compare(
     batch: int,
     settings: TimingSettings,
 ) -> list[Row]:
-    """Ratio of the two steps, on both clocks."""
+    """Time both steps and return the ratio of the supernet's to the subnet's, on both clocks."""
     torch.set_num_threads(threads)
     seed = ingredients.recipe.seed
     torch.manual_seed(seed)
@@ -120,7 +120,7 @@ def compare(
 
 
 def _activation_ms(supernet: Supernet, network: Architecture) -> float:
-    """CPU time of activating a network for the first time, as a training does now and then."""
+    """Return the CPU time in ms of the first activation of a network, as occurs in training."""
     start = time.process_time()
     supernet.activate(network)
     return 1e3 * (time.process_time() - start)
@@ -129,7 +129,7 @@ def _activation_ms(supernet: Supernet, network: Architecture) -> float:
 def _stepper(
     network: nn.Module, ingredients: Ingredients, architecture: Architecture, batch: int
 ) -> Callable[[], None]:
-    """A whole training step on always the same images."""
+    """Return a function that makes one full training step, always on the same images."""
     config: TrainConfig = ingredients.recipe.train
     images, targets = map(torch.from_numpy, ingredients.data.train.take(np.arange(batch)))
     optimizer = torch.optim.AdamW(
@@ -148,7 +148,7 @@ def _stepper(
 
 
 def summary(rows: list[Row], threads: list[int], seed: int) -> list[Row]:
-    """Median over networks, with the extremes."""
+    """Return the median over networks, with the extremes."""
     answers = []
     for clock in ("cpu", "wall"):
         for count in threads:

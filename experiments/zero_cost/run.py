@@ -1,8 +1,8 @@
-"""How well do scores that cost no training rank networks, beside counts that cost even less?
+"""How well do zero-cost proxies rank networks, compared with counts, which cost even less?
 
-For each seed, networks of NAS-Bench-201 are drawn, built with fresh weights and scored on random
-images; asked is how their order agrees with that of their published accuracy on CIFAR-100's test
-images. `published` compares with naswot and log synflow as FreeREA's authors computed them.
+For each seed, networks of NAS-Bench-201 are drawn, built with new weights and scored on random
+images. Their ranking is compared with that of their published accuracy on CIFAR-100's test images.
+The metric `published` compares with naswot and log synflow as FreeREA's authors computed them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ PUBLISHED = {"naswot": "naswot", "synflow": "log_synflow"}
 
 @dataclass(frozen=True)
 class Network:
-    """A row of the published table.
+    """Row of the published table.
 
     Attributes:
-        codes: Its operations.
-        accuracy: On the test images of CIFAR-100 after 200 epochs, percent.
-        counts: What is known without building it.
+        codes: Operations of the network, as codes.
+        accuracy: Accuracy on the test images of CIFAR-100 after 200 epochs, in percent.
+        counts: Numbers that are known without building the network.
         published: Scores that others computed.
     """
 
@@ -68,7 +68,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def read_networks(folder: Path) -> list[Network]:
-    """All networks of the table, in its order."""
+    """Return all networks of the table, in its order."""
     try:
         with gzip.open(folder / "nasbench201_archs.csv.gz", "rt") as file:
             rows = list(csv.DictReader(file))
@@ -88,7 +88,7 @@ def read_networks(folder: Path) -> list[Network]:
 
 
 def scored(networks: list[Network], seed: int) -> list[Row]:
-    """Rank correlations of everything over some networks."""
+    """Return the rank correlations of all scores over some networks."""
     space = CellSpace(outputs=CLASSES)
     found = [
         {**proxies_of(space, space.architecture_of(n.codes), seed).as_dict(), **n.counts}

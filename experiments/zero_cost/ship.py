@@ -1,7 +1,7 @@
-"""Score every network of NAS-Bench-201 without training it, for hwnas to ship.
+"""Compute the zero-cost scores of all networks of NAS-Bench-201, which hwnas ships.
 
-The scores are those of a small copy: one cell a stage on images of 16 x 16 pixels. Edges that lead
-nowhere are left out, so networks that differ only in these share their scores.
+The scores are those of a small copy: one cell per stage on images of 16 x 16 pixels. Edges that
+lead nowhere are left out, so networks that differ only in such edges have the same scores.
 """
 
 from __future__ import annotations

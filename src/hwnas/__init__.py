@@ -1,4 +1,4 @@
-"""hwnas: networks searched for a device, measured on it, packed ready to deploy."""
+"""Hardware-aware neural architecture search: search, measure and package networks for a device."""
 
 __all__ = ["__version__"]
 

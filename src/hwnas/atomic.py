@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, also after a loss of power."""
+"""Atomic writes of files and folders: each is complete or absent, also after a power failure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = [
     "write_text",
 ]
 
-_HERE = -100  # AT_FDCWD: paths are relative to the current folder
+_HERE = -100  # AT_FDCWD: paths are relative to the working directory
 _EXCHANGE = 2  # RENAME_EXCHANGE
 
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn the system's refusal to write under ``path`` into a StorageError that names it."""
+    """Raise a `StorageError` that names ``path`` in place of any `OSError`."""
     try:
         yield
     except StorageError:
@@ -46,7 +46,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def _reason(error: OSError) -> str:
-    """In a few words; of many files that could not be copied, what is wrong with the first."""
+    """Return a short reason; of several files that could not be copied, that of the first."""
     if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
         _, _, why = error.args[0][0]
         return str(why).split(": ")[0]
@@ -55,10 +55,12 @@ def _reason(error: OSError) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes that ask for the same folder waiting; it is made if it is not there.
+    """Hold an exclusive lock on a folder, which is created if it does not exist.
+
+    Other processes that call this for the same folder wait.
 
     Raises:
-        StorageError: The folder cannot be made or opened.
+        StorageError: The folder cannot be created or opened.
     """
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,13 +74,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path``; what is written there replaces ``path`` on success.
+    """Yield a temporary path beside ``path``; the file written there replaces ``path`` on success.
 
-    The new file is on the disk before it takes the name, so a loss of power leaves the old file or
-    the new one, never an empty one.
+    The new file is synced to disk before it is renamed. After a power failure there is the old file
+    or the new one, never an empty one.
 
     Raises:
-        StorageError: The file cannot be written; the older file, if any, is untouched.
+        StorageError: The file cannot be written; the older file, if any, is unchanged.
     """
     temporary = _temporary(path)
     with storage_errors(path):
@@ -91,11 +93,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def move_synced(source: Path, path: Path) -> None:
-    """Give a finished file its name, in a way that a loss of power cannot undo by halves.
+    """Rename a finished file durably: a power failure leaves the old state or the new one.
 
     Args:
-        source: The file, on the same file system.
-        path: Its name from now on; a file that is there is replaced.
+        source: Path of the file, on the same file system as ``path``.
+        path: New path of the file; an existing file is replaced.
     """
     _sync(source)
     os.replace(source, path)
@@ -104,15 +106,15 @@ def move_synced(source: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Give a temporary folder beside ``path``; it replaces ``path`` as a whole on success.
+    """Yield a temporary folder beside ``path``; it replaces ``path`` as a whole on success.
 
-    Where the system can exchange two folders in one step, ``path`` is there at all times. Elsewhere
-    the new folder first waits, complete, as ``.NAME.new``; a process that dies before it has
-    moved it leaves it there, and `recovered_folder` moves it.
+    Where the system can exchange two folders in one step, ``path`` exists at all times. Elsewhere
+    the complete new folder is first named ``.NAME.new``. A process that dies before the last
+    rename leaves it under that name, and `recovered_folder` moves it.
 
     Raises:
-        StorageError: The folder cannot be written, or ``path`` is something else than a folder;
-            what is there is untouched.
+        StorageError: The folder cannot be written, or ``path`` exists and is not a folder;
+            the existing content is unchanged.
     """
     temporary = _temporary(path)
     with storage_errors(path):
@@ -133,21 +135,21 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 def recovered_folder(path: Path) -> Path:
     """Finish the replacement of a folder that a crash has interrupted.
 
-    To be called before a folder is opened that `replacing_folder` writes.
+    Call this before opening a folder that `replacing_folder` writes.
 
     Returns:
         ``path``.
     """
     waiting = _waiting(path)
     if waiting.is_dir():
-        # Whoever may not write here cannot move it either, and finds what there is.
+        # A process without write permission cannot move the folder; it uses the existing one.
         with contextlib.suppress(OSError, StorageError), locked(path.parent):
             _recover(path, waiting)
     return path
 
 
 def sync_tree(folder: Path) -> None:
-    """Wait until a folder and all files in it are on the disk."""
+    """Wait until a folder and all files in it are on disk."""
     for place, _, files in os.walk(folder):
         for name in files:
             if not os.path.islink(os.path.join(place, name)):
@@ -156,34 +158,34 @@ def sync_tree(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file whole or not at all."""
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def _temporary(path: Path) -> Path:
-    """Return a name of this thread's own; its last part but one is the process."""
+    """Return a name unique to this thread; its last part but one is the process id."""
     return _beside(path, f"{threading.get_ident()}.{os.getpid()}.tmp")
 
 
 def _waiting(path: Path) -> Path:
-    """Return the name of a complete folder that is to become ``path``."""
+    """Return the name of a complete folder that is to replace ``path``."""
     return _beside(path, "new")
 
 
 def _beside(path: Path, ending: str) -> Path:
-    """Return a hidden name beside ``path``, which may be ``.`` or end in ``..``."""
+    """Return a hidden name beside ``path``; ``path`` may be ``.`` or end in ``..``."""
     named = path if path.name not in ("", "..") else path.resolve()
     return named.parent / f".{named.name}.{ending}"
 
 
 def _put_in_place(temporary: Path, path: Path) -> None:
-    """Move a complete folder to its name; what was there has the name ``temporary`` afterwards."""
+    """Move a complete folder to ``path``; the older folder is moved to ``temporary``."""
     waiting = _waiting(path)
     _recover(path, waiting)
     if not path.exists():
@@ -197,7 +199,7 @@ def _put_in_place(temporary: Path, path: Path) -> None:
 
 
 def _recover(path: Path, waiting: Path) -> None:
-    """Move a complete folder that waits to its name, or remove it where the older one is there."""
+    """Move a complete waiting folder to ``path``; remove it if ``path`` exists."""
     if not waiting.is_dir():
         return
     if path.exists():
@@ -210,7 +212,7 @@ def _recover(path: Path, waiting: Path) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what processes that have died were writing for this folder."""
+    """Remove the temporary folders that processes which have died left beside this folder."""
     for leftover in path.parent.glob(f".{_escaped(path.name)}.*.tmp"):
         *_, process, _ = leftover.name.split(".")
         if process.isdigit() and not _is_alive(int(process)):
@@ -218,7 +220,7 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _escaped(name: str) -> str:
-    """Return a name for `Path.glob` in which no character is special."""
+    """Return a name for `Path.glob` with its special characters escaped."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
@@ -233,7 +235,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _exchanged(first: Path, second: Path) -> bool:
-    """Exchange two folders in one step; False where the system or its file system cannot."""
+    """Exchange two folders in one step; return False if the system or file system cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
@@ -243,11 +245,11 @@ def _exchanged(first: Path, second: Path) -> bool:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or the list of names of a folder, is on the disk."""
+    """Wait until a file, or the list of entries of a folder, is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
-    except OSError as error:  # some file systems cannot do that for folders
+    except OSError as error:  # some file systems cannot sync folders
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):
             raise
     finally:

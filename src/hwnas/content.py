@@ -1,4 +1,4 @@
-"""Hashes of values, by which two of them are known to be the same."""
+"""Content hashes of values, equal in every process for equal values."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def content_hash(*parts: Any) -> str:
-    """Return 16 hexadecimal digits that are equal for equal values, in every process.
+    """Return a hash of 16 hexadecimal digits that is equal for equal values, in every process.
 
-    Values that JSON cannot hold are described by what they consist of: a dataclass by its class and
-    the fields that differ from their defaults, so that a new field with a default changes no hash;
-    an array by its type, shape and bytes; a function by its name; all else by its ``repr``.
+    Values that JSON cannot represent are hashed by their content. A dataclass: its class and the
+    fields that differ from their defaults, so that a new field with a default changes no hash.
+    An array: its dtype, shape and bytes. A function: its qualified name. Any other value: its
+    ``repr``.
 
     Raises:
-        ConfigError: The ``repr`` of a part is its address in memory, which says nothing.
+        ConfigError: The ``repr`` of a part contains its address in memory.
     """
     return hashlib.sha256(json.dumps(parts, default=_described).encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""Everything hwnas raises on purpose.
+"""Exceptions that hwnas raises on purpose.
 
 ::
 
@@ -7,18 +7,18 @@
     ├── DataError        (ValueError)    images or labels are missing, damaged or of the wrong shape
     │   └── DamagedImage                 one image file cannot be decoded; others may be fine
     ├── ArtifactError    (ValueError)    an ONNX file, a bundle or a checkpoint is damaged
-    │   ├── KernelError                  an operator does not take its inputs, or a kernel is wrong
+    │   ├── KernelError                  an operator refuses its inputs, or a kernel is wrong
     │   ├── NonFiniteOutput              a network outputs NaN or infinity
-    │   └── UnsupportedOperator          a runtime cannot run some part of a network
-    ├── InfeasibleError  (ValueError)    no candidate keeps the limits
+    │   └── UnsupportedOperator          a runtime does not support some operator of a network
+    ├── InfeasibleError  (ValueError)    no candidate meets the limits
     ├── DeviceError      (RuntimeError)  a target cannot be used on this machine, or memory ran out
-    │   └── EnergyUnavailable            nothing on this machine counts energy
+    │   └── EnergyUnavailable            this machine has no energy counter
     ├── DivergedError    (RuntimeError)  the training loss is not a number
-    ├── RunError         (RuntimeError)  a run folder is damaged, busy or of another recipe
-    ├── WorkerError      (RuntimeError)  workers are lost for good, or fail at all they are given
+    ├── RunError         (RuntimeError)  a run folder is damaged, in use or of another recipe
+    ├── WorkerError      (RuntimeError)  workers cannot be replaced, or fail on every task
     └── StorageError     (OSError)       a file cannot be written: disk full, no permission
 
-A message says what was given, what was expected and what to do about it, on one line. The command
+A message says in one line what was given, what was expected and what to do about it. The command
 line prints it and exits with status 2; no user should ever see a traceback for one of these.
 """
 
@@ -51,18 +51,18 @@ class HwnasError(Exception):
 
 
 class ConfigError(HwnasError, ValueError):
-    """A recipe, an option or a name is wrong."""
+    """Error of a recipe, an option or a name."""
 
 
 class DataError(HwnasError, ValueError):
-    """Images or labels are missing, damaged or of the wrong shape."""
+    """Error of images or labels that are missing, damaged or of the wrong shape."""
 
 
 class DamagedImage(DataError):
-    """One image file cannot be decoded; others may be fine.
+    """Error of one image file that cannot be decoded; others may be fine.
 
     Attributes:
-        reason: What is wrong with it, in a few words.
+        reason: Short reason why the file cannot be decoded.
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -71,23 +71,23 @@ class DamagedImage(DataError):
 
 
 class ArtifactError(HwnasError, ValueError):
-    """An ONNX file, a bundle or a checkpoint is damaged."""
+    """Error of a damaged ONNX file, bundle or checkpoint."""
 
 
 class KernelError(ArtifactError):
-    """An operator does not take its inputs, or a kernel gives wrong results."""
+    """Error of an operator that refuses its inputs, or of a kernel with wrong results."""
 
 
 class NonFiniteOutput(ArtifactError):
-    """A network outputs NaN or infinity, so it has no score."""
+    """Error of a network that outputs NaN or infinity, so that it has no score."""
 
 
 class UnsupportedOperator(ArtifactError):
-    """A runtime cannot run some operators of an ONNX file.
+    """Error of an ONNX file with operators that a runtime does not support.
 
     Attributes:
-        operators: Names of such operators, each with the block of the network that it comes from,
-            which is empty where the file does not tell.
+        operators: Names of the unsupported operators, each with the block of the network that it
+            comes from; the block is empty where the file does not name it.
     """
 
     def __init__(self, message: str, operators: Sequence[tuple[str, str]] = ()) -> None:
@@ -99,23 +99,23 @@ class UnsupportedOperator(ArtifactError):
 
 
 class InfeasibleError(HwnasError, ValueError):
-    """No candidate keeps the limits of the objectives."""
+    """Error of a search or choice in which no candidate meets the limits of the objectives."""
 
 
 class DeviceError(HwnasError, RuntimeError):
-    """A target cannot be used on this machine, or its memory does not suffice."""
+    """Error of a target that cannot be used on this machine, or whose memory does not suffice."""
 
 
 class EnergyUnavailable(DeviceError):
-    """Nothing on this machine counts energy, and none is made up."""
+    """Error of a machine without an energy counter; no energy is invented."""
 
 
 class DivergedError(HwnasError, RuntimeError):
-    """The training loss is not a number.
+    """Error of a training whose loss is not a number.
 
     Attributes:
-        step: The training step, counted from 0, whose loss was not finite.
-        learning_rate: The learning rate of that step.
+        step: Training step, counted from 0, whose loss was not finite.
+        learning_rate: Learning rate of that step.
     """
 
     def __init__(self, step: int, learning_rate: float) -> None:
@@ -132,12 +132,12 @@ class DivergedError(HwnasError, RuntimeError):
 
 
 class RunError(HwnasError, RuntimeError):
-    """A run folder is damaged, in use or of another recipe."""
+    """Error of a run folder that is damaged, in use or of another recipe."""
 
 
 class WorkerError(HwnasError, RuntimeError):
-    """Workers were lost and cannot be replaced, or fail at everything that they are given."""
+    """Error of workers that were lost and cannot be replaced, or that fail on every task."""
 
 
 class StorageError(HwnasError, OSError):
-    """A file cannot be written."""
+    """Error of a file that cannot be written."""

@@ -1,4 +1,4 @@
-"""The folder of what hwnas keeps for a user from one run to the next."""
+"""Folder of the data that hwnas keeps for a user between runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ __all__ = ["home"]
 
 
 def home() -> Path:
-    """``$HWNAS_HOME``; ``~/.hwnas`` if that is not set."""
+    """Return ``$HWNAS_HOME``, or ``~/.hwnas`` if that is not set."""
     given = os.environ.get("HWNAS_HOME")
     return Path(given).expanduser() if given else Path.home() / ".hwnas"

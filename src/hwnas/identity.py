@@ -1,7 +1,7 @@
-"""What a stored result depends on, and whether it may be used again.
+"""Identities of stored results: hashes of their inputs, and the rule for reusing a result.
 
-Every result that is kept beyond the process that made it carries the `Identity` of its inputs.
-`may_reuse` alone decides whether it serves: it does where its inputs are those of now.
+Every result that outlives its process carries the `Identity` of its inputs. `may_reuse` alone
+decides on its reuse: a result is reused if all its inputs equal the current ones.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from hwnas.content import content_hash
 __all__ = ["Change", "Identity", "may_reuse"]
 
 SCHEMA = 1
-"""Raised where the meaning of an input changes, so that results of before are not reused."""
+"""Version of the meaning of inputs; a new version keeps older results from being reused."""
 _LONGEST = 200
-"""Characters of two values that a line still shows."""
+"""Maximum number of characters of both values of a change that a line shows in full."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One input that differs from when a result was made.
+    """Difference of one input from its value when a result was made.
 
     Attributes:
-        name: Of the input, e.g. ``"train.epochs"`` or ``"data"``.
-        before: Its value or hash then; None where there was none, which is the default.
-        now: Its value or hash now, likewise.
+        name: Name of the input, e.g. ``"train.epochs"`` or ``"data"``.
+        before: Value or hash of the input then; None where it was absent, which is the default.
+        now: Value or hash of the input now; None where it is absent.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Change:
 
     @property
     def text(self) -> str:
-        """One line: short values of settings and hardware in full, all else only as changed."""
+        """Description in one line, with the values if they are short settings or hardware."""
         before, now = _shown(self.before), _shown(self.now)
         known = re.fullmatch(r"seed|hardware|[a-z]+\.[a-z_.]+", self.name)
         if not known or len(before) + len(now) > _LONGEST:
@@ -51,32 +51,32 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Identity:
-    """The inputs of a result by name: settings as JSON values, contents as hashes.
+    """Inputs of a result by name: settings as JSON values, contents as hashes.
 
-    An input that is None is one that is not there.
+    An input that is None counts as absent.
     """
 
     inputs: Mapping[str, Any]
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None = None, **inputs: Any) -> Identity:
-        """Return the identity of some settings and further inputs.
+        """Return the identity of settings and further inputs.
 
         Args:
-            settings: JSON values by dotted name; kept as they are.
-            inputs: Text is kept as it is, all else as its content hash.
+            settings: JSON values by dotted name, stored unchanged.
+            inputs: Further inputs by name: text stored unchanged, other values as content hashes.
         """
         named = {k: v if isinstance(v, str) else content_hash(v) for k, v in inputs.items()}
         return cls({**(settings or {}), **named})
 
     @property
     def key(self) -> str:
-        """Hash of all inputs."""
+        """Hash of all inputs that are not None."""
         given = ((name, value) for name, value in self.inputs.items() if value is not None)
         return content_hash(SCHEMA, sorted(given))
 
     def changes_since(self, stored: Identity) -> tuple[Change, ...]:
-        """Return the inputs that differ from those of a stored result, by name."""
+        """Return the inputs that differ from those of a stored result, sorted by name."""
         names = sorted(self.inputs.keys() | stored.inputs.keys())
         return tuple(
             Change(name, stored.inputs.get(name), self.inputs.get(name))
@@ -86,11 +86,11 @@ class Identity:
 
 
 def may_reuse(stored: Identity | str | None, wanted: Identity) -> bool:
-    """Return whether a stored result serves: whether all its inputs are those that are wanted.
+    """Return whether a stored result may be reused: its inputs are the wanted ones.
 
     Args:
-        stored: Of the result, or its key; None where it carries none.
-        wanted: Of the result that is needed now.
+        stored: Identity of the stored result, or its key; None where the result carries none.
+        wanted: Identity of the result that is needed now.
     """
     key = stored.key if isinstance(stored, Identity) else stored
     return key is not None and key == wanted.key

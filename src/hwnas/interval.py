@@ -1,11 +1,11 @@
-"""Confidence intervals: one way for each kind of number, wherever it is shown or decided by.
+"""Confidence intervals, with one method for each kind of number.
 
-- A proportion (an accuracy, an intersection over union) has a score interval, after Wilson, JASA
-  1927. It stays within 0..1, and an accuracy of 1 on 50 images has one, too.
-- A cost that was predicted is positive and its errors are factors: a log-normal interval.
+- A proportion (an accuracy, an intersection over union) has a score interval (Wilson, JASA 1927).
+  It stays within 0..1 and has a positive width also for an accuracy of 1 on 50 images.
+- A predicted cost is positive and its errors are factors: it has a log-normal interval.
 - Any other metric has the normal interval of its mean.
-- Of two proportions of the same images, the interval of their difference is that of Bonett and
-  Price (J. Educ. Behav. Stat. 2012), of different images that of Newcombe (Stat. Med. 1998).
+- The difference of two proportions on the same images has the interval of Bonett and Price
+  (J. Educ. Behav. Stat. 2012), on different images that of Newcombe (Stat. Med. 1998).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Interval:
-    """The values that a number may have in truth.
+    """Confidence interval of a number.
 
     Attributes:
-        low: Its lower end.
-        high: Its upper end.
-        level: Share of such intervals that hold the true value, in 0..1.
-        method: How it was computed.
+        low: Lower end.
+        high: Upper end.
+        level: Confidence level: share of such intervals that contain the true value, in 0..1.
+        method: Method that computed the interval.
     """
 
     low: float
@@ -56,11 +56,11 @@ class Interval:
         return self.low <= value <= self.high
 
     def below(self, value: float) -> float:
-        """How far it reaches below a value; at least 0, as error bars want it."""
+        """Return the distance from a value down to the lower end; at least 0, for error bars."""
         return max(0.0, value - self.low)
 
     def above(self, value: float) -> float:
-        """How far it reaches above a value; at least 0."""
+        """Return the distance from a value up to the upper end; at least 0."""
         return max(0.0, self.high - value)
 
     @property
@@ -70,18 +70,18 @@ class Interval:
 
 
 def is_proportion(unit: str | None, metric: str = "") -> bool:
-    """Whether a metric lies in 0..1, by its unit; where that is not known, by its name."""
+    """Return whether a metric lies in 0..1, by its unit or, if that is unknown, by its name."""
     return unit == _FRACTION if unit is not None else metric in _FRACTIONS
 
 
 def wilson_interval(share: float, n: float, level: float = 0.95) -> Interval:
-    """Return the score interval of a proportion.
+    """Return the Wilson score interval of a proportion.
 
     Args:
-        share: Of the trials that succeeded, in 0..1.
-        n: Number of trials, above 0; of a mean of numbers between 0 and 1 an effective one, which
-            need not be whole.
-        level: Of confidence.
+        share: Share of the trials that succeeded, in 0..1.
+        n: Number of trials, above 0; for a mean of numbers between 0 and 1 an effective number,
+            which need not be whole.
+        level: Confidence level, in 0..1.
     """
     z = _z(level)
     low = max(0.0, min(share, wilson_lower(share, n, z)))
@@ -90,34 +90,35 @@ def wilson_interval(share: float, n: float, level: float = 0.95) -> Interval:
 
 
 def wilson_lower(share: Any, n: float, z: float) -> Any:
-    """Return the least true proportion that is at most ``z`` of its standard errors below a share.
+    """Return the lower bound of the Wilson score interval of a proportion.
 
-    The standard error is that of the true proportion: that of the observed one is 0 where all
-    trials succeeded.
+    This is the smallest true proportion that lies at most ``z`` standard errors below the observed
+    share. The standard error is that of the true proportion, since that of the observed share is 0
+    where all trials succeeded.
 
     Args:
-        share: In 0..1; a number, or an array of them.
+        share: Observed share, in 0..1; a number or an array.
         n: Number of trials.
-        z: At least 0.
+        z: Number of standard errors, at least 0.
     """
     spread = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
     return (share + z * z / (2 * n) - spread) / (1 + z * z / n)
 
 
 def lognormal_interval(median: float, std: float, level: float = 0.9) -> Interval:
-    """Return the interval of a positive cost whose error is a factor.
+    """Return the log-normal interval of a positive cost whose error is a factor.
 
     Args:
-        median: Of the cost, above 0.
+        median: Median of the cost, above 0.
         std: Half the width of the one-sigma interval, in the unit of the cost.
-        level: Of confidence.
+        level: Confidence level, in 0..1.
     """
     reach = math.exp(_z(level) * math.asinh(std / median))
     return Interval(median / reach, median * reach, level, "log-normal")
 
 
 def normal_interval(value: float, standard_error: float, level: float = 0.95) -> Interval:
-    """Return the interval of a mean that may have any value; a point if the error is not known."""
+    """Return the normal interval of a mean; a single point if the standard error is not finite."""
     margin = _z(level) * standard_error if math.isfinite(standard_error) else 0.0
     return Interval(value - margin, value + margin, level, "normal")
 
@@ -130,18 +131,18 @@ def metric_interval(
     proportion: bool = True,
     level: float = 0.95,
 ) -> Interval:
-    """Return the interval of a task's metric.
+    """Return the confidence interval of a task's metric.
 
-    A proportion that is no plain share of right answers, such as a mean intersection over union,
-    is treated as one of as many images as would give its standard error.
+    A proportion that is not a plain share of correct answers, such as a mean intersection over
+    union, is treated as a share of the number of images that would give its standard error.
 
     Args:
-        value: Of the metric.
-        standard_error: Of that value, as `with_standard_errors` has it; 0 or not a number where no
-            spread was seen.
-        n: Number of images, where it is known.
+        value: Value of the metric.
+        standard_error: Standard error of the value, from `with_standard_errors`; 0 or NaN where no
+            spread was observed.
+        n: Number of images, if known.
         proportion: Whether the metric lies in 0..1.
-        level: Of confidence.
+        level: Confidence level, in 0..1.
     """
     if not (proportion and 0 <= value <= 1):
         return normal_interval(value, standard_error, level)
@@ -153,9 +154,9 @@ def metric_interval(
 
 
 def row_interval(row: Mapping[str, Any]) -> Interval | None:
-    """Return the interval of a metric as a bundle has it; None where it has no standard error.
+    """Return the interval of a metric row of a bundle; None where it has no standard error.
 
-    Computed anew, since bundles of older versions hold the normal approximation.
+    The interval is recomputed, since bundles of older versions hold the normal approximation.
     """
     if row.get("standard_error") is None:
         return None
@@ -171,21 +172,21 @@ def paired_difference_interval(
     proportion: bool = True,
     level: float = 0.95,
 ) -> Interval:
-    """Return the interval of the difference of two metrics that were taken on the same images.
+    """Return the interval of the difference of two metrics on the same images.
 
     Args:
-        difference: Between the two.
-        standard_error: Of the mean of the images' differences.
+        difference: Difference of the two metrics.
+        standard_error: Standard error of the mean of the per-image differences.
         n: Number of images.
         proportion: Whether the metrics lie in 0..1.
-        level: Of confidence.
+        level: Confidence level, in 0..1.
     """
     usual = normal_interval(difference, standard_error, level)
     if not proportion or not abs(difference) <= 1:
         return usual
     error = standard_error if math.isfinite(standard_error) else 0.0
-    discordant = n * ((n - 1) * error**2 + difference**2)  # right by one of the two only
-    if abs(discordant - round(discordant)) > _ROUNDING * n:  # shares of images, not answers
+    discordant = n * ((n - 1) * error**2 + difference**2)  # images that only one of them has right
+    if abs(discordant - round(discordant)) > _ROUNDING * n:  # not -1, 0 or 1 an image
         return Interval(max(-1.0, usual.low), min(1.0, usual.high), level, usual.method)
     centre = n * difference / (n + 2)
     spread = math.sqrt(max(0.0, (discordant + 2) / (n + 2) - centre**2) / (n + 2))
@@ -197,7 +198,7 @@ def paired_difference_interval(
 def difference_interval(
     first: float, of_first: Interval, second: float, of_second: Interval
 ) -> Interval:
-    """Return the interval of ``first - second``, which were taken on different images."""
+    """Return the interval of ``first - second``, two metrics on different images."""
     difference = first - second
     down = math.hypot(of_first.below(first), of_second.above(second))
     up = math.hypot(of_first.above(first), of_second.below(second))

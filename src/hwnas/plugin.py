@@ -1,4 +1,4 @@
-"""Names in recipes: what hwnas ships by a short name, what a user wrote as ``"module:object"``."""
+"""Resolution of names in recipes: short names of hwnas, or ``"module:object"`` of the user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message: the likeliest spelling, and what there is."""
+    """Return the end of an error message: the closest known name and the list of all."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -31,7 +31,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def imports_from(folder: Path) -> Iterator[None]:
-    """Let names in a recipe stand for modules that lie beside it."""
+    """Let names in a recipe refer to modules in ``folder``, beside the recipe."""
     sys.path.insert(0, str(folder))
     try:
         yield
@@ -41,12 +41,12 @@ def imports_from(folder: Path) -> Iterator[None]:
 
 
 def resolve(kind: str, name: str, known: Mapping[str, T]) -> T:
-    """Find what a name in a recipe stands for.
+    """Return the object that a name in a recipe refers to.
 
     Args:
-        kind: What is looked for, as the user would call it ("space", "task", ...); for messages.
-        name: A key of ``known``, or ``"package.module:object"`` for something of the user's own.
-        known: What hwnas ships under short names.
+        kind: Kind of object, as the user would call it ("space", "task", ...); for messages.
+        name: Key of ``known``, or ``"package.module:object"`` for a user's own object.
+        known: Objects that hwnas ships, by short name.
 
     Returns:
         The shipped or imported object.
@@ -64,7 +64,7 @@ def resolve(kind: str, name: str, known: Mapping[str, T]) -> T:
     module_name, _, attribute = name.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may fail in any way; say which
+    except Exception as error:  # a user's module may raise any exception; name it
         raise ConfigError(
             f"{kind} {name!r}: module {module_name!r} does not import "
             f"({type(error).__name__}: {error}). "
@@ -85,15 +85,15 @@ def build(kind: str, factory: Callable[..., T], options: Mapping[str, Any], **gi
     """Call a factory with options from a recipe, checked against its signature and annotations.
 
     Args:
-        kind: The recipe's table ("space", ...), for messages.
-        factory: A class or function; its keyword parameters are the options of the table.
-        options: What the recipe says, still plain TOML values.
-        **given: What hwnas itself passes.
+        kind: Table of the recipe ("space", ...), for messages.
+        factory: Class or function; its keyword parameters are the options of the table.
+        options: Options of the recipe, as plain TOML values.
+        **given: Arguments that hwnas itself passes.
 
     Raises:
         ConfigError: An option is unknown, missing or of the wrong type.
     """
-    import pydantic  # here, since what measures on a small device knows names only
+    import pydantic  # imported here: measuring on a small device needs names only
 
     signature = inspect.signature(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
@@ -109,10 +109,10 @@ def build(kind: str, factory: Callable[..., T], options: Mapping[str, Any], **gi
 
 
 def validation_message(error: pydantic.ValidationError, where: str) -> str:
-    """One line from a pydantic error: which key, what was given, what was expected."""
+    """Return one line about a pydantic error: the key, the given value and what was expected."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "value_error":  # raised by a class of ours, whose message says it all
+    if first["type"] == "value_error":  # raised by a class of hwnas, with a complete message
         return f"{where} {key}: {first['ctx']['error']}"
     if first["type"].startswith("missing"):
         return f"{where} {key} is missing; it has no default"
@@ -132,7 +132,7 @@ def _call_checked(factory: Callable[..., T], arguments: Mapping[str, Any]) -> T:
     if not isinstance(factory, type):
         result: T = check(factory)(**arguments)
         return result
-    made: Any = object.__new__(factory)  # pydantic checks functions only, so in two steps
+    made: Any = object.__new__(factory)  # in two steps, since pydantic checks only functions
     check(factory.__init__)(made, **arguments)  # type: ignore[misc]
     instance: T = made
     return instance

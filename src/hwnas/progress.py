@@ -1,4 +1,4 @@
-"""What a run says while it runs: bars on a terminal, lines elsewhere, and a log file."""
+"""Progress of a run: bars on a terminal, lines elsewhere, and a log file of JSON lines."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ _LINE_SECONDS = 10.0
 
 
 class Advance(Protocol):
-    """Says how far a stage is."""
+    """Callback that reports the progress of a stage."""
 
     def __call__(self, share: float, detail: str = "") -> None:
-        """Share of the stage that is done, in 0..1, and what is going on."""
+        """Report the share of the stage that is done, in 0..1, and its current activity."""
 
 
 class Reporter:
-    """Tells of stages and what happens in them; all of it goes to ``log`` as JSON lines too.
+    """Reporter of stages and notes, to the console and as JSON lines to ``log``.
 
     Attributes:
-        log: Where the lines go.
-        interrupted: Set it, and the run ends when it next says how far it is. An exception that a
-            signal's handler raises is lost where Python drops exceptions, such as in destructors.
+        log: File of the JSON lines; None for no log.
+        interrupted: Whether the run has to end; if set, the next call of `Advance` raises
+            KeyboardInterrupt. An exception raised by a signal handler itself is lost where Python
+            drops exceptions, such as in destructors.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -44,7 +45,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[Advance]:
-        """While a stage runs.
+        """Report the start and end of a stage, and yield the callback for its progress.
 
         Raises:
             KeyboardInterrupt: From `Advance`, once ``interrupted`` is set.
@@ -64,7 +65,7 @@ class Reporter:
         self._write("done", stage=name, seconds=round(seconds, 3))
 
     def note(self, text: str, **values: Any) -> None:
-        """Something that the user should know."""
+        """Report a message that the user should know."""
         self._console.print(f"  {text}", markup=False, soft_wrap=True)
         self._write("note", text=text, **values)
 
@@ -76,14 +77,14 @@ class Reporter:
 
 
 class Silent(Reporter):
-    """Says nothing but in the log."""
+    """Reporter that writes only to the log."""
 
     def __init__(self) -> None:
         super().__init__(Console(quiet=True, stderr=True))
 
 
 def make_reporter(quiet: bool = False) -> Reporter:
-    """The reporter for this process's standard error."""
+    """Return the reporter for this process's standard error."""
     return Silent() if quiet else Reporter()
 
 

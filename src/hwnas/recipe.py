@@ -1,4 +1,4 @@
-"""A recipe: the TOML file that says what to search for, as typed values."""
+"""Recipe of a run: the TOML file of its settings, as typed values."""
 
 from __future__ import annotations
 
@@ -42,17 +42,19 @@ __all__ = [
 
 
 def _shift_of_values(document: tomlkit.TOMLDocument) -> None:
-    """Images were shifted by a pixel where values are learned, too."""
+    """Set the default of schema 1 for regression: images are shifted by one pixel."""
     task, train = document.get("task", {}), document.get("train", {})
     if isinstance(train, dict) and isinstance(task, dict) and task.get("name") == "regression":
         train.setdefault("shift_pixels", 1)
 
 
 SCHEMA = 2
-"""Of recipes. Raised where a default changes: runs of before keep theirs by an entry below."""
+"""Version of recipes. It is raised where a default changes; older runs keep the old default by an
+entry in `MIGRATIONS`."""
 
 MIGRATIONS: Mapping[int, Callable[[tomlkit.TOMLDocument], None]] = {1: _shift_of_values}
-"""By schema, what writes the defaults of then into a recipe that does not set them."""
+"""Functions by schema that write the defaults of that schema into a recipe that does not set
+them."""
 
 _FINETUNE_EPOCHS = 1.0
 _LEAST_MINUTES = 3.0
@@ -60,10 +62,10 @@ _LEAST_MINUTES = 3.0
 
 @dataclass(frozen=True)
 class Named:
-    """A table whose keys belong to what its ``name`` stands for.
+    """Table of a recipe whose keys depend on the object that its ``name`` refers to.
 
     Attributes:
-        name: A short name, or ``"package.module:object"``.
+        name: Short name, or ``"package.module:object"``.
         options: All other keys.
     """
 
@@ -73,12 +75,13 @@ class Named:
 
 @dataclass(frozen=True)
 class SpaceConfig:
-    """The ``[space]`` table: what can be built, and what else differs from candidate to candidate.
+    """Table ``[space]``: the search space of networks, and further roles of a candidate.
 
     Attributes:
-        name: Of the space of networks; or a list of that and of further roles, such as
-            ``["mobilenet", "recipe"]``. Each a short name, or ``"package.module:object"``.
-        options: All other keys: those of the networks' space, and for a role a table by its name.
+        name: Name of the space of networks, or a list of that name and of further roles, such as
+            ``["mobilenet", "recipe"]``. Each is a short name, or ``"package.module:object"``.
+        options: All other keys: options of the space of networks, and a table for each role, by
+            its name.
     """
 
     name: str | tuple[str, ...]
@@ -90,16 +93,16 @@ class SpaceConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """That of the networks' space, then those of further roles."""
+        """Name of the space of networks, then the names of further roles."""
         return (self.name,) if isinstance(self.name, str) else self.name
 
 
 @dataclass(frozen=True)
 class PredictorConfig:
-    """The ``[predictor]`` table: how the latency predictor is made.
+    """Table ``[predictor]``: settings of the latency predictor.
 
     Attributes:
-        networks: How many networks are timed on each target to fit it.
+        networks: Number of networks that are timed on each target to fit the predictor.
     """
 
     networks: int = 20
@@ -111,22 +114,23 @@ class PredictorConfig:
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """The ``[search]`` table.
+    """Table ``[search]``: settings of the search.
 
     Attributes:
-        sampler: ``"guided"``, or another of `hwnas.search.SAMPLERS`, or one's own.
+        sampler: ``"guided"``, another name of `hwnas.search.SAMPLERS`, or a user's own sampler.
         options: Keyword arguments of the sampler.
-        evaluator: ``"supernet"``, ``"train"``, ``"grow"`` or one's own.
-        storage: URL of a study that several searches share; the run folder's own if not given.
-        trials: Candidates to evaluate.
-        workers: Processes that evaluate; 0 evaluates in this process, without Ray.
-        batch: Candidates asked for at a time.
-        retries: How often an evaluation that failed is tried again.
-        timeout_s: How long an evaluation may take before it is killed, in seconds; as long as it
-            likes if not given. Only workers can be killed: not with ``workers = 0``.
-        validation_images: Score candidates on so many validation images; all if not given.
-        fidelity: At which shares of that candidates are evaluated first; all in full if not given.
-        random_baseline: Whether random search runs too, with as many trials, for comparison.
+        evaluator: ``"supernet"``, ``"train"``, ``"grow"`` or a user's own evaluator.
+        storage: URL of a study that several searches share; that of the run folder if None.
+        trials: Number of candidates to evaluate.
+        workers: Number of processes that evaluate; 0 evaluates in this process, without Ray.
+        batch: Number of candidates that are requested from the sampler at a time.
+        retries: Number of times that a failed evaluation is repeated.
+        timeout_s: Longest duration of an evaluation in seconds, after which it is killed; no limit
+            if None. Only workers can be killed, so this needs ``workers`` above 0.
+        validation_images: Number of validation images that candidates are scored on; all if None.
+        fidelity: Rungs: shares of the full cost at which candidates are evaluated first; by
+            default all are evaluated in full.
+        random_baseline: Whether random search also runs, with as many trials, for comparison.
     """
 
     sampler: str = "guided"
@@ -164,19 +168,20 @@ class SearchConfig:
 
 @dataclass(frozen=True)
 class DeployConfig:
-    """The ``[deploy]`` table: what happens to the winners.
+    """Table ``[deploy]``: settings of the finalists.
 
     Attributes:
-        top: How many finalists become bundles.
-        finetune_epochs: Passes over the training images that each finalist gets on its own; 1 if
-            ``finetune_minutes`` is not given either, and none if it is 0.
-        finetune_minutes: Training time that each finalist gets on its own, so that small ones get
-            more passes; either this or ``finetune_epochs``.
-        finetune_learning_rate: At its peak.
-        reference: Whether a plain network, MobileNetV3-Small as wide as the limits allow, is
-            trained alone as ``[train]`` says, for comparison (`hwnas.stages.reference`).
-        reference_minutes: Its training time, on all cores; that of a candidate, or a finalist's
-            share of a supernet's, if None.
+        top: Number of finalists that become bundles.
+        finetune_epochs: Passes over the training images in which each finalist is fine-tuned alone;
+            1 if ``finetune_minutes`` is not given either; 0 for no fine-tuning.
+        finetune_minutes: Fine-tuning time of each finalist, which gives small networks more
+            passes; either this or ``finetune_epochs``.
+        finetune_learning_rate: Peak learning rate of the fine-tuning.
+        reference: Whether a reference network, MobileNetV3-Small as wide as the limits allow, is
+            trained alone with the settings of ``[train]``, for comparison
+            (`hwnas.stages.reference`).
+        reference_minutes: Training time of the reference network, on all cores; that of a
+            candidate, or a finalist's share of the supernet's training, if None.
     """
 
     top: int = 3
@@ -205,11 +210,11 @@ class DeployConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The ``[run]`` table: the budget of the whole job.
+    """Table ``[run]``: the time budget of the whole job.
 
     Attributes:
-        minutes: Wall-clock time from the start to the report. What the recipe does not say is then
-            planned for it (`hwnas.planning`) and written into the run's own recipe.
+        minutes: Wall-clock time from the start to the report. Settings that the recipe leaves open
+            are planned for it (`hwnas.planning`) and written into the run's own recipe.
     """
 
     minutes: float | None = None
@@ -226,20 +231,21 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a run depends on.
+    """All settings of a run.
 
     Attributes:
-        name: Of the run; its folder is ``runs/<name>`` unless another is given.
-        data: The images.
-        objective: What to search for, in order of importance for the presentation of results.
-        train: How the supernet (or each network, where the evaluator trains them) is trained.
-        task: What is learned.
-        space: What can be built.
-        search: How candidates are found.
-        predictor: How they are priced.
-        deploy: What happens to the winners.
-        run: The budget of the whole job.
-        seed: Of everything random.
+        name: Name of the run; its folder is ``runs/<name>`` unless another is given.
+        data: Images of the run.
+        objective: Objectives of the search, in the order in which results are presented.
+        train: Training settings of the supernet (or of each network, where the evaluator trains
+            them).
+        task: Task that the networks learn.
+        space: Search space of the networks.
+        search: Settings of the search.
+        predictor: Settings of the cost predictor.
+        deploy: Settings of the finalists.
+        run: Time budget of the whole job.
+        seed: Seed of all random numbers.
     """
 
     name: str
@@ -265,12 +271,12 @@ class Recipe:
 
     @property
     def workers(self) -> int:
-        """The most processes that any stage wants; at 0 all is done in one, without Ray."""
+        """Largest number of processes that any stage uses; 0 for all stages in one, without Ray."""
         return max(self.train.workers, self.search.workers)
 
     @property
     def fine_tuning(self) -> TrainConfig | None:
-        """How a finalist is trained further; None if it is not."""
+        """Training settings for fine-tuning a finalist; None without fine-tuning."""
         epochs, minutes = self.deploy.finetune_epochs, self.deploy.finetune_minutes
         if epochs is None and minutes is None:
             epochs = _FINETUNE_EPOCHS
@@ -290,7 +296,7 @@ class Recipe:
 
     @property
     def hash(self) -> str:
-        """The same for recipes that mean the same; a new key with a default does not change it."""
+        """Hash that is equal for equivalent recipes; new keys with a default do not change it."""
         return content_hash(sorted(self.values.items()))
 
 
@@ -305,7 +311,7 @@ def _flat(table: Any, prefix: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Lists for tuples, and tables for dataclasses in a list."""
+    """Return a value with tuples as lists, and dataclasses in lists as tables."""
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if is_dataclass(value):
@@ -321,12 +327,12 @@ def read_recipe(
     """Read a recipe.
 
     Args:
-        path: The TOML file.
-        overrides: ``"table.key=value"`` each; the value is TOML, or else text.
-        schema: Of the file; an older one is brought up to today's.
+        path: Path of the TOML file.
+        overrides: Overrides, each ``"table.key=value"``; the value is TOML, or else text.
+        schema: Schema of the file; an older one is migrated to the current one.
 
     Returns:
-        The recipe, and its text with the overrides in place.
+        The recipe, and its text with the overrides applied.
 
     Raises:
         ConfigError: The file is missing or not TOML; a key, name or value is unknown.
@@ -341,13 +347,13 @@ def read_recipe(
 def parse_recipe(
     text: str, overrides: Sequence[str] = (), schema: int = SCHEMA, where: str = "the recipe"
 ) -> tuple[Recipe, str]:
-    """Read the text of a recipe; see `read_recipe`.
+    """Parse the text of a recipe; see `read_recipe`.
 
     Args:
-        text: TOML.
-        overrides: ``"table.key=value"`` each.
-        schema: Of the text.
-        where: What messages call it.
+        text: Text of the recipe, as TOML.
+        overrides: Overrides, each ``"table.key=value"``.
+        schema: Schema of the text.
+        where: Name of the recipe in messages.
     """
     try:
         document = tomlkit.parse(text)
@@ -362,11 +368,11 @@ def parse_recipe(
 
 
 def completed(text: str, planned: Mapping[str, Any]) -> str:
-    """Return a recipe's text with keys that were planned, but for those that it has.
+    """Return a recipe's text with planned values for keys that it does not set.
 
     Args:
-        text: Of the recipe, as TOML.
-        planned: Values by dotted key.
+        text: Text of the recipe, as TOML.
+        planned: Planned values by dotted key.
     """
     document, given = tomlkit.parse(text), tomllib.loads(text)
     for name, value in planned.items():
@@ -389,7 +395,7 @@ _GO_WITH = (
     ("deploy.finetune_epochs", "deploy.finetune_minutes"),
     ("deploy.finetune_minutes", "deploy.finetune_epochs"),
 )
-"""Keys that are not planned, each with the key of a recipe that settles them."""
+"""Keys that are not planned if the recipe has another key, as pairs (pattern, other key)."""
 
 
 def _has(given: Mapping[str, Any], name: str) -> bool:
@@ -405,7 +411,7 @@ def _parse(table: dict[str, Any], where: str) -> Recipe:
     _known_keys(table, Recipe, f"{where}: ")
     _leave_to_plan(table)
     try:
-        # As JSON, because there a list may be strict and yet become a tuple.
+        # As JSON, because strict validation converts a list to a tuple only there.
         text = json.dumps(table, default=str)
         return pydantic.TypeAdapter(Recipe).validate_json(text, strict=True)
     except pydantic.ValidationError as error:
@@ -413,16 +419,16 @@ def _parse(table: dict[str, Any], where: str) -> Recipe:
 
 
 def _leave_to_plan(table: dict[str, Any]) -> None:
-    """Where the job has a budget, its training needs none: that is planned, see `completed`."""
+    """Set a placeholder training budget where the job has one; `completed` sets the planned one."""
     run = table.get("run", {})
     minutes = run.get("minutes") if isinstance(run, dict) else None
     train = table.setdefault("train", {}) if minutes is not None else None
     if isinstance(train, dict) and not {"epochs", "budget_minutes"} & set(train):
-        train["budget_minutes"] = 1.0  # until then
+        train["budget_minutes"] = 1.0  # placeholder
 
 
 def _message(error: pydantic.ValidationError) -> str:
-    """One line: which key, what it is, what was expected."""
+    """Return one line about an error: the key, its value and what was expected."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     cause = first.get("ctx", {}).get("error")
@@ -445,11 +451,11 @@ _EXPECTED = {
     "string_type": "text in quotes",
     "tuple_type": "a list; an objective's table has two brackets, [[objective]]",
 }
-"""What pydantic calls by other words than TOML does."""
+"""Expected types by pydantic's error type, in the words of TOML."""
 
 
 def _known_keys(value: Any, kind: Any, where: str) -> None:
-    """Refuse keys that no field has, with the closest that one has."""
+    """Raise if a key is not a field; the message names the closest field."""
     if get_origin(kind) is UnionType:
         kind = next(option for option in get_args(kind) if option is not NoneType)
     if get_origin(kind) is tuple and isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What each key of a recipe decides: which stages of a run depend on it."""
+"""Dependencies of the stages of a run on the keys of its recipe."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ AFTER: Mapping[RecipeStage, tuple[RecipeStage, ...]] = {
     "reference": (),
     "report": ("ranking", "search", "random-baseline", "finalists", "reference"),
 }
-"""The stages of a run in order, each with those whose results it is made from."""
+"""Stages of a run in order, each with the stages whose results it uses."""
 
 How = Literal["kept", "continued", "redone", "by content"]
 
 
 @dataclass(frozen=True)
 class Decides:
-    """What depends on a key of a recipe.
+    """Dependency of stages on a key of a recipe.
 
     Attributes:
-        how: ``"kept"`` where no result depends on the key; ``"continued"`` where the stage goes on
-            from what it has; ``"redone"`` where it starts anew; ``"by content"`` where it starts
-            anew if what the key stands for differs, whatever it is called.
-        stages: Those that depend on the key themselves; later ones follow from them.
-        note: What of those stages stays.
+        how: ``"kept"`` if no result depends on the key; ``"continued"`` if the stage continues from
+            its existing results; ``"redone"`` if it starts again; ``"by content"`` if it starts
+            again when the content that the key refers to differs, whatever its name.
+        stages: Stages that depend directly on the key; later stages depend on these.
+        note: Remark for the user, mostly about results of those stages that are kept.
     """
 
     how: How
@@ -121,7 +121,7 @@ DECIDES: Mapping[str, Decides] = {
     "deploy.top": Decides("continued", ("finalists",), "weights of finalists that are there"),
     "deploy.*": Decides("redone", ("finalists",)),
 }
-"""By name or pattern; the first that fits a key holds for it."""
+"""Dependencies by key or pattern; the first pattern that matches a key applies."""
 
 
 def recipe_keys(table: type = Recipe, prefix: str = "") -> Iterator[str]:
@@ -136,10 +136,10 @@ def recipe_keys(table: type = Recipe, prefix: str = "") -> Iterator[str]:
 
 
 def decides(key: str) -> Decides:
-    """Return what depends on a key.
+    """Return the dependency of stages on a key.
 
     Raises:
-        KeyError: The key has no row in `DECIDES`.
+        KeyError: The key matches no pattern of `DECIDES`.
     """
     for pattern, found in DECIDES.items():
         if fnmatchcase(key, pattern):
@@ -148,12 +148,12 @@ def decides(key: str) -> Decides:
 
 
 def continues(name: str) -> bool:
-    """Return whether an input of a stage is a key with which the stage goes on from what it has."""
+    """Return whether an input of a stage is a key of kind ``"continued"``; see `Decides`."""
     return name in set(recipe_keys()) and decides(name).how == "continued"
 
 
 def settings_of(recipe: Recipe, stage: RecipeStage) -> dict[str, Any]:
-    """Return the keys of a recipe that a stage depends on itself and that are not the default."""
+    """Return the keys, not at their default, of a recipe that a stage depends on directly."""
     return {
         key: value
         for key, value in recipe.values.items()
@@ -162,10 +162,10 @@ def settings_of(recipe: Recipe, stage: RecipeStage) -> dict[str, Any]:
 
 
 def code_of(recipe: Recipe, stage: RecipeStage) -> dict[str, str]:
-    """Return a hash of each file of the user's own code that a stage depends on itself.
+    """Return a hash of each file of the user's own code that a stage depends on directly.
 
-    These are the modules that the recipe names as ``"package.module:object"``; what they import is
-    not looked at. A function that gives data counts by the data that it gives.
+    These are the modules that the recipe names as ``"package.module:object"``, without the modules
+    that they import. A function that provides data is identified by its data instead.
     """
     found = {}
     for key, value in recipe.values.items():
@@ -181,7 +181,7 @@ def code_of(recipe: Recipe, stage: RecipeStage) -> dict[str, str]:
 
 
 def _modules(value: Any) -> set[str]:
-    """Names of modules in ``"package.module:object"``, wherever they stand in a value."""
+    """Return the names of modules in ``"package.module:object"``, anywhere in a value."""
     if isinstance(value, str):
         return {value.partition(":")[0]} if _OWN.fullmatch(value) else set()
     items = value.values() if isinstance(value, Mapping) else value
@@ -195,12 +195,12 @@ def parts_of(name: str) -> tuple[RecipeStage, str | None]:
 
 
 def redone_by(key: str) -> list[RecipeStage]:
-    """Return the stages that are redone or continued where a key changes, in order."""
+    """Return the stages that are redone or continued when a key changes, in order."""
     return _with_later(decides(key).stages)
 
 
 def later_than(stage: RecipeStage) -> list[RecipeStage]:
-    """Return the stages that are made from the results of one, in order."""
+    """Return the stages that depend on the results of a stage, in order."""
     return [each for each in _with_later([stage]) if each != stage]
 
 

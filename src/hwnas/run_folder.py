@@ -1,4 +1,4 @@
-"""What a run leaves behind, and how far it got."""
+"""Folder of a run: its recipe, the records of its stages and their results."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from hwnas.recipe_keys import parts_of, redone_by
 __all__ = ["PLAN", "RunFolder", "StageRecord", "all_or_nothing"]
 
 PLAN = "plan.json"
-"""What was planned for the run's budget."""
+"""Name of the file with the plan for the run's budget."""
 
 SCHEMA = 2
 _UNNAMED = 1
-"""The schema whose records of stages have no inputs by name, but one hash of them all."""
+"""Schema in which a stage's record holds one hash of all inputs instead of inputs by name."""
 _SAMPLE_SECONDS = 1.0
 _ABOUT = {"recipe": str, "recipe_folder": str, "created": str, "versions": dict, "machine": dict}
 _LOST = "the folder is from another hwnas, or damaged; search in another one (--run DIR)"
@@ -42,18 +42,19 @@ _LOST = "the folder is from another hwnas, or damaged; search in another one (--
 
 @dataclass(frozen=True)
 class StageRecord:
-    """How far a stage is and what it cost.
+    """State, inputs and cost of a stage.
 
     Attributes:
-        state: ``"done"`` is never done again, as long as the inputs are the same.
-        inputs: All that the stage depends on, by name; of a run that an older hwnas made, one hash
-            of it, which nothing can be compared with (`RunFolder.adopt`).
-        wall_s: Seconds, over all sessions that finished it.
-        cpu_s: Seconds of CPU time of this process and its workers.
+        state: State of the stage; a stage that is ``"done"`` is not repeated as long as its inputs
+            are the same.
+        inputs: Inputs that the stage depends on, by name. For a run of an older hwnas one hash of
+            all inputs, which cannot be compared with anything (`RunFolder.adopt`).
+        wall_s: Wall-clock time in seconds, summed over all sessions that worked on the stage.
+        cpu_s: CPU time of this process and its workers, in seconds.
         gpu_s: Seconds in which GPUs were busy while processes of the stage computed on them, summed
-            over GPUs; None where none did, or nothing tells (`GpuClock`).
-        doubtful: Whether something that it is made from is being redone since, so that nobody
-            knows yet whether its inputs are the same.
+            over GPUs; None where none did, or where it cannot be determined (`GpuClock`).
+        doubtful: Whether a result that the stage uses is being redone, so that it is unknown
+            whether the stage's inputs are still the same.
     """
 
     state: Literal["running", "done"]
@@ -65,7 +66,7 @@ class StageRecord:
 
     @property
     def identity(self) -> Identity | None:
-        """What the stage was done with; None where that is not known."""
+        """Identity of the inputs that the stage was done with; None where it is not known."""
         return None if isinstance(self.inputs, str) else Identity(self.inputs)
 
 
@@ -73,12 +74,12 @@ _STAGES = pydantic.TypeAdapter(dict[str, StageRecord])
 
 
 class RunFolder:
-    """A run's folder, in the hands of one process.
+    """Folder of a run, used by one process at a time.
 
     Args:
-        path: The folder.
-        recipe: What the run is made from.
-        about: The contents of ``run.json``.
+        path: Path of the folder.
+        recipe: Recipe of the run.
+        about: Contents of ``run.json``.
     """
 
     def __init__(self, path: Path, recipe: Recipe, about: dict[str, Any]) -> None:
@@ -89,11 +90,11 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe, text: str, recipe_folder: Path) -> RunFolder:
-        """Make the folder, or open the one that the same recipe has made.
+        """Create the folder, or open the existing one of the same recipe.
 
         Raises:
-            RunError: The folder holds a run of another recipe, or something else.
-            StorageError: It cannot be written.
+            RunError: The folder holds a run of another recipe, or other files.
+            StorageError: The folder cannot be written.
         """
         if (path / "run.json").exists():
             found = cls.open(path)
@@ -132,7 +133,7 @@ class RunFolder:
         """Open an existing run.
 
         Raises:
-            RunError: There is none, or it is damaged.
+            RunError: The folder holds no run, or a damaged one.
         """
         if not (path / "run.json").is_file():
             raise RunError(f"{path} holds no run; `hwnas search RECIPE --run {path}` makes one")
@@ -141,7 +142,7 @@ class RunFolder:
         return cls(path, recipe, about)
 
     def revised(self, overrides: Sequence[str]) -> tuple[Recipe, str]:
-        """Return the recipe with overrides, and its text; nothing is written.
+        """Return the recipe with overrides, and its text; write nothing.
 
         Raises:
             ConfigError: An override is wrong.
@@ -157,11 +158,12 @@ class RunFolder:
         return recipe, text
 
     def revise(self, recipe: Recipe, text: str | None = None) -> None:
-        """Go on with another recipe; stages that it makes stale are redone when the run is resumed.
+        """Replace the run's recipe; a resume redoes the stages that become stale.
 
         Args:
-            recipe: The recipe.
-            text: As TOML; None where it is in the folder already, because the user edited it there.
+            recipe: New recipe.
+            text: Text of the recipe as TOML; None if the folder already has it, because the user
+                edited the file.
 
         Raises:
             StorageError: The folder cannot be written.
@@ -179,9 +181,9 @@ class RunFolder:
 
     @property
     def edits(self) -> tuple[Change, ...]:
-        """What was edited in the folder's recipe since the run was last worked on.
+        """Changes of the folder's recipe since the run was last worked on.
 
-        Nothing is known of a run that an older hwnas worked on.
+        A run that an older hwnas worked on has no known edits.
         """
         return self._edits(self.recipe)
 
@@ -189,7 +191,7 @@ class RunFolder:
         before = self.about.get("recipe_values", recipe.values)
         return Identity(recipe.values).changes_since(Identity(before))
 
-    # Who works on it
+    # Locking
 
     def __enter__(self) -> RunFolder:
         with storage_errors(self.path):
@@ -202,7 +204,7 @@ class RunFolder:
                 f"another process works on {self.path}; wait for it, or stop it and "
                 f"`hwnas resume {self.path}`"
             ) from None
-        self.about = _read_about(self.path / "run.json")  # nobody else writes it from now on
+        self.about = _read_about(self.path / "run.json")  # no other process writes it now
         _sweep(self.path)
         return self
 
@@ -210,16 +212,19 @@ class RunFolder:
         if self._lock is not None:
             self._lock.close()
 
-    # Where things are
+    # Paths
 
     @property
     def recipe_folder(self) -> Path:
-        """Where relative paths of the recipe start; beside a run that was moved without it."""
+        """Folder that relative paths of the recipe start from.
+
+        If the run was moved without that folder, this is the folder that contains the run.
+        """
         recorded = Path(self.about["recipe_folder"])
         return recorded if recorded.is_dir() else self.path.absolute().parent
 
     def output(self, target: str | None) -> Path:
-        """Where front, bundles and report are: the run itself, or one of its specialisations."""
+        """Return the folder of front, bundles and report of the run or of an added target."""
         return self.path if target is None else self.path / "targets" / target
 
     @property
@@ -228,27 +233,28 @@ class RunFolder:
         folder = self.path / "targets"
         return sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
 
-    # How far it is
+    # Stages
 
     @property
     def stages(self) -> dict[str, StageRecord]:
-        """Records of the stages that were begun, in that order."""
+        """Records of the stages that were started, in that order."""
         return {name: StageRecord(**record) for name, record in self.about["stages"].items()}
 
     def is_done(self, stage: str, inputs: Identity) -> bool:
-        """Whether a stage was finished with these inputs."""
+        """Return whether a stage was finished with these inputs."""
         record = self.stages.get(stage)
         return record is not None and record.state == "done" and may_reuse(record.identity, inputs)
 
     @property
     def unnamed(self) -> list[str]:
-        """The stages that an older hwnas did, which recorded no inputs by name."""
+        """Stages that an older hwnas recorded without the names of their inputs."""
         return [name for name, record in self.stages.items() if record.identity is None]
 
     def doubt(self, stages: Iterable[str]) -> None:
-        """Record that what these stages are made from is being redone, until `confirm`.
+        """Record that results which these stages use are being redone, until `confirm`.
 
-        A kill before they are looked at again would otherwise leave them as good as new.
+        Otherwise, if the process is killed before the stages are checked again, they would still
+        count as current.
         """
         records = self.stages
         doubted = [n for n in stages if n in records and not records[n].doubtful]
@@ -258,7 +264,7 @@ class RunFolder:
             self._save()
 
     def confirm(self, stage: str) -> None:
-        """Record that a stage which is done has today's inputs."""
+        """Record that a finished stage has the current inputs."""
         if (record := self.stages[stage]).doubtful:
             self._record(stage, replace(record, doubtful=False))
 
@@ -267,7 +273,7 @@ class RunFolder:
         self._record(stage, replace(self.stages[stage], inputs=dict(inputs.inputs)))
 
     def perform(self, stage: str, inputs: Identity, work: Callable[[], None]) -> None:
-        """Do the work of a stage and record what it cost; killed half-way, it stays ``running``."""
+        """Run the work of a stage and record its cost; an interrupted stage stays ``running``."""
         before = self.stages.get(stage)
         named = dict(inputs.inputs)
         spent = (
@@ -304,7 +310,7 @@ class RunFolder:
 
 @contextlib.contextmanager
 def all_or_nothing(path: Path) -> Iterator[None]:
-    """Where the start of a run fails, take back the folder that it made, but for decoded images."""
+    """Remove the folder that the start of a run created, except decoded images, if it fails."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         yield
@@ -318,7 +324,7 @@ def all_or_nothing(path: Path) -> Iterator[None]:
 
 
 def _take_back(path: Path) -> None:
-    """Remove a run's folder but for images that were decoded, which the next start goes on with."""
+    """Remove a run's folder except decoded images, which the next start reuses."""
     decoded = any((path / "cache").glob("*/*.jsonl"))
     for inside in path.glob("*"):
         if inside.name != "cache" and inside.is_file():
@@ -330,7 +336,7 @@ def _take_back(path: Path) -> None:
 
 
 def _is_fresh(path: Path, text: str) -> bool:
-    """Whether nothing is there but what a start that was killed at once leaves behind."""
+    """Return whether a folder holds only what a start that was killed immediately leaves behind."""
     if not path.is_dir():
         return False
     names = {p.name for p in path.iterdir() if not p.name.endswith(".tmp")} - {"cache", PLAN}
@@ -339,7 +345,7 @@ def _is_fresh(path: Path, text: str) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what processes that were killed had half written (`hwnas.atomic` names it so)."""
+    """Remove partly written files of killed processes; `hwnas.atomic` defines their names."""
     for path in [*folder.rglob(".*.new")]:
         recovered_folder(path.with_name(path.name[1:].removesuffix(".new")))
     for path in folder.rglob(".*.tmp"):
@@ -373,9 +379,9 @@ def _read_about(path: Path) -> dict[str, Any]:
 
 
 class _Meter:
-    """Wall, CPU and GPU time of this process and all below it, Ray's workers among them.
+    """Meter of the wall, CPU and GPU time of this process and its descendants, with Ray workers.
 
-    A process takes its times with it when it ends, so a thread looks at all of them every second.
+    The CPU time of a process is lost when it ends, so a thread samples all processes every second.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Results as tables on a terminal."""
+"""Tables of results on a terminal."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ __all__ = [
 ]
 
 _NOTES = ("kernels", "in PyTorch", "note")
-"""Settings of a runtime that people want to read with a measurement."""
+"""Settings of a runtime that are printed with a measurement."""
 
 
 def table_of(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
 ) -> Table:
-    """A plain table; the first column is text, the others are numbers."""
+    """Return a plain table; the first column is text, the others are numbers."""
     table = Table(
         title=title,
         box=box.SIMPLE_HEAD,
@@ -52,7 +52,7 @@ def table_of(
 
 
 def print_summary(console: Console, summary: Summary) -> None:
-    """The front, where things are, and what to do next."""
+    """Print the front, the paths of report and bundles, and the next commands."""
     columns = ["network", summary.metric, "tested", "predicted ms", "measured ms"]
     columns += ["MACs", "params", "size"]
     shown = [*summary.front, *([] if summary.reference is None else [summary.reference])]
@@ -81,12 +81,12 @@ def print_summary(console: Console, summary: Summary) -> None:
 
 
 def mark_of(row: FrontRow) -> str:
-    """What a network that does not keep a limit is marked with in a table."""
+    """Return the mark in a table of a network that does not keep a limit; empty for others."""
     return " ✗" if row.missed_limits else ""
 
 
 def print_missed_limits(console: Console, summary: Summary) -> None:
-    """A line for each limit that a network of the front does not keep, as measured."""
+    """Print a line for each limit that a network of the front does not keep, as measured."""
     for row in summary.front:
         for line in row.missed_limits:
             replaced = "" if row.bundle else " (another candidate took its place)"
@@ -109,7 +109,7 @@ def _front_row(row: FrontRow, summary: Summary) -> list[str]:
 
 
 def print_measurement(console: Console, name: str, measurement: Measurement) -> None:
-    """Both clocks, with n and a word of caution where there is need."""
+    """Print the times of both clocks and their n, and a warning if the timing was disturbed."""
     rows = [
         [clock, *(f"{getattr(q, p):.4g}" for p in ("p20", "p50", "p80"))]
         for clock, q in (("CPU time", measurement.cpu_ms), ("wall time", measurement.wall_ms))
@@ -131,7 +131,7 @@ def print_measurement(console: Console, name: str, measurement: Measurement) -> 
 
 
 def print_fingerprint(console: Console, found: Fingerprint) -> None:
-    """What was timed, and the constants of the roofline model that explain it."""
+    """Print the timed probes, and the constants of the roofline model fitted to them."""
     rows = [[name, f"{ms:.4g}"] for name, ms in found.probes_ms.items()]
     console.print(table_of(["probe", "ms a batch"], rows, f"Fingerprint of {found.target}"))
     machine = found.machine()
@@ -144,7 +144,7 @@ def print_fingerprint(console: Console, found: Fingerprint) -> None:
 
 
 def print_predictor_rows(console: Console, rows: Sequence[PredictorRow]) -> None:
-    """The mean over seeds for each device, and over devices."""
+    """Print the mean over seeds for each device, and the mean over devices."""
     columns = ["device", "measured", "Spearman", "Kendall", "MAPE %", "median error %"]
     columns += ["coverage", "width %", "overshoot %", "accuracy lost", "seconds"]
     devices = list(dict.fromkeys(row.device for row in rows))
@@ -156,7 +156,7 @@ def print_predictor_rows(console: Console, rows: Sequence[PredictorRow]) -> None
 
 
 def print_search_rows(console: Console, rows: Sequence[SearchRow]) -> None:
-    """The mean over seeds for each number of evaluations."""
+    """Print the mean over seeds for each number of evaluations."""
     columns = ["evaluations", "found", "found, wide box", "found, test", "different", "seconds"]
     lines = [
         _search_line([row for row in rows if row.evals == evals])
@@ -197,7 +197,7 @@ def _predictor_line(name: str, rows: Sequence[PredictorRow]) -> list[str]:
 
 
 def metric_text(value: float | None, interval: Sequence[float] | None = None) -> str:
-    """A score, with the ends of its interval where there is one; a dash for none."""
+    """Return a score with the ends of its interval, if it has one; a dash for None."""
     if value is None:
         return "-"
     if interval is None or interval[0] == interval[1]:
@@ -210,7 +210,7 @@ def _ms(value: float | None) -> str:
 
 
 def count_text(count: float) -> str:
-    """A large number in thousands, millions or billions."""
+    """Return a large number in thousands, millions or billions."""
     for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= factor:
             return f"{count / factor:.3g} {unit}"
@@ -218,5 +218,5 @@ def count_text(count: float) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """Bytes in kB or MB."""
+    """Return a size of bytes in kB or MB."""
     return f"{size_bytes / 1e6:.2f} MB" if size_bytes >= 1e6 else f"{size_bytes / 1e3:.0f} kB"

@@ -17,7 +17,14 @@ from hwnas.report.quantities import (
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (999, "999"), (1_000, "1 k"), (5_483_032, "5.48 M"), (217_000_000, "217 M")],
+    [
+        (0, "0"),
+        (999, "999"),
+        (1_000, "1 k"),
+        (5_483_032, "5.48 M"),
+        (217_000_000, "217 M"),
+        (999_999, "1 M"),
+    ],
 )
 def test_counts_have_three_digits_and_a_prefix(value, text):
     assert count(value) == text
@@ -64,3 +71,4 @@ def test_a_value_carries_its_unit_and_a_name_does_not():
     assert metric_name("top_5") == "top 5"
     assert metric_name("mean_iou") == "mean IoU"
     assert number(123_456.7) == "123,457"
+    assert number(9_999.7) == "10,000"

@@ -1,9 +1,9 @@
-"""What does an agent answer to those who mean harm, without the token and with it?
+"""What does an agent answer to hostile clients, without the token and with it?
 
-An agent with small limits runs on this machine. It is sent requests without a signature, with that
-of another token, sent again or changed, malformed and oversized ones, files that are no models,
-models that never end or need all memory, and jobs that ask for too much. Each has to be refused in
-time, and in the end the agent must still do what it is there for.
+An agent with small limits runs on this machine. It receives requests that are unsigned, signed with
+another token, replayed, tampered with, malformed or oversized. It also receives files that are no
+models, models that never end or need all memory, and jobs that ask for too much. The agent must
+refuse each of them in time, and must still work correctly in the end.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ FINE = "fine"
 
 @dataclass(frozen=True)
 class Found:
-    """What came of an attempt.
+    """Finding of one attempt.
 
     Attributes:
-        kind: What was tried.
-        answer: A status, a job's end, or how it ended without one.
-        wrong: Whether it is anything but a refusal in time.
-        told: What the agent said, or what was sent, where that helps.
+        kind: Kind of attack.
+        answer: HTTP status, the end of a job, or how the attempt ended without one.
+        wrong: Whether the answer is anything but a refusal in time.
+        told: Message of the agent, or the bytes sent, where that helps.
     """
 
     kind: str
@@ -75,10 +75,10 @@ class Found:
 
 
 def judged(attempt: Attempt, answer: str, has_token: bool) -> Found:
-    """Whether an answer to a request refuses it.
+    """Return the finding of a request: whether the answer refuses it.
 
-    Without the token there is one refusal, 401, since any other would say what is there. A holder
-    of the token has to be told what is wrong.
+    Without the token, 401 is the only correct refusal, since any other would reveal what exists. A
+    holder of the token must be told what is wrong.
     """
     statuses = range(400, 500) if has_token else (401,)
     refused = answer.isdigit() and int(answer) in statuses
@@ -87,12 +87,12 @@ def judged(attempt: Attempt, answer: str, has_token: bool) -> Found:
 
 
 class Attack:
-    """All that is tried on one agent.
+    """All attempts on one agent.
 
     Args:
-        agent: That runs.
-        device: As which a host knows it.
-        seconds: That it gives a network.
+        agent: Running agent.
+        device: Device under which a host has added the agent.
+        seconds: Time limit of the agent for a network.
     """
 
     def __init__(self, agent: OutsideAgent, device: AddedDevice, seconds: float) -> None:
@@ -104,7 +104,12 @@ class Attack:
         return Signer(key, self._device.certificate, self._door.challenge)
 
     def everything(self, count: int, until: float) -> Iterator[Found]:
-        """Try all, requests of so many seeds until some time; no more once the agent is dead."""
+        """Yield the findings of all attempts; stop once the agent is dead.
+
+        Args:
+            count: Number of seeded requests at most.
+            until: Monotonic time at which these end.
+        """
         for part in (self.uninvited, self.replayed, self.jobs, lambda: self.seeded(count, until)):
             for found in part():
                 yield found
@@ -113,13 +118,13 @@ class Attack:
                     return
 
     def uninvited(self) -> Iterator[Found]:
-        """Each method on each path, without a token and with another one."""
+        """Try each method on each path, without a token and with the wrong one."""
         others = self._signer(key_of("another token"))
         for attempt in [*everywhere("no token", None), *everywhere("another token", others)]:
             yield self._tried(attempt, has_token=False)
 
     def replayed(self) -> Iterator[Found]:
-        """Requests that are right the first time, and sent again at once and once more later."""
+        """Send valid requests, and replay each at once and once more later."""
         rng, sent = random.Random("replayed"), []
         for _ in range(REPLAYED):
             headers = self._signer(self._device.key)(rng, "GET", "/v1/about")
@@ -131,7 +136,7 @@ class Attack:
             yield self._tried(attempt, has_token=False)
 
     def jobs(self) -> Iterator[Found]:
-        """Files that are no models, models that mean harm, and jobs that ask for too much."""
+        """Send files that are no models, hostile models, and jobs that ask for too much."""
         model = self._agent.folder.parent / "anchor.onnx"
         write_anchor(model)
         models = {**hostile_uploads(), **hostile_graphs()}
@@ -148,7 +153,7 @@ class Attack:
             yield Found(name, answer, not refused, told)
 
     def seeded(self, count: int, until: float) -> Iterator[Found]:
-        """Malformed, oversized and senseless requests, half of them from a holder of the token."""
+        """Send malformed, oversized and senseless requests, half of them with the token."""
         for seed in range(count):
             if time.monotonic() > until:
                 return
@@ -164,7 +169,7 @@ class Attack:
         return judged(attempt, self._door.answer(attempt.content, attempt.encrypted), has_token)
 
     def in_the_end(self) -> dict[str, str]:
-        """What must still work, and how it does."""
+        """Return the outcomes of the checks that must still pass after the attack."""
         model = self._agent.folder.parent / "anchor.onnx"
         target = Target.parse(f"{NAME}-onnxruntime-fp32-b1-t1")
 
@@ -184,7 +189,7 @@ class Attack:
 
 
 def _ending(check: Callable[[], object]) -> str:
-    """That a check is fine, since it gives nothing, or what is wrong."""
+    """Run a check; return that it is fine if it finds nothing, or else what is wrong."""
     try:
         found = check()
     except HwnasError as error:
@@ -195,14 +200,14 @@ def _ending(check: Callable[[], object]) -> str:
 def attack(
     folder: Path, count: int, minutes: float, seconds: float, memory_mb: int
 ) -> dict[str, Any]:
-    """Start an agent, try all on it, and report.
+    """Start an agent, make all attempts on it, and return the report.
 
     Args:
-        folder: For the agent and the host.
-        count: Seeded requests at most.
-        minutes: Time of these at most.
-        seconds: That the agent gives a network.
-        memory_mb: That it gives the process that measures.
+        folder: Folder for the agent and the host.
+        count: Number of seeded requests at most.
+        minutes: Time for these at most.
+        seconds: Time limit of the agent for a network.
+        memory_mb: Memory limit of the process that measures.
     """
     began = time.monotonic()
     os.environ["HWNAS_HOME"] = str(folder / "host")
@@ -223,7 +228,7 @@ def attack(
 def report(
     found: Sequence[Found], memory: Memory, after_mb: float, end: dict[str, str], elapsed_s: float
 ) -> dict[str, Any]:
-    """What is kept of an attack."""
+    """Return the report of an attack."""
     answers: dict[str, Counter[str]] = {}
     for each in found:
         answers.setdefault(each.kind, Counter())[each.answer] += 1

@@ -1,4 +1,4 @@
-"""An agent as those see it who attack it: what it answers, what becomes of jobs, what it needs."""
+"""Attacker's view of an agent: its answers, the outcome of jobs, and its memory."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _CHALLENGE = re.compile(rb"\r\n%s: ([^\r]*)\r\n" % CHALLENGE.encode())
 
 
 class Door:
-    """The agent's port.
+    """Client of the agent's port that can send any bytes.
 
     Args:
-        port: Of this machine.
-        patience_s: Seconds in which an answer has to be there as a whole.
+        port: Port on this machine.
+        patience_s: Seconds within which the whole answer must arrive.
     """
 
     def __init__(self, port: int, patience_s: float) -> None:
@@ -42,7 +42,7 @@ class Door:
         self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
 
     def answer(self, content: bytes, encrypted: bool = True) -> str:
-        """The status that some bytes are answered with, or how it ends without one."""
+        """Send bytes; return the answer's status, or how the connection ended without an answer."""
         until = time.monotonic() + self._patience_s
         try:
             plain = socket.create_connection(("127.0.0.1", self._port), self._patience_s)
@@ -53,7 +53,7 @@ class Door:
                 reply = self._sent(plain, content, encrypted, until)
             except TimeoutError:
                 return NO_ANSWER
-            except OSError:  # it broke off
+            except OSError:  # the connection broke off
                 return CLOSED
         if found := _CHALLENGE.search(reply):
             self.challenge = found[1].decode()
@@ -65,7 +65,7 @@ class Door:
         return status[1].decode() if status else CLOSED
 
     def _sent(self, plain: socket.socket, content: bytes, encrypted: bool, until: float) -> bytes:
-        """All that comes back when all is sent, and the connection half closed."""
+        """Send all bytes, half-close the connection, and return all that comes back."""
         connection = self._context.wrap_socket(plain) if encrypted else plain
         with connection:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError):
@@ -81,7 +81,7 @@ class Door:
                     if not reply:
                         raise
                     return reply + _ENDLESS
-                except OSError:  # what came before may be an answer
+                except OSError:  # the bytes that came before may be an answer
                     return reply
                 if not more:
                     return reply
@@ -91,16 +91,16 @@ class Door:
 def outcome_of_job(
     transport: HttpsTransport, model: bytes, asked: Mapping[str, Any], seconds: float
 ) -> tuple[str, str]:
-    """What becomes of a model and a job with it: a status that refuses it, or the job's end.
+    """Send a model and a job that uses it; return the status that refuses it, or the job's end.
 
     Args:
-        transport: Signs with the token.
-        model: To be sent first.
-        asked: The job as JSON.
-        seconds: In which it has to be over.
+        transport: Transport that signs with the token.
+        model: Model that is sent first.
+        asked: Job as JSON.
+        seconds: Time within which the job must be over.
 
     Returns:
-        The status, the state, or that there is none; and what the agent told.
+        The status, the state, or that there is none; and the agent's message.
     """
     path = f"/v1/jobs/{uuid.uuid4().hex}"
     body = json.dumps(asked).encode()
@@ -135,9 +135,9 @@ class Memory:
     """Resident memory in MB.
 
     Attributes:
-        before: Of the agent at the beginning.
-        most: Of the agent.
-        most_of_jobs: Of the processes that it started.
+        before: Memory of the agent at the beginning.
+        most: Highest memory of the agent.
+        most_of_jobs: Highest memory of the processes that the agent started.
     """
 
     before: float
@@ -147,7 +147,7 @@ class Memory:
 
 @contextlib.contextmanager
 def watched(agent: OutsideAgent, every_s: float = 0.05) -> Iterator[Memory]:
-    """Look at an agent's memory all the time until the context ends."""
+    """Sample an agent's memory continuously until the context ends."""
     memory, ended = Memory(agent.resident_mb()[0]), threading.Event()
 
     def look() -> None:

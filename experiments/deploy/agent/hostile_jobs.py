@@ -1,4 +1,4 @@
-"""Jobs that ask an agent for what it should not do."""
+"""Jobs that request more from an agent than it may do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHORT = TimingSettings(warmup=1, rounds=3, round_ms=1.0, max_seconds=0.1, retri
 
 
 def plain_job(model: str) -> dict[str, Any]:
-    """A job that asks for no more than it may, of a model by its SHA-256."""
+    """Return a valid job within the limits, for a model given by its SHA-256."""
     return {
         "subjects": {"network": {"model": model, "target": _TARGET}},
         "settings": asdict(_SHORT),
@@ -24,7 +24,7 @@ def plain_job(model: str) -> dict[str, Any]:
 
 
 def hostile_jobs(content: bytes) -> dict[str, dict[str, Any]]:
-    """Jobs that have to be refused, or to fail, though their model is right and known."""
+    """Return jobs that must be refused or must fail, though their model is valid and known."""
     model = digest_of(content)
 
     def with_settings(**settings: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Files that an agent should not be sent, as somebody sends them who has the token."""
+"""Hostile files that a holder of the token may send to an agent."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["hostile_graphs", "hostile_uploads"]
 
 _IMAGE = [1, 1, 2, 2]
 _TERABYTES = 2**44
-"""Of elements."""
+"""Number of elements of a tensor that needs terabytes."""
 
 
 def hostile_graphs() -> dict[str, bytes]:
-    """ONNX files that are valid, but never end, need all memory, or refer to files elsewhere."""
+    """Return valid ONNX files that never end, need all memory, or refer to external files."""
     relu = [helper.make_node("Relu", ["x"], ["y"])]
     body, numbers = _loop()
     branch = helper.make_graph(body, "branch", [], [_value("y")])
@@ -42,7 +42,7 @@ def hostile_graphs() -> dict[str, bytes]:
 
 
 def hostile_uploads() -> dict[str, bytes]:
-    """Files that are no ONNX at all."""
+    """Return files that are not ONNX at all."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("../../key", "0f" * 32)
@@ -77,7 +77,7 @@ def _shape(sizes: Sequence[int]) -> Any:
 
 
 def _loop() -> tuple[list[Any], list[Any]]:
-    """A loop that goes on for longer than anybody waits."""
+    """Return a loop that runs for longer than anyone waits."""
     body = helper.make_graph(
         [
             helper.make_node("Identity", ["go"], ["go_on"]),
@@ -95,7 +95,7 @@ def _loop() -> tuple[list[Any], list[Any]]:
 
 
 def _products(count: int) -> tuple[list[Any], list[Any]]:
-    """Products of large matrices, one after the other; no loop, but minutes for one run."""
+    """Return a chain of large matrix products: no loop, but minutes for one run."""
     nodes = [
         helper.make_node("ReduceSum", ["x"], ["one"]),
         helper.make_node("Expand", ["one", "shape"], ["m0"]),
@@ -115,7 +115,7 @@ def _summed(operator: str, inputs: Sequence[str]) -> list[Any]:
 
 
 def _elsewhere(location: str) -> Any:
-    """A tensor whose values lie in another file."""
+    """Return a tensor whose values are in an external file."""
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1])
     tensor.data_location = TensorProto.EXTERNAL
     entry = tensor.external_data.add()

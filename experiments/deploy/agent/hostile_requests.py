@@ -1,7 +1,7 @@
-"""Requests that an agent has to refuse; each is a function of its number.
+"""Requests that an agent must refuse; each is a function of its number.
 
-Some come from anybody who reaches the port. Others are signed with the token, since a host that has
-it may be broken or taken over.
+Some come from any client that reaches the port. Others are signed with the token, since a host that
+has the token may be faulty or compromised.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _NUMBERS = (-1, 0, 2**63, 10**400, 1e308, -0.5, True, None, "5", [], {}, float("
 
 @dataclass(frozen=True)
 class Attempt:
-    """A request that means harm.
+    """Hostile request.
 
     Attributes:
-        kind: What it tries.
-        content: What is sent.
-        due: Whether it has to be answered; else the agent may also close the connection.
-        encrypted: Whether it is sent over TLS.
+        kind: Kind of attack.
+        content: Bytes that are sent.
+        due: Whether the agent must answer; otherwise it may also close the connection.
+        encrypted: Whether the request is sent over TLS.
     """
 
     kind: str
@@ -71,12 +71,12 @@ class Attempt:
 
 @dataclass
 class Signer:
-    """Signs requests to an agent.
+    """Signer of requests to an agent.
 
     Attributes:
-        key: What follows from the token.
+        key: Key derived from the token.
         certificate: SHA-256 of the agent's certificate.
-        challenge: The last that the agent gave.
+        challenge: Last challenge that the agent gave.
     """
 
     key: str
@@ -86,7 +86,7 @@ class Signer:
     def __call__(
         self, rng: random.Random, method: str, path: str, body: bytes = b""
     ) -> dict[str, str]:
-        """The headers of a request, in which its length is right."""
+        """Return the headers of a request, with the correct content length."""
         nonce, digest = rng.randbytes(16).hex(), digest_of(body)
         signature = request_signature(
             self.key, self.certificate, self.challenge, nonce, method, path, digest
@@ -103,13 +103,13 @@ class Signer:
 def request(
     method: str, path: str, headers: Sequence[tuple[str, str]] = (), body: bytes = b""
 ) -> bytes:
-    """A request as it goes over the wire, whatever its parts are."""
+    """Return the raw bytes of a request, whether or not its parts are valid."""
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
 
 
 def everywhere(kind: str, signer: Signer | None) -> list[Attempt]:
-    """Each method on each path, signed with some key or not at all."""
+    """Return requests of each method on each path, signed with a key or unsigned."""
     rng = random.Random(0)
     return [
         Attempt(
@@ -122,7 +122,7 @@ def everywhere(kind: str, signer: Signer | None) -> list[Attempt]:
 
 
 def tampered(seed: int, signer: Signer) -> Attempt:
-    """A request that was signed, and then changed."""
+    """Return a request that was changed after it was signed."""
     rng = random.Random(f"tampered {seed}")
     headers = signer(rng, "GET", "/v1/about")
     changed = rng.choice(["method", "path", CHALLENGE, NONCE, DIGEST, SIGNATURE])
@@ -139,7 +139,7 @@ def tampered(seed: int, signer: Signer) -> Attempt:
 
 
 def unsigned(seed: int) -> Attempt:
-    """Something that anybody could send."""
+    """Return a malformed request that any client could send."""
     rng = random.Random(f"unsigned {seed}")
     kinds: Sequence[Callable[[random.Random], Attempt]] = (
         lambda rng: Attempt("bytes", rng.randbytes(rng.randrange(1, 4000)), due=False),
@@ -161,7 +161,7 @@ def unsigned(seed: int) -> Attempt:
 
 
 def signed(seed: int, signer: Signer) -> Attempt:
-    """What makes no sense, from somebody who has the token."""
+    """Return a malformed request from a holder of the token."""
     rng = random.Random(f"signed {seed}")
 
     def whole(kind: str, method: str, path: str, body: bytes = b"") -> Attempt:
@@ -206,7 +206,7 @@ def _model(content: bytes) -> str:
 
 
 def _path(rng: random.Random) -> str:
-    """One of the tricks, or some made of the same parts."""
+    """Return one of the tricks, or a random path made of the same parts."""
     if rng.random() < 0.5:
         return rng.choice(_TRICKS)
     parts = ["..", ".", "%2e%2e", "%00", "\x00", "key", "models", "jobs", "\\", "é", "%", "?", ";"]
@@ -214,7 +214,7 @@ def _path(rng: random.Random) -> str:
 
 
 def _first_line(rng: random.Random) -> bytes:
-    """Not of the form METHOD PATH HTTP/1.1."""
+    """Return a start of a request that is not a valid line METHOD PATH HTTP/1.1."""
     return rng.choice(
         [
             b"GET\r\n\r\n", b"\r\n\r\n", b"GET /v1/about\r\n", b"get /v1/about HTTP/1.1\r\n\r\n",
@@ -228,7 +228,7 @@ def _first_line(rng: random.Random) -> bytes:
 
 
 def _headers(rng: random.Random) -> list[tuple[str, str]]:
-    """Too many, too long, or such as no client sends."""
+    """Return headers that are too many, too long, or of a kind that no client sends."""
     return rng.choice(
         [
             [(f"X-{i}", "x") for i in range(rng.choice([90, 101, 5000]))],
@@ -244,7 +244,7 @@ def _headers(rng: random.Random) -> list[tuple[str, str]]:
 
 
 def _length(rng: random.Random) -> list[tuple[str, str]]:
-    """Wrong, senseless or huge, or chunks in its place."""
+    """Return a wrong, senseless or huge content length, or a chunked encoding in its place."""
     if rng.random() < 0.25:
         return [("Transfer-Encoding", rng.choice(["chunked", "gzip, chunked", "\x0bchunked"]))]
     return [("Content-Length", each) for each in rng.sample(_LENGTHS, rng.choice([1, 1, 2]))]
@@ -255,12 +255,12 @@ def _junk(rng: random.Random) -> bytes:
 
 
 def _valid_job() -> bytes:
-    """A job that would be done, but that its model is not there."""
+    """Return a job that would be accepted if its model existed."""
     return json.dumps(plain_job("0f" * 32)).encode()
 
 
 def _no_job(rng: random.Random) -> bytes:
-    """No JSON object, or one that is hard to read."""
+    """Return bytes that are no JSON object, or one that is hard to parse."""
     whole = _valid_job()
     return rng.choice(
         [
@@ -280,7 +280,7 @@ def _no_job(rng: random.Random) -> bytes:
 
 
 def _changed_job(rng: random.Random) -> bytes:
-    """A job in which something is of another kind, out of bounds, or not there."""
+    """Return a job in which a value has a wrong type, is out of bounds, or is missing."""
     job = plain_job("0f" * 32)
     asked = job["subjects"]["network"]
     place: dict[str, Any] = rng.choice([job, job["settings"], job["settings"], asked, asked])

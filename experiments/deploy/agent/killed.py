@@ -1,4 +1,4 @@
-"""Jobs of an agent that is killed again and again, and what its folder shows of them meanwhile."""
+"""Jobs of an agent that is killed repeatedly, and the record of them in its folder."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ __all__ = ["BRIEF", "Tally", "Watch", "jobs_under_kills"]
 BRIEF = TimingSettings(warmup=1, rounds=3, round_ms=0.5, max_seconds=0.05, retries=0)
 _GLANCE_S, _LATEST_S = 0.02, 1.0
 _LAST = 5
-"""Jobs at the end without a kill, which would come when all is done."""
+"""Number of jobs at the end without a kill, since such a kill could come after the last job."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of the jobs.
+    """Outcome of the jobs.
 
     Attributes:
-        answered: Jobs whose caller got a whole measurement.
-        lost: Of each other job, what its caller was told.
-        doubled: Of each job that was done, queued or delivered once more than it should be, how.
-        begun: How often a process began a job; those that the agent's end interrupted, too.
-        kills: How often the agent was killed.
-        interrupted: How many of the kills met a job under way.
-        kept: Of how many answered jobs the agent still has the results, since it died before it
-            was told to forget them.
-        seconds: From the first job to the last answer.
+        answered: Number of jobs whose caller got a whole measurement.
+        lost: Error message of each other job.
+        doubled: Description of each job that was done, queued or delivered more than once.
+        begun: Number of times that a process began a job, including jobs that the agent's end
+            interrupted.
+        kills: Number of times that the agent was killed.
+        interrupted: Number of kills that interrupted a running job.
+        kept: Number of finished jobs whose results the agent still has, since it died before it was
+            told to delete them.
+        seconds: Time from the first job to the last answer.
     """
 
     answered: int
@@ -53,13 +54,13 @@ class Tally:
 
 
 class Watch:
-    """Looks at an agent's folder all the time, from outside.
+    """Continuous observer of an agent's folder, from outside the agent.
 
-    A job under way is a folder of ``work``, and lasts much longer than the time between two looks.
-    One that is to be done, or whose results are kept, is a file of ``jobs``.
+    A running job is a folder in ``work``; it lasts much longer than the interval between two
+    observations. A queued job, or one whose results are kept, is a file in ``jobs``.
 
     Args:
-        folder: Of the agent.
+        folder: Folder of the agent.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -72,7 +73,7 @@ class Watch:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[Watch]:
-        """Look until the context ends."""
+        """Observe the folder until the context ends."""
         thread = threading.Thread(target=self._look)
         thread.start()
         try:
@@ -87,7 +88,7 @@ class Watch:
             self._over.setdefault(job, self._life)
 
     def life_ended(self) -> None:
-        """Note what is on disk, while the agent is dead and nothing changes there."""
+        """Note the files on disk while the agent is dead and nothing changes there."""
         self.glance()
         with self._lock:
             for path in self._folder.glob("jobs/*.json"):
@@ -110,11 +111,14 @@ class Watch:
 
     @property
     def begun(self) -> int:
-        """How often jobs were begun."""
+        """Number of times that a job was begun."""
         return len(self._begun)
 
     def doubled(self) -> list[str]:
-        """Jobs that were queued twice, or begun again though the agent had not died or had them."""
+        """Return a description of each job that was done twice.
+
+        Such a job was queued twice, begun twice in one life of the agent, or begun after its end.
+        """
         found = [f"{job} was queued as {n} jobs" for job, n in self._ids.items() if n > 1]
         for (job, life), times in Counter(self._begun).items():
             if times > 1:
@@ -129,7 +133,7 @@ class Watch:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A file with a job, unless it has just gone."""
+    """Return the content of a job's file, or None if the file no longer exists."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
@@ -148,14 +152,14 @@ def _name(found: dict[str, Any]) -> str:
 def jobs_under_kills(
     agent: OutsideAgent, model: Path, target: Target, counts: tuple[int, int, int], seed: int = 0
 ) -> Tally:
-    """Have brief jobs done by an agent that is killed at random moments in between.
+    """Send brief jobs to an agent that is killed at random moments in between; return the tally.
 
     Args:
-        agent: That runs, and is the device of the target.
+        agent: Running agent, which is the device of the target.
         model: ONNX file to be timed.
-        target: Of the agent.
-        counts: Jobs, kills, and clients that send a job at a time.
-        seed: Of the moments.
+        target: Target on the agent.
+        counts: Number of jobs, of kills, and of clients that each send one job at a time.
+        seed: Seed of the moments.
     """
     jobs, kills, clients = counts
     began = time.monotonic()
@@ -200,7 +204,11 @@ def _kill_in_between(
     kills: int,
     rng: random.Random,
 ) -> int:
-    """Kill an agent when so many jobs have ended, each time a random moment later; how often."""
+    """Kill and restart an agent, each time a random delay after a number of jobs has ended.
+
+    Returns:
+        The number of kills.
+    """
     moments = sorted(rng.sample(range(max(kills, len(ended) - _LAST)), kills))
     for number, moment in enumerate(moments):
         while sum(future.done() for future in ended) < moment:

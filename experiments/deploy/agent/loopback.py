@@ -1,8 +1,8 @@
-"""Does an agent on the same machine measure what the machine itself does, and does it lose a job?
+"""Does an agent on this machine measure the same as the machine itself, and does it lose any jobs?
 
-Networks of the MobileNet space are timed here and through an agent on the same machine in turn; an
-agent times in a new process, so this is done here, too. Then many brief jobs are sent, while the
-agent is killed again and again at random moments. What is recorded is not done again.
+Networks of the MobileNet space are timed alternately here and through an agent on the same machine.
+An agent times in a new process, so the timing here does, too. Then many brief jobs are sent, while
+the agent is killed repeatedly at random moments. Recorded rounds are not timed again.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def added_agent() -> Iterator[OutsideAgent]:
-    """An agent, and a host that knows it; nothing of either stays."""
+    """Yield an agent that is added to a temporary host; both folders are deleted at the end."""
     with tempfile.TemporaryDirectory() as folder, OutsideAgent(Path(folder)) as agent:
         os.environ["HWNAS_HOME"] = str(Path(folder, "host"))
         add_device(NAME, agent.address, agent.token, patience_s=PATIENCE_S)
@@ -104,7 +104,7 @@ def time_rounds(arguments: argparse.Namespace, results: Results, rounds: Sequenc
 
 
 def measured(models: Mapping[str, Path], target: str) -> dict[str, Measurement]:
-    """What networks take, asked for in a new process."""
+    """Return the latencies of networks, measured in a new process."""
     paths = json.dumps({name: str(path) for name, path in models.items()})
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, paths, target], stdout=subprocess.PIPE, text=True
@@ -115,7 +115,7 @@ def measured(models: Mapping[str, Path], target: str) -> dict[str, Measurement]:
 
 
 def rows_of_round(number: int, found: Mapping[str, Mapping[str, Measurement]]) -> list[Row]:
-    """A round, whose number stands in the place of a seed."""
+    """Return the rows of a round; their seed is the number of the round."""
     return [
         Row(
             P50, f"{network} {side}", number, each.latency_ms, "ms", each.n,
@@ -128,7 +128,7 @@ def rows_of_round(number: int, found: Mapping[str, Mapping[str, Measurement]]) -
 
 
 def differences(recorded: Sequence[Row]) -> list[Row]:
-    """Of each network the agent's median over the rounds, over that of here; and the worst."""
+    """Return the ratio of median latencies, agent over here, of each network, and the worst."""
     times: dict[str, dict[str, list[float]]] = {}
     for row in recorded:
         if row.metric == P50 and row.value is not None:

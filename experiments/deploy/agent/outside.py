@@ -1,4 +1,4 @@
-"""An agent in a process of its own on this machine, packed as a device gets it."""
+"""Agent in a separate process on this machine, packed as it is for a device."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LAST_LINE = "only this machine can reach it"
 
 
 class OutsideAgent:
-    """An agent that can be killed, and started again in the same folder and on the same port.
+    """Agent that can be killed, and restarted in the same folder and on the same port.
 
     Args:
-        folder: For the packed agent and, in ``agent``, what it keeps.
-        options: More words of its command line.
+        folder: Folder for the packed agent and, in ``agent``, the files that the agent keeps.
+        options: Further arguments of its command line.
     """
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -49,19 +49,19 @@ class OutsideAgent:
 
     @property
     def address(self) -> str:
-        """As it is added."""
+        """Address under which the agent is added as a device."""
         return f"https://127.0.0.1:{self._port}"
 
     @property
     def port(self) -> int:
-        """That it listens on."""
+        """Port on which the agent listens."""
         return self._port
 
     def start(self, *more: str) -> None:
-        """Start it, and wait until it answers.
+        """Start the agent and wait until it answers.
 
         Raises:
-            RunError: It ended at once.
+            RunError: The agent ended at once.
         """
         words = ["serve", "--port", str(self._port), "--folder", str(self.folder)]
         self.process = subprocess.Popen(
@@ -80,21 +80,21 @@ class OutsideAgent:
         raise RunError(f"the agent ended with status {self.process.wait()}; see above")
 
     def kill(self) -> None:
-        """End it by SIGKILL, as a loss of power does."""
+        """Kill the agent with SIGKILL, which is as sudden as a power failure."""
         self.process.kill()
         self.process.communicate()
 
     def resident_mb(self) -> tuple[float, float]:
-        """Resident memory of the agent, and of the processes that it started, in MB."""
+        """Return the resident memory of the agent and of its child processes, in MB."""
         try:
             own = psutil.Process(self.process.pid)
             return _resident_mb(own), sum(map(_resident_mb, own.children(recursive=True)))
-        except psutil.NoSuchProcess:  # it died
+        except psutil.NoSuchProcess:  # the agent died
             return 0.0, 0.0
 
 
 def _resident_mb(process: psutil.Process) -> float:
     try:
         return float(process.memory_info().rss) / 1e6
-    except psutil.NoSuchProcess:  # it ended in between
+    except psutil.NoSuchProcess:  # the process ended in between
         return 0.0

@@ -1,8 +1,9 @@
-"""How much faster than the best single network is a cascade of two at the same accuracy?
+"""How much faster is a cascade of two networks than the best single one at the same accuracy?
 
-Per seed: the recipe, with more finalists than usual. Then, for accuracies that lie by some points
-below that of the most accurate finalist on validation images, the fastest single finalist and the
-fastest cascade that reach it. Both are timed in turn on the same test images, which chose neither.
+For each seed, the recipe runs with more finalists than usual. The accuracy targets lie some points
+below that of the most accurate finalist on validation images. For each target, the fastest single
+finalist and the fastest cascade that reach it are chosen. Both are timed, interleaved, on the same
+test images, which were not used for either choice.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 def observe(setting: Setting, seed: int, points: list[float], margin: float) -> Iterator[Row]:
-    """Run the recipe, and put its finalists together for each accuracy."""
+    """Run the recipe, and build a cascade of its finalists for each accuracy target."""
     run = setting.work / f"seed-{seed}" / "run"
     print(f"seed {seed}: the whole job", flush=True)
     setting.experiment(seed).run(run)
@@ -53,7 +54,7 @@ def observe(setting: Setting, seed: int, points: list[float], margin: float) -> 
 
 
 def rows_of(found: Cascading, case: str, seed: int) -> Iterator[Row]:
-    """Test accuracy and measured latency of both, and the quotient where a cascade was timed."""
+    """Yield test accuracy and latency of both, and their latency ratio if a cascade was timed."""
     for name, way in (("cascade", found.cascade), ("single", found.single)):
         if way is not None:
             yield from _rows_of(way, f"{case}: {name}", seed, found.timed_images)

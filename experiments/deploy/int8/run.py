@@ -1,9 +1,9 @@
-"""What eight bits cost in accuracy: after training, in part, and with fine-tuning.
+"""How much accuracy do post-training, mixed-precision and fine-tuned int8 quantisation cost?
 
-A few networks of a space are each trained alone. Of each the variants are made as `hwnas sweep`
-makes them: ranges from training images, layers of the mixed one by validation images, fine-tuning
-on training images. All are judged by the test images in ONNX Runtime; the loss is that against the
-same network in single precision on the same images.
+A few networks of a space are each trained alone. Their variants are made as by `hwnas sweep`:
+ranges come from training images, the layers of the mixed variant are chosen on validation images,
+and fine-tuning uses training images. All variants are scored on the test images in ONNX Runtime.
+The loss is relative to the same network in single precision on the same images.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def observed(
     subject: str,
     seed: int,
 ) -> list[Row]:
-    """Train one network, make its variants and judge them by the test images."""
+    """Train one network, make its variants and score them on the test images."""
     folder.mkdir(parents=True, exist_ok=True)
     shape = ingredients.space.input_shape(architecture)
     network = trained(ingredients, architecture, seed)
@@ -112,7 +112,7 @@ def observed(
 
 
 def trained(ingredients: Ingredients, architecture: Architecture, seed: int) -> nn.Module:
-    """A network of the space, from scratch, as the recipe trains."""
+    """Train a network of the space from scratch, as the recipe says."""
     space, task, data = ingredients.space, ingredients.task, ingredients.data
     shape, config = space.input_shape(architecture), ingredients.recipe.train
     torch.manual_seed(seed)
@@ -123,7 +123,7 @@ def trained(ingredients: Ingredients, architecture: Architecture, seed: int) -> 
 
 
 def summary(rows: Sequence[Row], case: str, seed: int) -> list[Row]:
-    """The mean loss of each variant over the networks of a seed, and how it spreads over them."""
+    """Return each variant's mean loss over the networks of a seed, and the range over them."""
     answers = []
     for name in EIGHT_BITS:
         of_variant = [

@@ -1,4 +1,4 @@
-"""``python -m hwnas.cli`` is ``hwnas``."""
+"""Entry point of ``python -m hwnas.cli``, which is the same as ``hwnas``."""
 
 from hwnas.cli import main
 

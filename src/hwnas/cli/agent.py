@@ -1,4 +1,4 @@
-"""Commands about devices elsewhere: the agent there, and what the host knows of it."""
+"""Commands for remote devices: the agent on a device, and the host's list of added devices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def serve(
         bool, typer.Option("--stdio", help="For ssh: answer on standard output, listen nowhere.")
     ] = False,
 ) -> None:
-    """Answer hosts that know the token, and time their networks on this machine."""
+    """Serve hosts that know the token: time their networks on this machine."""
     from hwnas.deploy.agent.command import run_until_told
     from hwnas.deploy.agent.serve import AgentOptions
 
@@ -77,7 +77,7 @@ def add(
     ] = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Make a machine with an agent a device of this host."""
+    """Add a machine with an agent as a device of this host."""
     from hwnas.deploy.agent.adding import add_device
 
     given = "" if agent.startswith("ssh://") else _token(token_file)
@@ -93,7 +93,7 @@ def add(
 
 @devices_app.command()
 def remove(name: Name) -> None:
-    """Forget a machine with an agent; what was measured on it stays."""
+    """Remove a machine with an agent; its measurements are kept."""
     from hwnas.deploy.agent.added import remove_added
 
     remove_added(name)
@@ -101,7 +101,7 @@ def remove(name: Name) -> None:
 
 
 def _token(file: Path | None) -> str:
-    """From a file that nobody else can read, or from whoever sits there, or from a pipe."""
+    """Return the token from a private file, from a prompt, or from a pipe."""
     from hwnas.deploy.agent.private_file import read_private
 
     if file is not None:

@@ -1,4 +1,4 @@
-"""Benchmarks of hwnas itself."""
+"""Commands that benchmark hwnas itself."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bench_evolve(
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows.")] = None,
 ) -> None:
-    """Time evolution on DTLZ2 with 24 variables, and see how near to the front it comes."""
+    """Time evolution on DTLZ2 with 24 variables, and measure its distance to the true front."""
     from hwnas.atomic import write_json
     from hwnas.search.evolution import bench_evolve
 
@@ -80,7 +80,7 @@ def bench_predictor(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows.")] = None,
 ) -> None:
-    """Score a method of predicting costs on devices that it has not seen."""
+    """Score a method of predicting costs on devices that were held out."""
     from hwnas.atomic import write_json
     from hwnas.predictors.benchmark import bench_predictor
     from hwnas.predictors.cost_table import read_cost_table
@@ -125,7 +125,7 @@ def bench_search(
     ] = "",
     json_file: Annotated[Path | None, typer.Option("--json", help="File for the rows.")] = None,
 ) -> None:
-    """Search published tables: how much of the true front is found in how many evaluations."""
+    """Search published tables, and report the share of the true hypervolume that is found."""
     from hwnas.atomic import write_json
     from hwnas.search.tables import (
         Calibration,

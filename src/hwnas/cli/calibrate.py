@@ -1,4 +1,4 @@
-"""The command that makes a device known."""
+"""Command that calibrates a device."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def calibrate(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Make a device known, from a few well-chosen networks measured on it."""
+    """Calibrate a device from a few well-chosen networks that are measured on it."""
     from hwnas.cli.device_tables import print_export
     from hwnas.predictors.calibration import export_chosen
 
@@ -159,7 +159,7 @@ def _calibrate_memory(
 
 
 def _fraction(text: str | None) -> float | None:
-    """``5%`` and ``0.05`` are the same."""
+    """Return a fraction given as ``5%`` or ``0.05``; None for None."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The command about cascades: two finalists of a run that work together."""
+"""Command that builds a cascade of two finalists of a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cascade(
     ] = "latency",
     as_json: Json = False,
 ) -> None:
-    """Pack a small and a big finalist: the big one answers where the small one is unsure."""
+    """Package two finalists as a cascade: the big one runs where the small one is unsure."""
     from hwnas.experiment import cascade
 
     found = cascade(run, target_accuracy, to, margin, target, save)

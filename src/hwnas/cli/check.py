@@ -1,4 +1,4 @@
-"""The command that continuous integration asks whether a network got worse."""
+"""Command that checks a network for regressions, for continuous integration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a network against a budget; exit status 1 if it passes a limit or got worse."""
+    """Check a network against a budget; exit with status 1 if it breaks a limit or got worse."""
     from hwnas.atomic import write_text
     from hwnas.deploy.gate import read_budget
     from hwnas.deploy.junit import junit

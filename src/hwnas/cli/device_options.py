@@ -1,4 +1,4 @@
-"""Options that several commands about devices take, and what their texts mean."""
+"""Options shared by commands on devices, and functions that parse their values."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ Input = Annotated[
 
 
 def store_of(folder: Path | None) -> DeviceStore:
-    """Of --store."""
+    """Return the device store of --store."""
     from hwnas.predictors.store import DeviceStore
 
     return DeviceStore.default() if folder is None else DeviceStore(folder)
 
 
 def space_of(text: str, preset: str | None, image: str, classes: int) -> SearchSpace:
-    """Of --space, --preset, --image and --classes."""
+    """Return the search space of --space, --preset, --image and --classes."""
     from hwnas.search_spaces import SPACES
     from hwnas.search_spaces.catalogue import named_space
 
@@ -72,7 +72,7 @@ def _image(text: str) -> tuple[int, int, int]:
 
 
 def sizes_of(text: str | None, option: str) -> tuple[int, ...] | None:
-    """Of --input and the like."""
+    """Return the sizes in an option such as --input; None for None."""
     if text is None:
         return None
     parts = text.lower().split("x")

@@ -1,4 +1,4 @@
-"""What commands about devices print."""
+"""Output of the commands on devices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def print_reading(console: Console, reading: Reading) -> None:
-    """One network as soon as it was measured, beside what was expected."""
+    """Print the measurement of one network, beside its prediction."""
     expected = "" if reading.predicted is None else f"  predicted {_interval(reading.predicted)}"
     sure = "" if reading.error is None else f"  others within {_percent(reading.error)}"
     console.print(
@@ -41,7 +41,7 @@ def print_reading(console: Console, reading: Reading) -> None:
 def print_calibrated(
     console: Console, profiles: Sequence[DeviceProfile], store: DeviceStore
 ) -> None:
-    """What is known now, and what to do with it."""
+    """Print what the calibrated profiles contain, and the next command."""
     for profile in profiles:
         console.print(
             f"{profile.device}: {profile.metric} of {len(profile)} networks{_error(profile)}; kept "
@@ -53,14 +53,14 @@ def print_calibrated(
 
 
 def print_export(console: Console, table: Path, device: str) -> None:
-    """Where networks to measure elsewhere are, and how to go on."""
+    """Print the path of the table of exported networks, and the next command."""
     console.print(f"{table}: fill in what each network takes, then", soft_wrap=True, markup=False)
     command = f"hwnas calibrate --target {device} --from {table}"
     console.print(f"  {command}", soft_wrap=True, markup=False)
 
 
 def print_predictions(console: Console, predictions: Sequence[Prediction]) -> None:
-    """Each cost with its interval, and notes below."""
+    """Print each cost with its interval, then notes."""
     rows = []
     for each in predictions:
         lower, upper = each.estimate.interval90
@@ -82,7 +82,11 @@ def print_operators(
     profiled_ms: float | None,
     reason: str,
 ) -> None:
-    """The costliest operators; of all kernels together ``profiled_ms``, or why there are none."""
+    """Print the ``top`` costliest operators and a summary of all.
+
+    The summary compares with ``profiled_ms``, the time of all kernels together; where that is None,
+    it gives the reason instead.
+    """
     total = sum(each.predicted for each in costs)
     rows = [
         [
@@ -110,7 +114,7 @@ def print_operators(
 
 
 def print_targets(console: Console, targets: Sequence[DeviceStatus]) -> None:
-    """Kinds of targets, usable or not, under the hardware that they are on."""
+    """Print the kinds of targets, grouped by hardware, with the reason if one is not usable."""
     for hardware, group in groupby(targets, lambda each: each.target.split("-")[0]):
         kinds = list(group)
         shared = dict(set.intersection(*(set(each.details.items()) for each in kinds)))
@@ -126,7 +130,7 @@ def print_targets(console: Console, targets: Sequence[DeviceStatus]) -> None:
 
 
 def print_known_devices(console: Console, known: Sequence[KnownDevice]) -> None:
-    """Devices that costs can be predicted for."""
+    """Print a table of the devices that costs can be predicted for."""
     rows = [
         [
             each.profile.device,
@@ -143,7 +147,7 @@ def print_known_devices(console: Console, known: Sequence[KnownDevice]) -> None:
 
 
 def print_known_device(console: Console, known: KnownDevice, foretold: Sequence[Estimate]) -> None:
-    """One device: what was measured on it, beside what the others would have foretold."""
+    """Print one device: costs measured on it, beside predictions from its other networks."""
     profile = known.profile
     console.print(f"{profile.device}: {profile.metric}{_error(profile)}", style="bold")
     versions = ", ".join(f"{name} {version}" for name, version in profile.versions.items())

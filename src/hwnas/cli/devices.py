@@ -1,4 +1,4 @@
-"""Devices: which there are, what a network takes on one, and what one is like."""
+"""Commands that list devices, time a network on a target and fingerprint a target."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fingerprint(
     target: Annotated[str, typer.Option(help="E.g. cpu-onnxruntime-int8-b1-t1.")],
     as_json: Json = False,
 ) -> None:
-    """What a target of this machine is like, from ten seconds of small models run on it."""
+    """Characterise a target of this machine by ten seconds of small models run on it."""
     from hwnas.deploy.device import Target
     from hwnas.predictors.fingerprint import fingerprint
     from hwnas.terminal import print_fingerprint
@@ -73,7 +73,7 @@ def devices(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Targets that can be used, and devices that costs can be predicted for."""
+    """List the targets that can be used, and the devices that costs can be predicted for."""
     if context.invoked_subcommand is not None:
         return
     from hwnas.cli.device_tables import print_known_devices, print_targets
@@ -104,7 +104,7 @@ def _show(name: str, store: DeviceStore, as_json: bool) -> None:
 
     known = [each for each in known_devices(store) if each.profile.device == name]
     if not known:
-        store.load(name)  # says which one is meant
+        store.load(name)  # raises an error that suggests the closest name
     for each in known:
         predictor = DevicePredictor.of_known(each.profile, shipped=each.origin == "shipped")
         foretold = predictor.held_out() if each.origin == "store" else []

@@ -1,4 +1,4 @@
-"""Commands about fronts: look at one, compare several."""
+"""Commands that show the Pareto front of a run and compare those of several."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def front(
     target: AddedTarget = None,
     as_json: Json = False,
 ) -> None:
-    """The Pareto front of a run, also of one that is not finished."""
+    """Show the Pareto front of a run, also of an unfinished one."""
     from hwnas.stages.fronts import read_front
     from hwnas.stages.summary import write_front
 
@@ -54,7 +54,7 @@ def compare(
     target: AddedTarget = None,
     as_json: Json = False,
 ) -> None:
-    """Runs of the same objectives side by side: whose front is ahead, and where."""
+    """Compare the fronts of runs with the same objectives."""
     from hwnas.stages.comparison import compare_runs, write_comparison
 
     found = compare_runs(runs, target)
@@ -70,7 +70,7 @@ def compare(
 
 
 def _note_if_stale(*runs: Path) -> None:
-    """Say which runs show results of other inputs than those of now."""
+    """Print a note for each run whose results are of other inputs than the current ones."""
     from hwnas.run_folder import RunFolder
     from hwnas.stages.staleness import stale_stages, told_stale
 
@@ -143,5 +143,5 @@ def _print_comparison(found: Comparison) -> None:
 
 
 def _shown(label: str) -> str:
-    """A label that a narrow column can fold."""
+    """Return a label with spaces, so that a narrow column can fold it."""
     return label.replace("@", " on ").replace("+", " + ")

@@ -1,4 +1,4 @@
-"""The command that asks a few questions and writes a recipe."""
+"""Command that asks a few questions and writes a recipe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def init(
         Path | None, typer.Option("--out", help="File to write; NAME.toml if not given.")
     ] = None,
 ) -> None:
-    """Write a recipe: asks what the options do not say."""
+    """Write a recipe; ask for whatever the options leave open."""
     from hwnas.atomic import write_text
     from hwnas.errors import StorageError
     from hwnas.experiment.from_images import DEFAULT_TARGET, recipe_for_images
@@ -54,10 +54,10 @@ def init(
 
 
 def _ask(question: str, read: Callable[[str], T], default: str | None = None) -> T:
-    """Ask until the answer can be read.
+    """Ask a question until the answer can be parsed.
 
     Raises:
-        ConfigError: There is nobody to answer.
+        ConfigError: Nobody can answer, since standard input is not a terminal.
     """
     from hwnas.errors import ConfigError, HwnasError
 

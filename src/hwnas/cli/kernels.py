@@ -1,4 +1,4 @@
-"""Commands about kernels."""
+"""Command that verifies a kernel, and the group of commands on kernels."""
 
 from __future__ import annotations
 
@@ -36,17 +36,18 @@ def verify(
     seconds: Annotated[float, typer.Option(min=1.0, help="That one call may take.")] = 60.0,
     memory_mb: Annotated[int, typer.Option(min=1, help="That its process may take.")] = 4096,
 ) -> None:
-    """Check a kernel that may be wrong, or made to look right; exit status 1 if it is refused.
+    """Check a kernel that may be wrong or made to look right; exit with status 1 if it is refused.
 
-    FILE.py has a function `run` that takes its inputs by name and returns the output, or a tuple of
-    them. What is right is said by `operator = "pointwise"`, or another of hwnas's operators, with
-    whose inputs `run` is then called; or by its own `reference`, which takes the same inputs,
-    `inputs(sizes, dtype, generator)`, which makes them and raises an error for sizes that are not
-    taken, `sizes = ({"rows": 7, "columns": 33},)` and `dtypes = ("float16", "float32")`, both
-    written out; or by these four in the file of --reference.
+    FILE.py defines a function `run` that takes its inputs by name and returns the output or a tuple
+    of outputs. There are three ways to define the correct results. First, FILE.py names one of
+    hwnas's operators, such as `operator = "pointwise"`; `run` is then called with the inputs of
+    that operator. Second, FILE.py defines four things: `reference`, which takes the same inputs;
+    `inputs(sizes, dtype, generator)`, which makes the inputs and raises an error for unsupported
+    sizes; `sizes = ({"rows": 7, "columns": 33},)`; and `dtypes = ("float16", "float32")`. The last
+    two have to be literals. Third, the file of --reference defines these four.
 
-    The file runs in processes of its own, on the graphics card where there is one, and else in
-    Triton's interpreter.
+    FILE.py runs in processes of its own, on the GPU if there is one, otherwise in Triton's
+    interpreter.
     """
     from hwnas.atomic import write_json
     from hwnas.errors import ConfigError

@@ -1,4 +1,4 @@
-"""The command that times all operators on several backends."""
+"""Command that times operators on several backends."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ def bench(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of random inputs.")] = 0,
 ) -> None:
-    """Time operators on backends in turn, at sizes of searched networks.
+    """Time operators on several backends, interleaved, at sizes of searched networks.
 
-    On a graphics card all are captured in CUDA graphs, and the second-level cache is flushed before
-    each run of all of them, or with --warm of none. Without one, what runs on the processor is
-    timed there; Triton's interpreter is not. A backend whose results are wrong by far is not timed.
+    On a GPU every backend is captured in a CUDA graph, and the second-level cache is flushed before
+    each run; with --warm it is never flushed. Without a GPU, backends that run on the CPU are timed
+    there; Triton's interpreter is not timed. A backend whose results are far from correct is not
+    timed.
     """
     import torch
 
@@ -77,13 +78,13 @@ def bench(
     for found in run_bench(cases, chosen, device, timer, seconds, seed):
         _show(found)
         timings += found
-        if json_path is not None:  # each time, so that an hour is not lost with the last minute
+        if json_path is not None:  # after each case, so that a crash loses no results
             write_json(json_path, [{**each.to_json(), "device": name} for each in timings])
     _explain(timings, f"{name}: {timer.description}")
 
 
 def _show(timings: Sequence[Timing]) -> None:
-    """The rows of a case; what it is stands in the first."""
+    """Print the rows of a case; only the first row names the case."""
     row = timings[0].case.to_json()
     about = [row["op"], row["dtype"], "x".join(map(str, dict(timings[0].case.sizes).values()))]
     for each in timings:
@@ -94,12 +95,12 @@ def _show(timings: Sequence[Timing]) -> None:
 
 
 def _print_row(cells: Sequence[object]) -> None:
-    """As they come, which a table of a whole would not let them."""
+    """Print a row at once, which a complete table would not allow."""
     out.print(_COLUMNS(*cells).rstrip(), markup=False, soft_wrap=True)
 
 
 def _explain(timings: Iterable[Timing], timing: str) -> None:
-    """What the columns mean, and why some of them are empty."""
+    """Print the meaning of the columns, and the reasons why some are empty."""
     reasons: dict[tuple[str, str], list[Timing]] = {}
     for each in timings:
         if each.reason:

@@ -1,4 +1,4 @@
-"""The command that computes all operators on a backend."""
+"""Command that checks the results of operators on a backend."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def suite(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of random inputs.")] = 0,
 ) -> None:
-    """Compute all operators on a backend and compare with float64; exit status 1 if one is wrong.
+    """Compare operators of a backend with float64 results; exit with status 1 if one is wrong.
 
-    Where there is no graphics card Triton's kernels are interpreted, in numpy; what they take of
-    --device is found by compiling them ahead of time, in processes of their own.
+    Without a GPU, Triton's kernels are interpreted, in numpy. Their resource usage on --device is
+    found by compiling them ahead of time, in processes of their own.
     """
     import torch
 

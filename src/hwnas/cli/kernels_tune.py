@@ -1,4 +1,4 @@
-"""The command that tunes operators."""
+"""Command that tunes operators."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tune(
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Find the fastest configuration of an operator on this machine's graphics card."""
+    """Find the fastest configuration of an operator on this machine's GPU."""
     from hwnas.kernels.catalogue import OPERATORS
     from hwnas.kernels.operator import Operator
     from hwnas.kernels.sizes import dtype_read, sizes_read
@@ -81,7 +81,7 @@ def tune(
 
 
 def _refuse_unused(context: typer.Context, static: bool) -> None:
-    """What is given has to count for something."""
+    """Raise if an option was given that has no effect here."""
     unused = ("seconds", "proposer", "warm", "seed") if static else ("count",)
     for name in unused:
         source = context.get_parameter_source(name)
@@ -91,7 +91,7 @@ def _refuse_unused(context: typer.Context, static: bool) -> None:
 
 
 def _card_here(device: str | None) -> Accelerator:
-    """The card of this machine, which has to be the one that is named."""
+    """Return the GPU of this machine; raise if it is not the named one."""
     import torch
 
     from hwnas.kernels.accelerator import Accelerator
@@ -136,7 +136,7 @@ def _rank(
     count: int,
     as_json: bool,
 ) -> None:
-    """Compile for a card and show the order that this gives."""
+    """Compile configurations for a GPU, and show them ranked by resource usage."""
     from hwnas.kernels.accelerator import Accelerator
     from hwnas.kernels.sizes import sizes_text
     from hwnas.kernels.static_ranking import ranked_statically

@@ -1,4 +1,4 @@
-"""Commands about bundles: check them, run them."""
+"""Commands that verify and run bundles."""
 
 from __future__ import annotations
 

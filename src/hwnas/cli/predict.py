@@ -1,4 +1,4 @@
-"""What networks cost on known devices, and which of their operators."""
+"""Commands that predict the cost of networks, and of their operators, on known devices."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def predict(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """What a network costs on known devices, with a 90% interval; nothing is run."""
+    """Predict the cost of a network on known devices, with a 90% interval, without running it."""
     from hwnas.cli.device_tables import print_predictions
     from hwnas.deploy.device import Target
     from hwnas.predictors.fingerprint import fingerprint as fingerprint_of
@@ -80,7 +80,7 @@ def predict(
 
 
 def _advised(prediction: Prediction, at_batch: Callable[[int], Workload]) -> Prediction:
-    """With what its numbers of channels waste, where our own kernels are to run the network."""
+    """Add notes on channel counts that waste work, if hwnas's own kernels run the network."""
     from hwnas.deploy.kernel_advice import advice
 
     _, runtime, number_format, *_ = [*prediction.estimate.target.split("-"), "", ""]
@@ -110,7 +110,7 @@ def _network(
     classes: int,
     input_shape: str | None,
 ) -> tuple[OnnxWorkload | StepTable, Callable[[int], Workload]]:
-    """What was asked about, and the same at any batch."""
+    """Return the network in question, and a function that gives its workload at any batch size."""
     from hwnas.deploy.onnx_workload import read_workload
     from hwnas.predictors.cost_file import read_architecture
     from hwnas.search_spaces import StepTable
@@ -136,7 +136,7 @@ def explain(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """The costliest operators of a network, predicted beside profiled."""
+    """Show the costliest operators of a network, predicted beside profiled."""
     from hwnas.cli.device_tables import print_operators
     from hwnas.deploy.onnx_workload import read_workload
     from hwnas.predictors.device import DevicePredictor

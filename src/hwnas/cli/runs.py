@@ -1,4 +1,4 @@
-"""Commands about searches: launch, resume, specialise, look, export."""
+"""Commands on searches: start, resume, specialise, inspect, export."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def search(
     ray_address: RayAddress = None,
     as_json: Json = False,
 ) -> None:
-    """Search for networks: a recipe in, a measured family of bundles out."""
+    """Search for networks: a recipe in, measured bundles of the finalists out."""
     experiment = _experiment(recipe, minutes, target or (), limit_ms, set_ or ())
     folder = run or Path("runs", experiment.recipe.name)
     with _resumable(folder) as reporter:
@@ -59,7 +59,7 @@ def _experiment(
     limit_ms: float | None,
     overrides: Sequence[str],
 ) -> Experiment:
-    """Of a recipe, or of images and a budget."""
+    """Return the experiment of a recipe, or of images and a budget."""
     from hwnas.errors import ConfigError
     from hwnas.experiment import Experiment
     from hwnas.experiment.from_images import DEFAULT_TARGET, is_image_source
@@ -92,7 +92,7 @@ def resume(
     ray_address: RayAddress = None,
     as_json: Json = False,
 ) -> None:
-    """Go on with a run; what is finished and belongs to today's inputs is not done again."""
+    """Continue a run; finished results of the current inputs are kept."""
     from hwnas.experiment import resume
 
     with _resumable(run) as reporter:
@@ -115,7 +115,7 @@ def specialise(run: RunPath, target: Targets, as_json: Json = False) -> None:
 
 @app.command(rich_help_panel=SEARCHES)
 def status(run: RunPath, as_json: Json = False) -> None:
-    """How far a run is, and which of its results are stale."""
+    """Show the progress of a run, and which of its results are stale."""
     from hwnas.experiment import status
 
     found = status(run)
@@ -167,7 +167,7 @@ def status(run: RunPath, as_json: Json = False) -> None:
 
 @app.command(rich_help_panel=SEARCHES)
 def report(run: RunPath, as_json: Json = False) -> None:
-    """Write the report of a run anew."""
+    """Write the report of a run again."""
     from hwnas.experiment import rewrite_reports
 
     paths = rewrite_reports(run)
@@ -197,7 +197,7 @@ def export(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Copy the bundle of one winner out of a run, making it first if need be."""
+    """Copy the bundle of one network out of a run; create it first if necessary."""
     from hwnas.deploy.model_repository import write_model_repository
     from hwnas.experiment import export
 
@@ -214,7 +214,7 @@ def export(
 
 @app.command(rich_help_panel=MORE)
 def spaces(as_json: Json = False) -> None:
-    """Search spaces by name, with their presets."""
+    """List the search spaces by name, with their presets."""
     from hwnas.search_spaces.catalogue import spaces
     from hwnas.terminal import table_of
 
@@ -245,7 +245,7 @@ def _show(summary: Any, as_json: bool) -> None:
 
 
 class _resumable:
-    """Ends a run on Ctrl-C or SIGTERM, and says how to go on."""
+    """Context that ends a run on Ctrl-C or SIGTERM, and prints how to resume it."""
 
     def __init__(self, run: Path) -> None:
         from hwnas.progress import make_reporter

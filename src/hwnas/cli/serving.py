@@ -1,4 +1,4 @@
-"""The command that serves a bundle over HTTP."""
+"""Command that serves a bundle over HTTP."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def serve(
     ] = 30,
     name: Annotated[str | None, typer.Option(help="Of the model, in addresses.")] = None,
 ) -> None:
-    """Answer requests over HTTP, batched; for trying a bundle out, and as an example."""
+    """Answer requests over HTTP in batches, to try a bundle out and as an example."""
     from hwnas.deploy.bundle import Bundle
     from hwnas.deploy.serve import BatchSettings, BundleServer, Limits, serve
 

@@ -1,4 +1,4 @@
-"""The command that chooses among variants of a network."""
+"""Command that chooses among variants of a network."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sweep(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Quantise, convert and time a network in every way there is, and choose the fastest."""
+    """Quantise, convert and time a network in all available ways, and choose the fastest."""
     from hwnas.stages.sweep import SweepOptions, sweep_network
 
     options = SweepOptions(tuple(variants or ()), max_loss, data, pick, finetune_minutes)

@@ -1,4 +1,4 @@
-"""How a module becomes an artifact, runs on a target and is measured there."""
+"""Export of networks to ONNX, deployment bundles, runtimes, and latency measurement on targets."""
 
 from hwnas.deploy.bundle import Bundle
 from hwnas.deploy.cascade import Cascade

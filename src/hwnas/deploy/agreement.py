@@ -1,4 +1,4 @@
-"""Whether a file computes what a network does: on which inputs, and how near is near enough."""
+"""Comparison of an ONNX file with the network that it was exported from: inputs and tolerances."""
 
 from __future__ import annotations
 
@@ -27,25 +27,26 @@ __all__ = [
 ]
 
 TOLERANCE = 1e-4
-"""Largest difference that is allowed, as a share of the largest output."""
+"""Largest allowed difference, as a share of the largest output."""
 _EXTREME_TOLERANCE = 1e-3
-"""The same on inputs that no image looks like: a sum over many equal values adds up its rounding,
-and each library sums in another order."""
+"""`TOLERANCE` for extreme inputs, which resemble no image: a sum over many equal values accumulates
+rounding errors, and each library sums in another order."""
 _SIZES = (1, 3, 8)
 _EXTREME_SIZES = (3,)
-"""Of batches of inputs that are extreme: what depends on the batch shows in the others."""
+"""Sizes of batches of extreme inputs. The other batches already show whether outputs depend on the
+batch size."""
 _MAGNITUDES = (10, 1000)
-"""What random inputs are multiplied by to be large."""
+"""Factors that turn random inputs into large inputs."""
 
 
 @dataclass(frozen=True, eq=False)
 class CheckBatch:
-    """Inputs to compare on.
+    """Batch of inputs on which a file and a network are compared.
 
     Attributes:
-        kind: What they are, in words.
-        images: float32 (N, C, H, W).
-        extreme: Whether no image looks like that, so that numbers may overflow.
+        kind: Description of the inputs, for messages.
+        images: Inputs, float32 (N, C, H, W).
+        extreme: True if the inputs resemble no image, so that numbers may overflow.
     """
 
     kind: str
@@ -54,7 +55,7 @@ class CheckBatch:
 
     @property
     def tolerance(self) -> float:
-        """Largest difference that is allowed on them, as a share of the largest output."""
+        """Largest allowed difference on this batch, as a share of the largest output."""
         return _EXTREME_TOLERANCE if self.extreme else TOLERANCE
 
     def __str__(self) -> str:
@@ -63,18 +64,18 @@ class CheckBatch:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a file is from the network it was made of, over several batches.
+    """Difference between a file and the network that it was exported from, over several batches.
 
     Attributes:
         relative: Largest difference on inputs that are not extreme, each as a share of the largest
-            output of its batch; where the two differ, that of the batch on which they do.
-        absolute: Largest difference on inputs that are not extreme, as it is.
-        batches: How many were compared.
-        inconclusive: Extreme batches on which the two differ and which yet say nothing of the
-            file: PyTorch itself, in single precision, overflows there or is further from double
-            precision than is allowed.
-        worst: The first batch on which the two differ by more than is allowed; None if there is
-            none. The others were not looked at then.
+            output of its batch; if there is a `worst` batch, the difference on that batch.
+        absolute: Largest absolute difference on inputs that are not extreme.
+        batches: Number of batches compared.
+        inconclusive: Extreme batches on which the two differ without evidence against the file:
+            PyTorch itself, in single precision, overflows there or differs from double precision by
+            more than is allowed.
+        worst: First batch on which the two differ by more than is allowed, or None. Later batches
+            are not compared.
     """
 
     relative: float
@@ -85,10 +86,13 @@ class Agreement:
 
 
 def relative_error(outputs: NDArray[Any], expected: NDArray[Any]) -> float:
-    """Largest difference as a share of the largest expected value; infinite if shapes differ."""
+    """Return the largest difference as a share of the largest expected value.
+
+    The result is infinite if the shapes differ.
+    """
     if outputs.shape != expected.shape:
         return float("inf")
-    with np.errstate(invalid="ignore"):  # infinity less infinity, or over it, is no number
+    with np.errstate(invalid="ignore"):  # inf - inf and inf / inf are NaN
         difference = np.abs(outputs.astype(np.float64) - expected).max()
         return float(difference / max(np.abs(expected).max(), 1e-12))
 
@@ -98,15 +102,16 @@ def check_batches(
     examples: Tensor | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> list[CheckBatch]:
-    """Random and real inputs in batches of 1, 3 and 8, and extreme ones in a batch of 3.
+    """Return random and real inputs in batches of 1, 3 and 8, and extreme inputs in batches of 3.
 
     Args:
         input_shape: Channels, height and width.
         examples: Real inputs, float32 (N, *input_shape).
-        preprocessing: Tells what the darkest and the brightest image are.
+        preprocessing: Preprocessing that defines the darkest and the brightest image. Without it,
+            these two images are left out.
 
     Raises:
-        ConfigError: The examples have another shape, or there are none.
+        ConfigError: ``examples`` has another shape or is empty.
     """
     random = torch.randn(max(_SIZES), *input_shape, generator=torch.Generator().manual_seed(0))
     kinds = [CheckBatch("random inputs", random)]
@@ -133,7 +138,7 @@ def _real(examples: Tensor, input_shape: tuple[int, int, int]) -> Tensor:
 
 
 def _pixels(preprocessing: Preprocessing) -> Tensor:
-    """White, black, white, ... after normalisation."""
+    """Return alternating white and black images after normalisation."""
     channels, height, width = preprocessing.input_shape
     images = torch.zeros(max(_SIZES), height, width, channels, dtype=torch.uint8)
     images[::2] = 255
@@ -142,11 +147,11 @@ def _pixels(preprocessing: Preprocessing) -> Tensor:
 
 @torch.no_grad()
 def outputs_of(network: nn.Module, images: Tensor) -> NDArray[Any]:
-    """What a network gives for a batch.
+    """Return the outputs of a network for a batch of images.
 
     Raises:
-        ConfigError: It does not take such inputs, or gives something else than a tensor with a
-            row for each.
+        ConfigError: The network does not accept these inputs, or does not return one tensor with a
+            row for each image.
     """
     name = type(network).__name__
     try:
@@ -172,20 +177,20 @@ def agreement(
     batches: Sequence[CheckBatch],
     expected: Sequence[NDArray[Any]],
 ) -> Agreement:
-    """Compare a file with a network, batch by batch, up to the first one on which they differ.
+    """Compare a file with a network batch by batch, up to the first batch on which they differ.
 
     Args:
-        run: Gives the file's outputs for a batch.
-        network: What it was made of; in evaluation mode.
-        batches: What to compare on.
-        expected: The network's outputs for each batch.
+        run: Function that returns the outputs of the file for a batch.
+        network: Network that the file was exported from, in evaluation mode.
+        batches: Batches to compare on.
+        expected: Outputs of the network for each batch.
     """
     relative = absolute = 0.0
     inconclusive: list[str] = []
     for batch, known in zip(batches, expected, strict=True):
         found = run(batch.images.numpy())
         error = relative_error(found, known)
-        if not error <= batch.tolerance:  # also where it is not a number
+        if not error <= batch.tolerance:  # also true for NaN
             if not batch.extreme or _is_exact(network, batch.images, known):
                 return Agreement(error, absolute, len(batches), tuple(inconclusive), batch)
             inconclusive.append(str(batch))
@@ -196,9 +201,9 @@ def agreement(
 
 
 def _is_exact(network: nn.Module, images: Tensor, known: NDArray[Any]) -> bool:
-    """Whether single precision suffices for a batch, as far as PyTorch can tell."""
+    """Return whether single precision suffices for a batch, compared with double precision."""
     try:
         exact = outputs_of(copy.deepcopy(network).double(), images.double())
-    except ConfigError:  # a network that insists on single precision
+    except ConfigError:  # the network runs in single precision only
         return True
     return relative_error(known, exact) <= TOLERANCE

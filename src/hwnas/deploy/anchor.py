@@ -1,4 +1,4 @@
-"""A small fixed network that is timed along with all others, so that drift of a machine shows."""
+"""Reference model for drift correction: a small fixed network, timed along with all others."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _CONVOLUTIONS = (
     (64, 1, 1, False),
     (64, 5, 1, True),
 )
-"""Output channels, kernel size, stride and whether it is depthwise."""
+"""Output channels, kernel size, stride and whether the convolution is depthwise."""
 _OPSET, _IR_VERSION = 17, 8
-"""Fixed and old, so that every runtime, now and later, is given the same file."""
+"""Fixed, old versions, so that every runtime gets the same file, now and later."""
 
 
 def write_anchor(path: Path) -> None:
-    """Write the anchor as ONNX: 1.5 million MACs in six convolutions and a linear layer.
+    """Write the reference model as ONNX: 1.5 million MACs in six convolutions and a linear layer.
 
-    Its weights come from a cosine, not from a random generator whose stream a library may change.
+    Its weights are values of a cosine, since a library may change the stream of its random
+    generator.
     """
     import onnx
     from onnx import TensorProto, helper, numpy_helper

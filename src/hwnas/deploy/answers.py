@@ -1,4 +1,4 @@
-"""How far a variant of a network says what the network itself says."""
+"""Agreement between the predictions of a variant and those of the original network."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ _WORST = 5
 
 @dataclass(frozen=True)
 class Disagreement:
-    """An image that a variant sees differently.
+    """Image on which the outputs of a variant differ from those of the original network.
 
     Attributes:
-        image: Its place among those that were compared.
-        difference: Largest difference of an output, as a share of the largest output of all images.
-        said: What the variant says; empty for values.
-        instead_of: What the network itself says; empty for values.
+        image: Index among the compared images.
+        difference: Largest difference of an output, as a share of the largest output over all
+            images.
+        said: Label predicted by the variant; empty for values.
+        instead_of: Label predicted by the original network; empty for values.
     """
 
     image: int
@@ -36,14 +37,16 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a variant says beside the network that it was made of, of the same images.
+    """Agreement of a variant with the original network, on the same images.
 
     Attributes:
-        images: How many.
-        share: Of the answers, those that are the same: of images, or of pixels; None for values.
-        by_class: The same among those that the network itself takes for a class.
+        images: Number of images.
+        share: Share of images, or of pixels, for which both predict the same class; None for
+            values.
+        by_class: The same share by label, among the images or pixels for which the original network
+            predicts that label.
         mean_difference: Mean difference of an output, as a share of the largest output.
-        worst: The images with the largest differences, those with other answers first.
+        worst: Images with the largest differences; images with different predictions come first.
     """
 
     images: int
@@ -53,19 +56,19 @@ class Answers:
     worst: Sequence[Disagreement] = field(hash=False)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object with the fields of this comparison."""
+        """Return the comparison as a JSON object."""
         return asdict(self)
 
 
 def compare_answers(
     meaning: OutputMeaning, outputs: NDArray[Any], expected: NDArray[Any]
 ) -> Answers:
-    """Compare outputs.
+    """Compare the outputs of a variant with those of the original network.
 
     Args:
-        meaning: What they stand for.
-        outputs: Of the variant, (N, K) or (N, K, h, w).
-        expected: Of the network itself, of the same shape.
+        meaning: Meaning of the outputs.
+        outputs: Outputs of the variant, (N, K) or (N, K, h, w).
+        expected: Outputs of the original network, of the same shape.
 
     Raises:
         DataError: The shapes differ, or there are no images.
@@ -98,7 +101,7 @@ def compare_answers(
 
 
 def _answers(meaning: OutputMeaning, said: Any, known: Any) -> tuple[str, str]:
-    """Labels of an image; of an image of pixels those of the first pixel that differs."""
+    """Return both labels of an image; for pixel classes, those of the first pixel that differs."""
     flat, right = np.ravel(said), np.ravel(known)
     first = int(np.argmax(flat != right))
     return meaning.labels[int(flat[first])], meaning.labels[int(right[first])]

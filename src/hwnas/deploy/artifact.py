@@ -1,4 +1,4 @@
-"""One of the forms in which a bundle's network ships."""
+"""Artifact of a bundle: an ONNX file with the variant, runtime and number format that it is for."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from hwnas.deploy.device import Device, Target
 __all__ = ["GOLDEN_OUTPUTS", "ROUNDED_TOLERANCE", "Artifact"]
 
 GOLDEN_OUTPUTS = "outputs"
-"""Their name in golden.npz, of the network in single precision."""
+"""Name, in golden.npz, of the golden outputs of the network in single precision."""
 ROUNDED_TOLERANCE = 0.05
-"""For what rounds to fewer bits: processors round sums differently, and a step is a step."""
+"""Tolerance for formats with fewer bits: processors round sums differently, and each difference is
+a whole rounding step."""
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file, and what runs it.
+    """ONNX file of a bundle, with the runtime that runs it.
 
     Attributes:
         file: Name of the ONNX file in the bundle.
-        variant: A name of `hwnas.deploy.variants.VARIANTS`.
-        runtime: The runtime that it was judged and timed in.
-        number_format: The one that the runtime computes in.
-        golden: Name of its golden outputs in golden.npz.
-        tolerance: How far outputs may be from these, as a share of the largest.
-        beside: Names of files that the runtime finds beside the ONNX file.
+        variant: Name of the variant, a key of `hwnas.deploy.variants.VARIANTS`.
+        runtime: Runtime in which the file was evaluated and timed.
+        number_format: Number format in which the runtime computes.
+        golden: Name of the artifact's golden outputs in golden.npz.
+        tolerance: Largest allowed difference from the golden outputs, as a share of the largest
+            output.
+        beside: Names of the files that the runtime reads beside the ONNX file.
     """
 
     file: str
@@ -40,11 +42,11 @@ class Artifact:
     beside: tuple[str, ...] = ()
 
     def target(self, batch: int = 1, threads: int = 1) -> Target:
-        """This machine, with the runtime and the format that the file ships for."""
+        """Return this machine as a target, with the artifact's runtime and number format."""
         return Target(Device.here(self.runtime, batch, threads), self.number_format)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` is the inverse."""
+        """Return a JSON object; `from_json` is the inverse."""
         return {
             "format": "onnx",
             "runtime": self.runtime,
@@ -59,8 +61,8 @@ class Artifact:
         """Read an entry of bundle.json's ``artifacts``.
 
         Raises:
-            KeyError, TypeError, ValueError: It is damaged.
-            ConfigError: Its runtime or number format is not known.
+            KeyError, TypeError, ValueError: The entry is damaged.
+            ConfigError: The runtime or the number format is not known.
         """
         golden = data.get("golden", {})
         found = cls(

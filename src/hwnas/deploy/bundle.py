@@ -1,15 +1,15 @@
-"""A network packed for deployment: a folder that says what it is and can prove that it is whole.
+"""Deployment bundle: a folder with a network, its description and checksums of all its files.
 
 ::
 
-    bundle.json           what all the rest means; schema 1
-    model.onnx            the network, weights inside or, where it came so, in model.onnx.data
-    model.NAME.onnx       variants of it, where a sweep has added some
-    model.TARGET.json     how a variant's operators are computed on a card, for the runtime triton
+    bundle.json           description of all other files; schema 1
+    model.onnx            the network, with weights inside or, if exported so, in model.onnx.data
+    model.NAME.onnx       variants of the network, if a sweep has added any
+    model.TARGET.json     how a GPU computes a variant's operators, for the runtime triton
     weights.safetensors   the same weights for PyTorch
-    golden.npz            a few images and the outputs that they must give
-    README.md             a card for people
-    bundle.sha256         sums of all other files, for ``sha256sum -c``
+    golden.npz            a few images and the outputs expected for them
+    README.md             model card
+    bundle.sha256         checksums of all other files, for ``sha256sum -c``
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ _DAMAGED_ARRAYS = (
     OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError,
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-"""What NumPy and zipfile raise on files that are no archive of arrays."""
+"""Errors that NumPy and zipfile raise for files that are not an archive of arrays."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A deployable network in a folder. Made by `write_bundle`, opened by `load`.
+    """Deployable network in a folder, written by `write_bundle` and opened by `load`.
 
     Attributes:
-        folder: Where it is.
-        description: The contents of bundle.json.
+        folder: Folder of the bundle.
+        description: Contents of bundle.json.
     """
 
     folder: Path
@@ -86,8 +86,8 @@ class Bundle:
         """Open a bundle and read its description; `verify` checks the rest.
 
         Raises:
-            ArtifactError: There is no bundle, bundle.json is damaged, was written by a newer
-                version or names a file outside the folder.
+            ArtifactError: The folder holds no bundle, or bundle.json is damaged, was written by a
+                newer version or names a file outside the folder.
         """
         description = SEAL.read(folder)
         bundle = cls(Path(folder), description)
@@ -115,7 +115,7 @@ class Bundle:
 
     @property
     def sums(self) -> dict[str, str]:
-        """SHA-256 by name of every file that bundle.json lists."""
+        """SHA-256 checksums of all files that bundle.json lists, by file name."""
         sums: dict[str, str] = dict(self.description["files"])
         for artifact in self.description["artifacts"]:
             sums |= {name: artifact["sha256"][name] for name in artifact["files"]}
@@ -123,38 +123,38 @@ class Bundle:
 
     @property
     def files(self) -> list[str]:
-        """Names of all files but the sums, sorted."""
+        """Names of all files except the list of checksums, sorted."""
         return sorted([DESCRIPTION, *self.sums])
 
     @cached_property
     def artifacts(self) -> list[Artifact]:
-        """The forms in which the network ships; the first is the one that `run` uses."""
+        """Artifacts of the bundle; `run` uses the first one."""
         return [Artifact.from_json(each) for each in self.description["artifacts"]]
 
     @property
     def onnx_file(self) -> Path:
-        """The network as ONNX in single precision, or else in the form that is there."""
+        """Path of the ONNX file in single precision, or of the first artifact if there is none."""
         plain = [each for each in self.artifacts if each.variant == "fp32"]
         return inside(self.folder, (plain or self.artifacts)[0].file)
 
     @cached_property
     def preprocessing(self) -> Preprocessing:
-        """From images to the network's input."""
+        """Preprocessing from images to the network's input."""
         return Preprocessing.from_json(self.description["preprocessing"])
 
     @cached_property
     def outputs(self) -> OutputMeaning:
-        """What the network's outputs mean."""
+        """Meaning of the network's outputs."""
         return OutputMeaning.from_json(self.description["outputs"])
 
     @cached_property
     def architecture(self) -> Architecture:
-        """Which point of its search space it is."""
+        """Architecture of the network, a point of its search space."""
         return Architecture.from_json(self.description["architecture"])
 
     @cached_property
     def measurements(self) -> list[Measurement]:
-        """How long it took, and where."""
+        """Latency measurements of the network on targets."""
         return [Measurement.from_json(item) for item in self.description["measurements"]]
 
     @cached_property
@@ -162,14 +162,14 @@ class Bundle:
         return self.session()
 
     def session(self, batch: int = 1, threads: int = 1) -> Session:
-        """The first of the artifacts, loaded into its runtime.
+        """Load the first artifact into its runtime.
 
         Args:
-            batch: Images a run, at most.
-            threads: That compute.
+            batch: Largest number of images per run.
+            threads: Number of threads that compute.
 
         Raises:
-            ArtifactError: The file is damaged, or does not fit the preprocessing.
+            ArtifactError: The file is damaged or does not fit the preprocessing.
             DeviceError: The runtime is not installed, or there are fewer cores than threads.
         """
         return self._loaded(self.artifacts[0], batch, threads)
@@ -185,7 +185,7 @@ class Bundle:
         return session
 
     def weights(self) -> dict[str, Tensor]:
-        """The PyTorch weights, by name.
+        """Return the PyTorch weights by name.
 
         Raises:
             ArtifactError: The file is missing or damaged.
@@ -198,11 +198,12 @@ class Bundle:
             ) from error
 
     def predict(self, images: NDArray[np.uint8]) -> NDArray[Any]:
-        """The network's outputs, (N, K) or (N, K, h, w), for uint8 images (N, H, W, C).
+        """Return the network's outputs, (N, K) or (N, K, h, w), for uint8 images (N, H, W, C).
 
         Raises:
-            DataError: The images are not of that kind or there are none.
-            ArtifactError: The ONNX file is damaged, or does not fit preprocessing and labels.
+            DataError: The images have another type or shape, or there are none.
+            ArtifactError: The ONNX file is damaged or does not fit the preprocessing and the
+                labels.
         """
         return self._outputs(self._session, images)
 
@@ -220,16 +221,16 @@ class Bundle:
         return found
 
     def run(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[dict[str, Any]]:
-        """What the network says about images.
+        """Return the network's predictions for images.
 
         Args:
             images: uint8 (N, H, W, C), or paths of image files, which may differ in size.
 
         Returns:
-            One object an image; see `OutputMeaning.describe`.
+            One object per image; see `OutputMeaning.describe`.
 
         Raises:
-            DataError: A file is no image, or the array is not of that kind.
+            DataError: A file is not an image, or the array has another type or shape.
             ArtifactError: The ONNX file is damaged.
         """
         if isinstance(images, np.ndarray):
@@ -238,17 +239,17 @@ class Bundle:
         return [self.outputs.describe(self.predict(image[None]))[0] for image in pixels]
 
     def masks(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[NDArray[np.uint8]]:
-        """For each pixel of each image its likeliest class, a place in the bundle's labels.
+        """Return the most probable class of each pixel of each image, as an index into the labels.
 
         Args:
             images: uint8 (N, H, W, C), or paths of image files, which may differ in size.
 
         Returns:
-            uint8 (H, W) for each image, in its own size.
+            uint8 (H, W) for each image, at the size of that image.
 
         Raises:
-            DataError: The network is none for segmentation, a file is no image, or the array is
-                not of that kind.
+            DataError: The network does not segment images, a file is not an image, or the array has
+                another type or shape.
             ArtifactError: The ONNX file is damaged.
         """
         if isinstance(images, np.ndarray):
@@ -258,7 +259,7 @@ class Bundle:
         return [mask for image in pixels for mask in self.masks(image[None])]
 
     def checks(self) -> list[Check]:
-        """Look at every file's sum, at the ONNX file, the weights and the golden outputs."""
+        """Check the checksums, the ONNX files, the weights and the golden outputs."""
         return [
             *SEAL.checks(self.folder, self.sums),
             *(
@@ -276,7 +277,7 @@ class Bundle:
         ]
 
     def warnings(self) -> list[str]:
-        """Return what is to be feared of the first artifact on this machine, in a line each.
+        """Return warnings about the first artifact on this machine, one line each.
 
         Raises:
             ArtifactError: The file is damaged.
@@ -284,7 +285,7 @@ class Bundle:
         return [warning for warning in [self._warning(self.artifacts[0])] if warning]
 
     def _warnings(self) -> list[str]:
-        """Return those of all artifacts; what is damaged is told by other checks."""
+        """Return the warnings about all artifacts; other checks report damaged files."""
         found = []
         for artifact in self.artifacts:
             with contextlib.suppress(ArtifactError):
@@ -295,15 +296,15 @@ class Bundle:
         return saturation_warning(inside(self.folder, artifact.file), artifact.target())
 
     def verify(self) -> list[Check]:
-        """All `checks`, every one of them passed.
+        """Run all `checks` and return them if every check passes.
 
         Raises:
-            ArtifactError: One did not; the message names the first file that is wrong.
+            ArtifactError: A check failed; the message names the first file that is wrong.
         """
         return passed(f"bundle {self.folder}", self.checks())
 
     def _said(self, what: str, artifact: Artifact) -> str:
-        """What is checked, and of which artifact where there are several."""
+        """Return the name of a check, with the artifact if the bundle has several."""
         several = len(self.artifacts) > 1
         return f"{what}, {artifact.variant} on {artifact.runtime}" if several else what
 
@@ -318,7 +319,7 @@ class Bundle:
             )
         try:
             onnx.checker.check_model(path, full_check=True)
-        except Exception as error:  # ONNX's and protobuf's errors share no base but this
+        except Exception as error:  # errors of ONNX and protobuf share no other base
             raise ArtifactError(f"{artifact.file} is damaged: {first_line(error)}") from error
         return "valid"
 
@@ -333,7 +334,7 @@ class Bundle:
             relative_error(self._outputs(session, images), expected),
             relative_error(self._outputs(session, images[:1]), expected[:1]),
         )
-        if not error <= artifact.tolerance:  # also where it is not a number
+        if not error <= artifact.tolerance:  # also true for NaN
             raise ArtifactError(
                 f"outputs differ by {error:.2g} of the largest; at most {artifact.tolerance:g} is "
                 f"allowed{'; ' if (warning := self._warning(artifact)) else ''}{warning}"
@@ -341,23 +342,23 @@ class Bundle:
         return f"{len(images)} images agree within {error:.1e} of the largest output"
 
     def golden(self) -> dict[str, NDArray[Any]]:
-        """A few images, uint8 (N, H, W, C), and what each artifact says of them, by name.
+        """Return the golden images, uint8 (N, H, W, C), and the golden outputs, by name.
 
         Raises:
-            ArtifactError: The file is damaged or lacks some of it.
+            ArtifactError: The file is damaged, or lacks the images or the outputs of an artifact.
         """
         names = dict.fromkeys(artifact.golden for artifact in self.artifacts)
         return read_golden(self.folder / GOLDEN, ["images", *names])
 
 
 def read_golden(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Arrays of a golden.npz, by name: the images, and outputs that they must give.
+    """Read the golden images and named golden outputs from a golden.npz file.
 
     Raises:
-        ArtifactError: The file is missing or damaged, or lacks one of them.
+        ArtifactError: The file is missing or damaged, or lacks one of the arrays.
     """
     try:
-        # NumPy leaves a file open that it opened itself and could not read.
+        # If NumPy opens a file itself and cannot read it, the file stays open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in names}
     except _DAMAGED_ARRAYS as error:

@@ -1,4 +1,4 @@
-"""The page in a bundle that tells people what it is."""
+"""Model card of a bundle: the README that describes the network to people."""
 
 from __future__ import annotations
 
@@ -31,12 +31,16 @@ _ANSWERS = {
     ],
     "values": ["print(dict(zip(labels, outputs[0])) if labels else outputs[0])"],
 }
-"""What the example on the card does with the outputs, by their kind."""
+"""Lines of the model card's example that print the outputs, by kind of output."""
 _NO_LICENCE = "none was stated; the terms of the data that it was trained on apply"
 
 
 def card(description: Mapping[str, Any]) -> str:
-    """Markdown for people, with a head for model hubs, from the contents of bundle.json."""
+    """Return a model card in Markdown, with a header for model hubs.
+
+    Args:
+        description: Contents of bundle.json.
+    """
     return "\n".join(
         [
             *card_header(description),
@@ -93,7 +97,7 @@ def _summary(description: Mapping[str, Any]) -> str:
 
 
 def _choices(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the network, and of what else was searched for it with the role before the name."""
+    """Return the network's choices, and those of other searched roles as ``role.name``."""
     choices = dict(description["architecture"]["values"])
     for role, found in description.get("roles", {}).items():
         choices |= {f"{role}.{name}": option for name, option in found["values"].items()}
@@ -124,7 +128,10 @@ def _numbers(description: Mapping[str, Any]) -> Iterable[Sequence[Any]]:
 
 
 def _spread(number: Mapping[str, Any]) -> str:
-    """Ends of the interval of a number that is not exact: 95 % of scores, 90 % of predictions."""
+    """Return the ends of a number's interval as text: 95 % for scores, 90 % for predictions.
+
+    The text is empty for an exact number.
+    """
     interval = row_interval(number)
     if interval is None and number.get("std") is not None and number["value"] > 0:
         interval = lognormal_interval(number["value"], number["std"])
@@ -132,7 +139,7 @@ def _spread(number: Mapping[str, Any]) -> str:
 
 
 def _variants(description: Mapping[str, Any]) -> list[str]:
-    """What a sweep found out about the forms in which the network ships, the chosen one first."""
+    """Return the section on the variants that a sweep evaluated, the chosen variant first."""
     swept = [each for each in description.get("artifacts", []) if "measurement" in each]
     if not swept:
         return []
@@ -185,7 +192,7 @@ def _value(value: Any, unit: str) -> str:
 
 
 def _run(description: Mapping[str, Any]) -> list[str]:
-    """How to run it, and the code that does."""
+    """Return the section that tells how to run the network, with example code."""
     file, differs = _file_to_run(description)
     return [
         "With `pip install onnxruntime numpy pillow`, in this folder:",
@@ -199,9 +206,9 @@ def _run(description: Mapping[str, Any]) -> list[str]:
 
 
 def _file_to_run(description: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the file that the code gives to ONNX Runtime, and how `hwnas run` differs, if so."""
+    """Return the file that the example runs in ONNX Runtime, and how `hwnas run` differs, if so."""
     artifacts = description.get("artifacts", [])
-    if not artifacts:  # it is written before the bundle is sealed
+    if not artifacts:  # the card is written before the bundle is sealed
         return MODEL, ""
     first = artifacts[0]
     if first["runtime"] == "onnxruntime":
@@ -222,7 +229,7 @@ def _code(description: Mapping[str, Any], file: str) -> list[str]:
             *standalone(prepared).splitlines(),
             "",
             "",
-            # As a file: by its path, Pillow maps plain TIFF files on their side with a wrong width.
+            # Not opened by path: Pillow then maps rotated plain TIFF files with a wrong width.
             'with open("image.png", "rb") as file, Image.open(file) as image:',
             f'    pixels = upright_pixels(image, "{PILLOW_MODES[channels]}")',
             f"pixels = pixels.reshape(*pixels.shape[:2], {channels})",
@@ -268,7 +275,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    """Text that stays in its cell of a Markdown table and is no HTML."""
+    """Return text that stays within one cell of a Markdown table and is no HTML."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     escaped = text.replace("|", "\\|").replace("<", "&lt;")
     return " ".join(escaped.split())

@@ -1,4 +1,4 @@
-"""The head of a bundle's card: YAML as model hubs read it (Hugging Face's model cards)."""
+"""YAML header of a model card, as model hubs read it (Hugging Face's model cards)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 __all__ = ["card_header"]
 
 _TASKS = {"class_scores": "image-classification", "pixel_class_scores": "image-segmentation"}
-"""What hubs call the kinds of outputs; they have no name for values."""
+"""Task names of model hubs by kind of output; hubs have no name for values."""
 _LICENCES = (
     "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0",
     "cc-by-nc-4.0", "gpl-3.0", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "unlicense",
 )  # fmt: skip
-"""Licences as hubs abbreviate them; any other is called ``other`` and named."""
+"""Licence identifiers of model hubs; any other licence is written as ``other``, with its name."""
 
 
 def card_header(description: Mapping[str, Any]) -> list[str]:
-    """The lines of the head, from the contents of bundle.json."""
+    """Return the lines of the header, from the contents of bundle.json."""
     task = _TASKS.get(description["outputs"]["kind"])
     return [
         "---",
@@ -43,7 +43,7 @@ def _licence(licence: Any) -> Iterable[str]:
 
 
 def _model_index(description: Mapping[str, Any], task: str) -> Iterable[str]:
-    """The evaluated numbers, by the images that they are of; nothing where there are none."""
+    """Yield the lines on evaluated metrics, grouped by split; nothing if there are none."""
     splits: dict[str, list[Mapping[str, Any]]] = {}
     for number in description["metrics"]:
         if number["kind"] == "evaluated" and math.isfinite(number["value"]):
@@ -76,12 +76,12 @@ def _title(number: Mapping[str, Any], split: str) -> str:
 
 
 def _number(value: float) -> str:
-    """YAML takes 1e-05 for text; it wants a point."""
+    """Return a number as YAML reads it: without a decimal point, 1e-05 would be text."""
     text = repr(value)
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
 def _text(value: Any) -> str:
-    """A double-quoted scalar: whatever the text, it is one line, stays text and is no HTML."""
+    """Return a value as a double-quoted YAML scalar, which is text on one line and is no HTML."""
     plain = (c if c.isprintable() and c not in '"\\<' else f"\\U{ord(c):08x}" for c in str(value))
     return f'"{"".join(plain)}"'

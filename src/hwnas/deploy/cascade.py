@@ -1,14 +1,14 @@
-"""A cascade packed for deployment: a small network, a big one, and when to ask which.
+"""Cascade: a folder with a small network, a big one, and the rule that selects between them.
 
 ::
 
-    cascade.json      what all the rest means; schema 1
-    small.onnx        the network that is always asked, weights inside
-    big.onnx          the one that is asked where the small one is unsure
-    golden.npz        a few images and the outputs that they must give
-    runner.py         runs it with numpy, onnxruntime and pillow
-    README.md         a card for people
-    cascade.sha256    sums of all other files, for ``sha256sum -c``
+    cascade.json      description of all other files; schema 1
+    small.onnx        network that runs on every image, weights inside
+    big.onnx          network that runs on images of which the small one is unsure
+    golden.npz        a few images and the outputs expected for them
+    runner.py         program that runs the cascade with numpy, onnxruntime and pillow
+    README.md         model card
+    cascade.sha256    checksums of all other files, for ``sha256sum -c``
 """
 
 from __future__ import annotations
@@ -62,12 +62,13 @@ _BATCH = 32
 
 @dataclass(frozen=True)
 class Part:
-    """One of the two networks.
+    """One of the two networks of a cascade.
 
     Attributes:
-        id: Of the bundle that it comes from.
-        onnx_file: The network.
-        preprocessing: From images to its input; the two may differ in size.
+        id: Id of the bundle that the network comes from.
+        onnx_file: ONNX file of the network.
+        preprocessing: Preprocessing from images to the network's input; the two networks may differ
+            in input size.
     """
 
     id: str
@@ -76,11 +77,11 @@ class Part:
 
     @cached_property
     def session(self) -> Session:
-        """The network in ONNX Runtime, with one thread."""
+        """Session of the network in ONNX Runtime, with one thread."""
         return RUNTIMES["onnxruntime"].load(self.onnx_file, Target(Device("cpu", "onnxruntime")))
 
     def scores(self, images: NDArray[np.uint8]) -> NDArray[Any]:
-        """Class scores (N, K) of uint8 images (N, H, W, C); N is at least 1."""
+        """Return the class scores (N, K) of uint8 images (N, H, W, C), with N at least 1."""
         parts = [images[i : i + _BATCH] for i in range(0, len(images), _BATCH)]
         inputs = (self.preprocessing(part).contiguous().numpy() for part in parts)
         return np.concatenate([self.session.run(part) for part in inputs])
@@ -88,11 +89,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Cascade:
-    """Two networks in a folder. Made by `write_cascade`, opened by `load`.
+    """Cascade of two networks in a folder, written by `write_cascade` and opened by `load`.
 
     Attributes:
-        folder: Where it is.
-        description: The contents of cascade.json.
+        folder: Folder of the cascade.
+        description: Contents of cascade.json.
     """
 
     folder: Path
@@ -103,8 +104,8 @@ class Cascade:
         """Open a cascade and read its description; `verify` checks the rest.
 
         Raises:
-            ArtifactError: There is none, cascade.json is damaged, was written by a newer version
-                or names a file outside the folder.
+            ArtifactError: The folder holds no cascade, or cascade.json is damaged, was written by a
+                newer version or names a file outside the folder.
         """
         description = SEAL.read(folder)
         cascade = cls(Path(folder), description)
@@ -126,12 +127,12 @@ class Cascade:
 
     @cached_property
     def small(self) -> Part:
-        """The network that is always asked."""
+        """Network that runs on every image."""
         return self._part("small")
 
     @cached_property
     def big(self) -> Part:
-        """The network that is asked where the small one is unsure."""
+        """Network that runs on the images of which the small one is unsure."""
         return self._part("big")
 
     def _part(self, name: str) -> Part:
@@ -141,35 +142,36 @@ class Cascade:
 
     @property
     def rule(self) -> str:
-        """How sure the small network is; a key of `CONFIDENCES`."""
+        """Confidence measure of the small network, a key of `CONFIDENCES`."""
         return str(self.description["rule"])
 
     @property
     def threshold(self) -> float:
-        """Images of which it is less sure go on to the big one; in 0..1."""
+        """Confidence of the small network below which an image goes to the big one, in 0..1."""
         return float(self.description["threshold"])
 
     @cached_property
     def outputs(self) -> OutputMeaning:
-        """What the outputs mean."""
+        """Meaning of the outputs."""
         return OutputMeaning.from_json(self.description["outputs"])
 
     @property
     def files(self) -> list[str]:
-        """Names of all files but the sums, sorted."""
+        """Names of all files except the list of checksums, sorted."""
         return sorted([DESCRIPTION, *self.description["files"]])
 
     def predict(self, images: NDArray[np.uint8]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Ask the small network, and the big one where that is unsure.
+        """Run the small network, and the big one on the images of which the small one is unsure.
 
         Args:
             images: uint8 (N, H, W, C).
 
         Returns:
-            Class scores (N, K), and for each image whether the big network gave them, (N,).
+            Class scores (N, K), and a mask (N,) of the images whose scores come from the big
+            network.
 
         Raises:
-            DataError: The images are not of that kind or there are none.
+            DataError: The images have another type or shape, or there are none.
             ArtifactError: An ONNX file is damaged.
         """
         if len(images) == 0:
@@ -190,17 +192,17 @@ class Cascade:
         return scores
 
     def run(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[dict[str, Any]]:
-        """What the cascade says about images.
+        """Return the cascade's predictions for images.
 
         Args:
             images: uint8 (N, H, W, C), or paths of image files, which may differ in size.
 
         Returns:
-            One object an image, as `OutputMeaning.describe` gives it, with ``network``, which is
-            ``"small"`` or ``"big"``.
+            One object per image, as from `OutputMeaning.describe`, with the additional key
+            ``network``, which is ``"small"`` or ``"big"``.
 
         Raises:
-            DataError: A file is no image, or the array is not of that kind.
+            DataError: A file is not an image, or the array has another type or shape.
             ArtifactError: An ONNX file is damaged.
         """
         if isinstance(images, np.ndarray):
@@ -212,7 +214,7 @@ class Cascade:
         return [self.run(image[None])[0] for image in pixels]
 
     def masks(self, images: NDArray[np.uint8] | Sequence[str | Path]) -> list[NDArray[np.uint8]]:
-        """A cascade makes none.
+        """Raise an error, since a cascade makes no masks.
 
         Raises:
             DataError: Always.
@@ -220,7 +222,7 @@ class Cascade:
         raise DataError(f"{self.folder} is a cascade of classifiers, so it makes no masks")
 
     def checks(self) -> list[Check]:
-        """Look at every file's sum, at both ONNX files and at the golden outputs."""
+        """Check the checksums, both ONNX files and the golden outputs."""
         return [
             *SEAL.checks(self.folder, self.description["files"]),
             *(
@@ -231,7 +233,7 @@ class Cascade:
         ]
 
     def warnings(self) -> list[str]:
-        """Return what is to be feared of the two networks on this machine, in a line each.
+        """Return warnings about the two networks on this machine, one line each.
 
         Raises:
             ArtifactError: A file is damaged.
@@ -242,10 +244,10 @@ class Cascade:
         return [warning for warning in found if warning]
 
     def verify(self) -> list[Check]:
-        """All `checks`, every one of them passed.
+        """Run all `checks` and return them if every check passes.
 
         Raises:
-            ArtifactError: One did not; the message names the first file that is wrong.
+            ArtifactError: A check failed; the message names the first file that is wrong.
         """
         return passed(f"cascade {self.folder}", self.checks())
 
@@ -254,7 +256,7 @@ class Cascade:
         images, expected = golden["images"], golden["outputs"]
         scores, on = self.predict(images)
         error = relative_error(scores, expected)
-        if not error <= TOLERANCE:  # also where it is not a number
+        if not error <= TOLERANCE:  # also true for NaN
             raise ArtifactError(
                 f"outputs differ by {error:.2g} of the largest; at most {TOLERANCE:g} is allowed"
             )
@@ -280,10 +282,10 @@ def _load(part: Part, sums: Mapping[str, str]) -> str:
 
 
 def open_packed(folder: Path) -> Bundle | Cascade:
-    """Open whichever of the two a folder holds.
+    """Open the bundle or the cascade in a folder.
 
     Raises:
-        ArtifactError: It holds neither, or what it holds is damaged.
+        ArtifactError: The folder holds neither, or what it holds is damaged.
     """
     found = recovered_folder(Path(folder))
     return Cascade.load(found) if (found / DESCRIPTION).exists() else Bundle.load(found)

@@ -1,8 +1,8 @@
-"""Which two networks to put in a cascade, and when the small one hands over.
+"""Choice of the two networks of a cascade, and of the threshold between them.
 
-A cascade asks a small network first, and a big one only where the small one is unsure (Viola and
-Jones, 2001; for classifiers of one run e.g. Wang et al., "IDK cascades", 2018). All is decided on
-class scores of validation images; nothing here runs a network.
+A cascade runs a small network first, and a big one only where the small one is unsure (Viola and
+Jones, 2001; for classifiers of one run e.g. Wang et al., "IDK cascades", 2018). The choice uses
+only class scores of validation images; nothing here runs a network.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["Choice", "Known", "Pair", "Single", "Tally", "choose", "pair_tally",
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """A network as the choice sees it.
+    """Class scores and cost of a candidate network.
 
     Attributes:
-        scores: Class scores (N, K) for the same N images as those of all others.
-        cost: Of one image, in whatever unit is to be saved; positive.
+        scores: Class scores (N, K), on the same N images as those of all other candidates.
+        cost: Cost of one image, in the unit that is to be saved; positive.
     """
 
     scores: NDArray[Any]
@@ -38,12 +38,12 @@ class Known:
 
 @dataclass(frozen=True)
 class Tally:
-    """How often a network, or a cascade, is right.
+    """Accuracy of a network, or of a cascade.
 
     Attributes:
-        accuracy: Share of right answers.
-        n: Images.
-        share: Of the images, those that the big network was asked about; 0 without one.
+        accuracy: Share of correct predictions.
+        n: Number of images.
+        share: Share of the images on which the big network ran; 0 without a big network.
     """
 
     accuracy: float
@@ -52,27 +52,27 @@ class Tally:
 
     @property
     def standard_error(self) -> float:
-        """Of the accuracy, because other images would have given another."""
+        """Standard error of the accuracy, due to the choice of images."""
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.n)
 
     @property
     def interval(self) -> Interval:
-        """The 95 % interval of the accuracy."""
+        """95 % confidence interval of the accuracy."""
         return wilson_interval(self.accuracy, self.n)
 
     def at_least(self, margin: float) -> float:
-        """The least true accuracy that is so many of its standard errors below the observed one."""
+        """Return the true accuracy that is ``margin`` of its standard errors below the observed."""
         return float(wilson_lower(self.accuracy, self.n, margin))
 
 
 @dataclass(frozen=True)
 class Single:
-    """A network alone.
+    """Network that is used alone.
 
     Attributes:
-        name: Of the network.
-        tally: On validation images.
-        cost: Of one image.
+        name: Name of the network.
+        tally: Accuracy on validation images.
+        cost: Cost of one image.
     """
 
     name: str
@@ -82,15 +82,15 @@ class Single:
 
 @dataclass(frozen=True)
 class Pair:
-    """A cascade.
+    """Cascade of two networks.
 
     Attributes:
-        small: Name of the network that is always asked.
-        big: Name of the one that is asked where the small one is unsure.
-        rule: How sure the small one is; a key of `CONFIDENCES`.
-        threshold: Images of which it is less sure go on.
-        tally: On validation images.
-        cost: Expected, of one image.
+        small: Name of the network that runs on every image.
+        big: Name of the network that runs where the small one is unsure.
+        rule: Confidence measure of the small network, a key of `CONFIDENCES`.
+        threshold: Confidence below which an image goes to the big network.
+        tally: Accuracy on validation images.
+        cost: Expected cost of one image.
     """
 
     small: str
@@ -106,11 +106,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Choice:
-    """The cheapest ways to an accuracy.
+    """Cheapest network and cheapest cascade that reach an accuracy.
 
     Attributes:
-        single: The cheapest network that reaches it alone, if one does.
-        pair: The cheapest cascade that does.
+        single: Cheapest network that reaches the accuracy alone, or None.
+        pair: Cheapest cascade that reaches the accuracy, or None.
     """
 
     single: Single | None
@@ -118,15 +118,15 @@ class Choice:
 
     @property
     def gains(self) -> bool:
-        """Whether the cascade is expected to be cheaper than every single network."""
+        """True if the cascade is expected to be cheaper than every single network."""
         return self.pair is not None and (self.single is None or self.pair.cost < self.single.cost)
 
 
 def check_aim(target: float, margin: float) -> None:
-    """Refuse an accuracy that is none, and a margin that is negative or infinite.
+    """Raise an error if the target is not an accuracy, or the margin is negative or infinite.
 
     Raises:
-        ConfigError: Naming the one that is wrong.
+        ConfigError: One of the two is wrong; the message names it.
     """
     if not 0 < target < 1:
         raise ConfigError(
@@ -147,20 +147,20 @@ def choose(
 ) -> Choice:
     """Find the cheapest network and the cheapest cascade that reach an accuracy.
 
-    Of many thresholds and pairs the luckiest would be picked, so an accuracy counts as reached only
-    with a margin; single networks have to keep the same one. The standard error is that at the
-    accuracy to reach, so that networks which are always right have one, too.
+    The best of many thresholds and pairs is likely to be a lucky one, so an accuracy counts as
+    reached only with a margin. Single networks need the same margin. The standard error is that at
+    the target accuracy, so it is not 0 for networks without a single error.
 
     Args:
-        networks: By name.
-        labels: The right class of each image, (N,).
+        networks: Candidate networks by name.
+        labels: Correct class of each image, (N,).
         target: Accuracy to reach, in 0..1.
-        margin: In standard errors of an accuracy, at least 0 and finite.
-        overhead: What deciding costs an image, in the unit of the costs.
+        margin: Margin in standard errors of an accuracy, at least 0 and finite.
+        overhead: Cost of the decision for one image, in the unit of the costs.
 
     Raises:
-        ConfigError: The target is no accuracy, or the margin is negative or infinite.
-        InfeasibleError: Neither a network nor a pair reaches it; the message names the best.
+        ConfigError: The target is not an accuracy, or the margin is negative or infinite.
+        InfeasibleError: No network and no pair reaches the accuracy; the message names the best.
     """
     check_aim(target, margin)
     singles = [Single(n, single_tally(k.scores, labels), k.cost) for n, k in networks.items()]
@@ -196,7 +196,7 @@ def _infeasible(ways: list[Single | Pair], target: float, margin: float) -> Infe
 
 
 def single_tally(scores: NDArray[Any], labels: NDArray[np.integer]) -> Tally:
-    """How often a network is right, given its scores (N, K)."""
+    """Return the accuracy of a network, given its scores (N, K)."""
     return Tally(float(_right(scores, labels).mean()), len(labels))
 
 
@@ -207,14 +207,14 @@ def pair_tally(
     rule: str,
     threshold: float,
 ) -> Tally:
-    """How often a cascade is right, given the scores (N, K) of both of its networks."""
+    """Return the accuracy of a cascade, given the scores (N, K) of both of its networks."""
     on = unsure(small, rule, threshold)
     right = np.where(on, _right(big, labels), _right(small, labels))
     return Tally(float(right.mean()), len(labels), float(on.mean()))
 
 
 def _right(scores: NDArray[Any], labels: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Return for which images a network is right; scores that are no numbers never are."""
+    """Return a mask of correctly classified images; NaN or infinite scores are never correct."""
     known = np.isfinite(scores.max(axis=1))
     return np.asarray((scores.argmax(axis=1) == labels) & known)
 
@@ -227,10 +227,10 @@ def _best(
     target: float,
     margin: float,
 ) -> Iterator[tuple[float, Tally]]:
-    """The lowest threshold that reaches the target, or else the most accurate one, if there is any.
+    """Yield the lowest threshold that reaches the target, or else the most accurate threshold.
 
-    Only those count by which some images go on and some do not. Each lies in the middle between the
-    confidences of two images, away from rounding.
+    Only thresholds count with images on both sides; nothing is yielded if there are none. Each
+    threshold lies midway between the confidences of two images, away from rounding errors.
     """
     confidence = confidences(small, rule)
     order = np.argsort(confidence, kind="stable")
@@ -245,5 +245,5 @@ def _best(
     safe = wilson_lower(right / n, n, margin)
     place = int((safe >= target).argmax()) if (safe >= target).any() else int(safe.argmax())
     share = float((apart[place] + 1) / n)
-    # Scores that are no numbers have a confidence below 0, which no threshold is.
+    # Scores that are NaN or infinite have a confidence of -1; a threshold is at least 0.
     yield max(0.0, float(middle[apart[place]])), Tally(float(right[place] / n), n, share)

@@ -1,4 +1,4 @@
-"""Writing a cascade."""
+"""Writing of cascade folders."""
 
 from __future__ import annotations
 
@@ -48,23 +48,24 @@ def write_cascade(
     golden_images: NDArray[np.uint8],
     provenance: Mapping[str, Any],
 ) -> Cascade:
-    """Pack two networks; the folder appears whole or not at all and replaces an older one.
+    """Write two networks as a cascade; the folder appears atomically and replaces an older one.
 
     Args:
-        folder: The cascade's folder.
-        small: The network that is always asked.
-        big: The one that is asked where the small one is unsure.
-        rule: How sure that is; a key of `CONFIDENCES`.
-        threshold: Images of which it is less sure go on, in 0..1.
+        folder: Folder of the cascade.
+        small: Bundle of the network that runs on every image.
+        big: Bundle of the network that runs where the small one is unsure.
+        rule: Confidence measure of the small network, a key of `CONFIDENCES`.
+        threshold: Confidence below which an image goes to the big network, in 0..1.
         numbers: Objects with ``name``, ``value``, ``unit``, ``kind`` and ``of``, which is
-            ``"cascade"`` or the id of a network; where known also ``n``, ``split``,
+            ``"cascade"`` or the id of a network; if known, also ``n``, ``split``,
             ``standard_error`` and ``target``.
-        golden_images: uint8 (N, H, W, C); those that the small network is least and most sure of
-            are packed, since rounding must not decide who answers.
-        provenance: Whatever tells where the networks come from; JSON values.
+        golden_images: Candidates for golden images, uint8 (N, H, W, C). Those of which the small
+            network is least and most sure are stored, so that rounding does not decide which
+            network answers.
+        provenance: Origin of the networks, as JSON values.
 
     Raises:
-        ConfigError: The two do not answer the same question with class scores.
+        ConfigError: The two networks do not give scores of the same classes.
         ArtifactError: A bundle is damaged.
         StorageError: The folder cannot be written.
     """
@@ -100,7 +101,7 @@ def write_cascade(
 
 
 def _runner() -> str:
-    """Return the runner's source, which imports nothing of hwnas."""
+    """Return the source of the runner, which imports nothing from hwnas."""
     source = Path(cascade_runner.__file__).read_text(encoding="utf-8")
     own = f"\nfrom {upright_pixels.__module__} import {upright_pixels.__name__}\n"
     before, found, after = source.partition(own)
@@ -136,7 +137,7 @@ def _golden(
 
 
 def _seal(folder: Path, description: Mapping[str, Any]) -> None:
-    """Write cascade.json with the sums of what is there, then the sums of all."""
+    """Write cascade.json with the checksums of the other files, then the list of all checksums."""
     beside = [name for part in (SMALL, BIG) for name in external_files(folder / part)]
     names = (SMALL, BIG, *beside, GOLDEN, RUNNER, CARD)
     files = {name: sha256(folder / name) for name in names}
@@ -144,7 +145,7 @@ def _seal(folder: Path, description: Mapping[str, Any]) -> None:
 
 
 def _card(about: Mapping[str, Any]) -> str:
-    """Markdown for people."""
+    """Return the model card of the cascade in Markdown."""
     small, big = about["small"], about["big"]
     rows = [
         "| what | value | n | kind | of | where |",

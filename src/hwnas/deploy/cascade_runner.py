@@ -37,49 +37,49 @@ def probabilities(scores: NDArray[Any]) -> Floats:
 
 
 def _margin(shares: Floats) -> Floats:
-    """By how much the likeliest class leads."""
+    """Return the difference between the two highest probabilities."""
     second, first = np.partition(shares, -2, axis=1)[:, -2:].T
     return np.asarray(first - second)
 
 
 def _maximum(shares: Floats) -> Floats:
-    """How likely the likeliest class is."""
+    """Return the highest probability."""
     return np.asarray(shares.max(axis=1))
 
 
 CONFIDENCES: dict[str, Callable[[Floats], Floats]] = {"margin": _margin, "maximum": _maximum}
-"""From the probabilities (N, K) of a network to how sure it is of each answer, in 0..1."""
+"""Measures of confidence by name: from class probabilities (N, K) to values (N,) in 0..1."""
 
 
 def confidences(scores: NDArray[Any], rule: str) -> Floats:
-    """Return how sure a network is of each image, given its scores (N, K).
+    """Return the confidence in each image's class, given scores (N, K).
 
     Returns:
-        (N,), in 0..1; -1, less than any threshold, where the scores are NaN or infinite.
+        Confidences (N,) in 0..1; -1, below any threshold, where scores are NaN or infinite.
     """
     found = CONFIDENCES[rule](probabilities(scores))
     return np.where(np.isnan(found), -1.0, found)
 
 
 def unsure(scores: NDArray[Any], rule: str, threshold: float) -> NDArray[np.bool_]:
-    """For which images the big network is asked, given the small one's scores (N, K).
+    """Return for which images the big network is run, given the small one's scores (N, K).
 
     Args:
-        scores: Of the small network.
-        rule: A key of `CONFIDENCES`.
-        threshold: Those less sure than this go on: none at 0, all at 1. Those whose scores are no
-            numbers always do.
+        scores: Class scores of the small network.
+        rule: Key of `CONFIDENCES`.
+        threshold: Confidence below which the big network is run: 0 selects no image, 1 all images.
+            Images whose scores are NaN or infinite are always selected.
     """
     confidence = confidences(scores, rule)
     return np.asarray((confidence < threshold) | (threshold >= 1))
 
 
 class Runner:
-    """Both networks, loaded.
+    """Both networks of a cascade, loaded.
 
     Args:
-        folder: Of the cascade.
-        threads: Of one operator.
+        folder: Folder of the cascade.
+        threads: Threads for one operator.
     """
 
     def __init__(self, folder: Path, threads: int = 1) -> None:
@@ -98,14 +98,14 @@ class Runner:
         }
 
     def scores(self, image: NDArray[np.uint8]) -> tuple[NDArray[Any], str]:
-        """Class scores (K,) of an image, uint8 (H, W, C), and which network gave them."""
+        """Return class scores (K,) of an image, uint8 (H, W, C), and the network that gave them."""
         found = self._run("small", image)
         if not unsure(found, self.about["rule"], self.about["threshold"])[0]:
             return found[0], "small"
         return self._run("big", image)[0], "big"
 
     def read(self, path: str | Path) -> NDArray[np.uint8]:
-        """An image file as uint8 (H, W, C), upright, with as many channels as the networks take."""
+        """Read an image file as uint8 (H, W, C), upright, with the networks' number of channels."""
         from PIL import Image
 
         channels = self.about["small"]["preprocessing"]["channels"]
@@ -115,10 +115,10 @@ class Runner:
         return pixels.reshape(*pixels.shape[:2], channels)
 
     def answer(self, path: str | Path) -> dict[str, Any]:
-        """The likeliest class of an image file, its probability and which network says so.
+        """Return the likeliest class of an image file, its probability and the network used.
 
         Raises:
-            ValueError: The big network's scores are no numbers, either.
+            ValueError: The scores of both networks are NaN or infinite.
         """
         scores, part = self.scores(self.read(path))
         shares = probabilities(scores[None])[0]
@@ -129,7 +129,7 @@ class Runner:
         return {"label": label, "probability": float(shares[best]), "network": part}
 
     def verify(self) -> float:
-        """Largest difference to the golden outputs, as a share of the largest of them."""
+        """Return the largest difference to the golden outputs, relative to the largest of them."""
         with np.load(self.folder / "golden.npz", allow_pickle=False) as golden:
             images, expected = golden["images"], golden["outputs"]
         found = np.stack([self.scores(image)[0] for image in images])
@@ -146,8 +146,8 @@ def prepared(image: NDArray[np.uint8], how: Mapping[str, Any]) -> NDArray[np.flo
     """Return pixels (H, W, C) resized (bilinear), scaled to 0..1 and normalised.
 
     Args:
-        image: As it was read.
-        how: What bundle.json or cascade.json says of the preprocessing.
+        image: Image from `Runner.read`.
+        how: Preprocessing from bundle.json or cascade.json.
 
     Returns:
         (1, C, height, width).

@@ -1,4 +1,4 @@
-"""How long a cascade takes: image by image, since images differ in how many networks they ask."""
+"""Timing of cascades image by image, since images differ in how many networks run on them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hwnas.deploy.stopwatch import Stopwatch, TimingSettings, interleave
 __all__ = ["Pass", "cascade_pass", "decision_ms", "network_pass", "time_passes"]
 
 Pass = Callable[[], object]
-"""Runs something on a number of images, one after the other."""
+"""Function that runs a network or a cascade on a number of images, one after the other."""
 _PASSES = TimingSettings(warmup=1, rounds=10, max_seconds=20.0, max_slowdown=math.inf)
 
 
 def network_pass(bundle: Bundle, images: NDArray[np.uint8], target: Target) -> Pass:
-    """One network on prepared images."""
+    """Return a function that runs one network on preprocessed images."""
     session, inputs = _ready(bundle, images, target)
 
     def work() -> None:
@@ -43,7 +43,7 @@ def cascade_pass(
     images: NDArray[np.uint8],
     target: Target,
 ) -> Pass:
-    """A cascade on images that are prepared for both of its networks."""
+    """Return a function that runs a cascade on images preprocessed for both of its networks."""
     (first, inputs), (second, again) = (_ready(b, images, target) for b in (small, big))
 
     def work() -> None:
@@ -55,9 +55,10 @@ def cascade_pass(
 
 
 def decision_ms(bundle: Bundle, images: NDArray[np.uint8], rule: str, target: Target) -> float:
-    """What it adds to an image of a network to decide whether it goes on.
+    """Return the time per image that a decision adds to a network, in milliseconds.
 
-    That is more than deciding takes by itself: it leaves less of the network in the caches.
+    That is more than the time of the decision by itself, because the decision leaves less of the
+    network in the caches.
     """
     never = 0.0
     deciding = cascade_pass(bundle, bundle, rule, never, images, target)
@@ -67,14 +68,15 @@ def decision_ms(bundle: Bundle, images: NDArray[np.uint8], rule: str, target: Ta
 
 
 def time_passes(passes: Mapping[str, Pass], images: int, target: Target) -> dict[str, Quantiles]:
-    """Time an image, in the mean over all of a pass; quantiles over repeated passes.
+    """Time one image, averaged over a pass; the quantiles are over repeated passes.
 
-    They take turns, and the clock is that of `measure`: CPU time for one thread, else wall time.
+    The timing of the passes is interleaved. The clock is that of `measure`: CPU time for one
+    thread, otherwise wall time.
 
     Args:
-        passes: By name.
-        images: How many images each of them runs on.
-        target: Where they run.
+        passes: Passes by name.
+        images: Number of images in each pass.
+        target: Target on which the passes run.
     """
     one = target.device.threads == 1
     cpu = time.thread_time if one else time.process_time

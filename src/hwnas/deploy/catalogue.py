@@ -1,4 +1,4 @@
-"""What this machine is and which targets it can measure."""
+"""Description of this machine, and the targets that can be measured."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _ISA_FLAGS = (
     "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16",
     "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2",
 )  # fmt: skip
-"""The instructions that decide how fast a processor multiplies small numbers."""
+"""Instruction set flags that decide how fast a processor multiplies low-precision numbers."""
 
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """Whether a kind of target can be used here.
+    """Availability of one kind of target.
 
     Attributes:
-        target: Pattern of its names, e.g. ``"cpu-onnxruntime-fp32-b{B}-t{T}"``.
-        usable: Whether it can be measured now.
-        reason: Why not and what to install; empty if usable.
+        target: Pattern of the target's names, e.g. ``"cpu-onnxruntime-fp32-b{B}-t{T}"``.
+        usable: True if the target can be measured now.
+        reason: Why the target cannot be used and what to install; empty if usable.
         details: Processor, cores, instructions and versions, by name.
     """
 
@@ -45,7 +45,7 @@ class DeviceStatus:
 
 
 def devices() -> list[DeviceStatus]:
-    """Every kind of target that hwnas knows, usable or not; devices elsewhere are asked."""
+    """Return the status of every known kind of target; added devices are queried."""
     from hwnas.deploy.agent.client import devices_elsewhere
 
     elsewhere = [
@@ -56,7 +56,7 @@ def devices() -> list[DeviceStatus]:
 
 
 def devices_here() -> list[DeviceStatus]:
-    """Every kind of target of this machine, usable or not."""
+    """Return the status of every kind of target of this machine, usable or not."""
     described = machine()
     found = []
     for hardware in HARDWARE:
@@ -85,14 +85,17 @@ def _pattern(hardware: str, kind: str) -> str:
 
 
 def processor_of(hardware: str) -> str:
-    """What computes: of this machine, or of a device elsewhere when it was added."""
+    """Return the name of the processor or GPU of some hardware.
+
+    For an added device, this is the name that was recorded when the device was added.
+    """
     if hardware == "cuda":
         return graphics_card()
     return machine()["processor"] if hardware == "cpu" else read_added(hardware).processor
 
 
 def machine() -> dict[str, str]:
-    """This machine in words: processor, cores, instructions, memory, system and Python."""
+    """Return this machine's processor, cores, instructions, memory, system and Python, as text."""
     physical, memory_bytes = _cores_and_memory()
     processor, flags = _processor()
     return {
@@ -106,10 +109,11 @@ def machine() -> dict[str, str]:
 
 
 def versions(packages: Iterable[str] | None = None) -> dict[str, str]:
-    """Versions of hwnas and of installed packages, by name.
+    """Return the versions of hwnas and of installed packages, by name.
 
     Args:
-        packages: Which ones; all that hwnas needs if None. Those not installed are left out.
+        packages: Packages to report; all that hwnas requires if None. Packages that are not
+            installed are left out.
     """
     if packages is None:
         required = [line for line in metadata.requires("hwnas") or [] if "extra ==" not in line]
@@ -124,23 +128,23 @@ def versions(packages: Iterable[str] | None = None) -> dict[str, str]:
 
 
 def _cores_and_memory() -> tuple[int | None, int]:
-    """Physical cores, None where they are not known, and bytes of memory."""
+    """Return the number of physical cores, None if unknown, and the bytes of memory."""
     try:
         import psutil
-    except ImportError:  # an agent on a small device does without
+    except ImportError:  # an agent on a small device may lack psutil
         return None, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return psutil.cpu_count(logical=False), psutil.virtual_memory().total
 
 
 def _processor() -> tuple[str, frozenset[str]]:
-    """The processor's model and the flags of its instruction set, as far as the system tells."""
+    """Return the processor's model and instruction set flags, as far as the system reports them."""
     flags = instruction_flags()
     model = cpu_fields().get("model name") or _board() or _apple_processor() or platform.processor()
     return model or platform.machine() or "unknown processor", flags
 
 
 def _board() -> str:
-    """What a small computer calls itself, whose processor has no name."""
+    """Return the model of a single-board computer, whose processor has no name."""
     try:
         return Path("/proc/device-tree/model").read_text(errors="replace").strip("\0\n ")
     except OSError:

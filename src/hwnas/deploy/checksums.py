@@ -1,4 +1,4 @@
-"""SHA-256 sums of the files in a folder, as ``sha256sum -c`` reads them."""
+"""SHA-256 checksums of the files in a folder, in the format of ``sha256sum -c``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["inside", "read_sums", "render_sums", "sha256"]
 
 
 def sha256(path: Path) -> str:
-    """The file's SHA-256 as 64 hexadecimal digits.
+    """Return the SHA-256 checksum of a file as 64 hexadecimal digits.
 
     Raises:
         ArtifactError: The file is missing or cannot be read.
@@ -27,12 +27,12 @@ def sha256(path: Path) -> str:
 
 
 def render_sums(sums: Mapping[str, str]) -> str:
-    """The one text that stands for these sums: a line a file, sorted by name."""
+    """Return the canonical text of checksums: one line per file, sorted by name."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
 
 
 def read_sums(path: Path) -> dict[str, str]:
-    """The sums in a file that `render_sums` made, by file name.
+    """Read the checksums, by file name, from a file that holds the result of `render_sums`.
 
     Raises:
         ArtifactError: The file is missing or damaged.
@@ -48,10 +48,10 @@ def read_sums(path: Path) -> dict[str, str]:
 
 
 def inside(folder: Path, name: object) -> Path:
-    """The path of a file that must lie in ``folder``.
+    """Return the path of a file that must lie in ``folder``.
 
     Raises:
-        ArtifactError: The name is no text, or it leads out of the folder.
+        ArtifactError: The name is not text, or does not lead to a place inside the folder.
     """
     if isinstance(name, str) and name and "\0" not in name:
         path = folder / name

@@ -1,4 +1,4 @@
-"""What a machine is like while it measures, as far as its system shows that."""
+"""Conditions of a machine during a measurement, as far as its system reports them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ SYSTEM = Path("/sys")
 
 
 def conditions(system: Path = SYSTEM) -> dict[str, str]:
-    """Temperature, frequency and load at this moment, with units in the names.
+    """Return the current temperature, frequency and load, with units in the names.
 
-    What the system does not show is left out: a virtual machine has no temperature.
+    Values that the system does not report are left out: a virtual machine, for example, has no
+    temperature.
 
     Args:
-        system: Where Linux shows its devices.
+        system: Folder in which Linux exposes its devices.
     """
     found = {}
     zones = system / "class" / "thermal"
@@ -42,6 +43,6 @@ def _texts(folder: Path, pattern: str) -> list[str]:
     for path in sorted(folder.glob(pattern)):
         try:
             found.append(path.read_text(encoding="utf-8").strip())
-        except (OSError, UnicodeDecodeError):  # sensors that are switched off do not answer
+        except (OSError, UnicodeDecodeError):  # sensors that are switched off cannot be read
             continue
     return found

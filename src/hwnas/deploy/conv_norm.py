@@ -1,4 +1,4 @@
-"""Where a batch normalisation follows a convolution."""
+"""Pairs of a convolution and the batch normalisation that follows it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["ConvNormPair", "conv_norm_pairs"]
 
 @dataclass(frozen=True, eq=False)
 class ConvNormPair:
-    """Two neighbours in a Sequential.
+    """Convolution and batch normalisation that are neighbours in a Sequential.
 
     Attributes:
-        parent: The Sequential.
-        conv_name: Of the first in it.
-        conv: The first.
-        norm_name: Of the second in it.
-        norm: The second; it has running statistics.
+        parent: Sequential that holds both.
+        conv_name: Name of the convolution in it.
+        conv: The convolution.
+        norm_name: Name of the batch normalisation in it.
+        norm: The batch normalisation, which has running statistics.
     """
 
     parent: nn.Sequential
@@ -31,7 +31,10 @@ class ConvNormPair:
 
 
 def conv_norm_pairs(network: nn.Module) -> Iterator[ConvNormPair]:
-    """All pairs of which it is certain that the second follows the first: those in a Sequential."""
+    """Yield all pairs of a convolution and a batch normalisation next to it in a Sequential.
+
+    Outside a Sequential it is not certain that the normalisation follows the convolution.
+    """
     for module in network.modules():
         if (
             not isinstance(module, nn.Sequential)

@@ -1,4 +1,4 @@
-"""What a network is made for: a device, and a target, which is a device with a number format."""
+"""Devices, and targets: a target is a device together with a number format."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hwnas.plugin import closest
 __all__ = ["FORMATS", "HARDWARE", "RUNS_ON", "Device", "Target", "known_hardware"]
 
 HARDWARE = ("cpu", "cuda")
-"""Of the machine that hwnas runs on: its processor, and its first graphics card by NVIDIA. Devices
-elsewhere have the names that they were added by."""
+"""Hardware of the machine that hwnas runs on: its processor, and its first NVIDIA GPU. Remote
+devices have the names under which they were added."""
 FORMATS: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("fp32", "fp16", "int8"),
     "tensorrt": ("fp32", "fp16", "int8"),
@@ -29,27 +29,29 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "aotinductor": ("fp32",),
     "triton": ("fp32", "fp16", "bf16", "int8"),
 }
-"""The number formats that each runtime computes in."""
+"""Number formats in which each runtime computes."""
 RUNS_ON: dict[str, tuple[str, ...]] = {
     **{runtime: ("cpu",) for runtime in FORMATS},
     "onnxruntime": ("cpu", "cuda"),
     "tensorrt": ("cuda",),
     "triton": ("cuda",),
 }
-"""The hardware of this machine that hwnas uses each runtime on."""
+"""Hardware of this machine on which hwnas uses each runtime."""
 
 _SHAPE = "hardware-runtime-format-bBATCH-tTHREADS"
 
 
 @dataclass(frozen=True)
 class Device:
-    """Hardware and the runtime on it; a runtime changes which network is fastest.
+    """Hardware with a runtime, a batch size and a number of threads.
+
+    The runtime is part of the device because it changes which network is fastest.
 
     Attributes:
-        hardware: ``"cpu"`` or ``"cuda"`` of the machine that hwnas runs on; else a device that was
-            added.
-        runtime: A key of `FORMATS`.
-        batch: Images a run, at least 1.
+        hardware: ``"cpu"`` or ``"cuda"`` of the machine that hwnas runs on; otherwise the name of
+            an added device.
+        runtime: Name of the runtime, a key of `FORMATS`.
+        batch: Images per run, at least 1.
         threads: Threads that compute, at least 1.
     """
 
@@ -75,7 +77,7 @@ class Device:
 
     @classmethod
     def here(cls, runtime: str, batch: int = 1, threads: int = 1) -> Device:
-        """A runtime on the hardware of this machine that it is for first of all.
+        """Return a device of this machine, on the hardware that the runtime is mainly for.
 
         Raises:
             ConfigError: The runtime is unknown, or a number is less than 1.
@@ -84,22 +86,22 @@ class Device:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is the machine that hwnas runs on."""
+        """True if the device is the machine that hwnas runs on."""
         return self.hardware in HARDWARE
 
     @property
     def name(self) -> str:
-        """For example ``"cpu-onnxruntime-b1-t1"``."""
+        """Name of the device, for example ``"cpu-onnxruntime-b1-t1"``."""
         return f"{self.hardware}-{self.runtime}-b{self.batch}-t{self.threads}"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A device and the number format that a network has on it.
+    """Device with the number format in which a network runs on it.
 
     Attributes:
         device: Hardware, runtime, batch and threads.
-        format: One of the formats of the device's runtime.
+        format: Number format, one of those of the device's runtime.
     """
 
     device: Device
@@ -115,7 +117,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """For example ``"cpu-onnxruntime-fp32-b1-t1"``; `parse` is the inverse."""
+        """Name, for example ``"cpu-onnxruntime-fp32-b1-t1"``; `Target.parse` is the inverse."""
         d = self.device
         return f"{d.hardware}-{d.runtime}-{self.format}-b{d.batch}-t{d.threads}"
 
@@ -124,8 +126,8 @@ class Target:
         """Read a target's name.
 
         Raises:
-            ConfigError: It is not of the form hardware-runtime-format-bBATCH-tTHREADS, or a part of
-                it is unknown.
+            ConfigError: The name is not of the form hardware-runtime-format-bBATCH-tTHREADS, or a
+                part of it is unknown.
         """
         parts = re.fullmatch(r"([^-]+)-([^-]+)-([^-]+)-b([0-9]{1,6})-t([0-9]{1,6})", text)
         try:
@@ -140,12 +142,12 @@ class Target:
 
 
 def known_hardware() -> tuple[str, ...]:
-    """What the first part of a target's name can be: this machine's, and what was added."""
+    """Return the hardware that targets can name: that of this machine and the added devices."""
     return (*HARDWARE, *added_names())
 
 
 def _nearest(text: str) -> str:
-    """The likeliest target, with the batch and the threads of ``text`` where it has them."""
+    """Return the name of the likeliest target, with the batch and threads in ``text``, if any."""
     batch, threads = (
         max(1, int(found[1])) if (found := re.search(rf"-{letter}([0-9]{{1,6}})(-|$)", text)) else 1
         for letter in "bt"
@@ -159,6 +161,6 @@ def _nearest(text: str) -> str:
 
 
 def _closest_word(words: Sequence[str], options: Sequence[str]) -> str:
-    """The option that some word is most like, or the first one if none is like any."""
+    """Return the option that is most similar to any word, or the first option if none is."""
     near = [match for word in words for match in difflib.get_close_matches(word, options, n=1)]
     return near[0] if near else options[0]

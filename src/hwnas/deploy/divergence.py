@@ -1,8 +1,8 @@
-"""Where an ONNX file begins to compute something else than the network it was made of.
+"""First module at which an ONNX file diverges from the network that it was exported from.
 
-The outermost modules are compared first, then those within the first one that differs, and so on.
-At each step only their borders are looked at, so that the runtime merges all else as it does in the
-whole file.
+The outermost modules are compared first, then the modules within the first one that differs, and so
+on. Each step reads only the tensors at the borders of these modules, so that the runtime fuses all
+other operators as it does in the whole file.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ __all__ = ["Divergence", "first_divergence"]
 
 @dataclass(frozen=True)
 class Divergence:
-    """The innermost module in which a file begins to differ.
+    """Innermost module in which a file begins to differ from the network.
 
     Attributes:
-        block: Its path; empty for the network itself.
-        operator: Of the file, the one that gives the first tensor that differs.
-        error: By how much, as a share of the tensor's largest value.
-        beside: Whether the modules within it agree, so that it is what it does beside calling them.
+        block: Path of the module; empty for the network itself.
+        operator: Type of the operator in the file that computes the first tensor that differs.
+        error: Difference of that tensor, as a share of its largest value.
+        beside: True if the modules within it agree, so that the difference arises in its own
+            operations between the calls of these modules.
     """
 
     block: str
@@ -47,7 +48,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class _Border:
-    """Tensors of the file that go into a module, and the only one that comes out."""
+    """Tensors of the file that enter a module, and the only tensor that leaves it."""
 
     inputs: tuple[str, ...]
     output: str
@@ -55,20 +56,20 @@ class _Border:
 
 @dataclass
 class _Calls:
-    """What a module was given and gave, in PyTorch; a call adds one tensor to each, or None."""
+    """Inputs and outputs of a module in PyTorch; each call appends one tensor, or None, to both."""
 
     inputs: list[NDArray[Any] | None] = field(default_factory=list)
     outputs: list[NDArray[Any] | None] = field(default_factory=list)
 
 
 def first_divergence(network: nn.Module, model: Any, images: Tensor, error: float) -> Divergence:
-    """Find the first module whose output differs, from the outermost ones to the innermost.
+    """Find the first module whose output differs, from the outermost modules to the innermost.
 
     Args:
-        network: In evaluation mode, with the modules that it was exported with.
-        model: The ONNX model; its nodes' names tell their blocks.
+        network: Network in evaluation mode, with the modules that it was exported with.
+        model: ONNX model, whose node names contain the blocks.
         images: Inputs on which the two differ.
-        error: By how much their outputs differ, as a share of the largest.
+        error: Difference of their outputs, as a share of the largest output.
     """
     makers = {name: node.op_type for node in model.graph.node for name in node.output}
     output = model.graph.output[0].name
@@ -79,7 +80,7 @@ def first_divergence(network: nn.Module, model: Any, images: Tensor, error: floa
         if step is None:
             return replace(found, beside=bool(modules) or not found.block)
         tensor, block, error = step
-        if not block:  # it was given something else already
+        if not block:  # its inputs differ already
             return Divergence(found.block, makers.get(tensor, "no operator"), error, beside=True)
         found = Divergence(block, makers.get(tensor, "no operator"), error)
 
@@ -87,7 +88,11 @@ def first_divergence(network: nn.Module, model: Any, images: Tensor, error: floa
 def _first_of(
     borders: Mapping[str, _Border], network: nn.Module, model: Any, images: Tensor
 ) -> tuple[str, str, float] | None:
-    """The first tensor that differs, by how much, and the module that gives it, if one does."""
+    """Return the first tensor that differs, the module that computes it, and the error.
+
+    The module is empty if the tensor is an input of a module. The result is None if all tensors
+    agree.
+    """
     if not borders:
         return None
     values = _values(model, images, borders.values())
@@ -105,7 +110,7 @@ def _first_of(
 
 
 def _modules_within(network: nn.Module, graph: Any, scope: str) -> Iterator[tuple[str, _Border]]:
-    """The outermost modules below ``scope`` that one tensor of the file comes out of."""
+    """Yield the outermost modules below ``scope`` with exactly one output tensor in the file."""
     for name, child in network.get_submodule(scope).named_children():
         path = f"{scope}.{name}" if scope else name
         border = _border(graph, path)
@@ -131,7 +136,7 @@ def _border(graph: Any, path: str) -> _Border | None:
 
 
 def _values(model: Any, images: Tensor, borders: Iterable[_Border]) -> dict[str, NDArray[Any]]:
-    """The tensors of the file at these borders."""
+    """Return the values of the file's tensors at these borders, by name."""
     import onnx
     import onnxruntime
 
@@ -143,7 +148,7 @@ def _values(model: Any, images: Tensor, borders: Iterable[_Border]) -> dict[str,
         onnx.ValueInfoProto(name=name) for name in wanted if name not in own
     )
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised, too
+    options.log_severity_level = 4  # errors are raised as well
     session = onnxruntime.InferenceSession(
         widened.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
@@ -154,7 +159,7 @@ def _values(model: Any, images: Tensor, borders: Iterable[_Border]) -> dict[str,
 
 @torch.no_grad()
 def _called(network: nn.Module, images: Tensor, paths: Sequence[str]) -> dict[str, _Calls]:
-    """What modules were given and gave, in the order in which they were first done."""
+    """Return the inputs and outputs of modules, in the order in which their first calls ended."""
     calls: dict[str, _Calls] = {}
 
     def note(path: str, arguments: tuple[Any, ...], output: Any) -> None:
@@ -178,7 +183,10 @@ def _called(network: nn.Module, images: Tensor, paths: Sequence[str]) -> dict[st
 def _difference(
     found: Mapping[str, NDArray[Any]], calls: Sequence[NDArray[Any] | None]
 ) -> tuple[str, float]:
-    """The one tensor of the file that fits the only call of a module, and its error; 0 for none."""
+    """Return the one tensor of the file that fits a module's only call, and its error.
+
+    The result is an empty name and 0 if there is no such tensor.
+    """
     if len(calls) == 1 and calls[0] is not None:
         expected = calls[0]
         fitting = [name for name, array in found.items() if array.shape == expected.shape]

@@ -1,4 +1,4 @@
-"""Energy that a counter in the hardware has counted; where there is none, none is made up."""
+"""Energy measured by counters in the hardware; without a counter, no energy is estimated."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ RAPL = Path("/sys/class/powercap")
 
 
 class EnergyCounter(Protocol):
-    """Counts the energy that some hardware has taken since some time in the past."""
+    """Counter of the energy that some hardware has used since some time in the past."""
 
     @property
     def name(self) -> str:
-        """What counts and what it counts."""
+        """Name of the counter, with the hardware that it covers."""
         ...
 
     def read_mj(self) -> float:
-        """Millijoules so far; only differences mean something."""
+        """Return the millijoules counted so far; only differences are meaningful."""
         ...
 
 
 @dataclass(frozen=True)
 class RaplCounter:
-    """Intel's and AMD's running average power limit counters, as Linux shows them.
+    """Running average power limit (RAPL) counter of an Intel or AMD processor, read through Linux.
 
     Attributes:
-        folder: Of one domain, with the counter ``energy_uj``.
-        name: Of the domain.
+        folder: Folder of one RAPL domain, which contains the counter ``energy_uj``.
+        name: Name of the domain.
     """
 
     folder: Path
@@ -49,11 +49,11 @@ class RaplCounter:
 
     @classmethod
     def find(cls, root: Path = RAPL) -> list[RaplCounter]:
-        """Counters of all processor packages that may be read."""
+        """Return the counters of all processor packages that can be read."""
         found = []
         for folder in sorted(root.glob("*-rapl:[0-9]*")):
             if folder.name.count(":") != 1:
-                continue  # a part of a package
+                continue  # a domain within a package
             try:
                 name = (folder / "name").read_text().strip()
                 int((folder / "energy_uj").read_text())
@@ -63,17 +63,17 @@ class RaplCounter:
         return found
 
     def read_mj(self) -> float:
-        """Millijoules so far."""
+        """Return the millijoules counted so far."""
         return int((self.folder / "energy_uj").read_text()) / 1e3
 
 
 @dataclass(frozen=True)
 class NvmlCounter:
-    """The energy counter of one NVIDIA GPU (Volta and later).
+    """Energy counter of one NVIDIA GPU (Volta and later).
 
     Attributes:
-        handle: NVML's.
-        name: Of the GPU.
+        handle: NVML handle of the GPU.
+        name: Name of the GPU.
     """
 
     handle: Any
@@ -81,7 +81,7 @@ class NvmlCounter:
 
     @classmethod
     def find(cls) -> list[NvmlCounter]:
-        """Counters of all GPUs that have one."""
+        """Return the counters of all GPUs that have one."""
         try:
             import pynvml
         except ImportError:
@@ -98,7 +98,7 @@ class NvmlCounter:
         return found
 
     def read_mj(self) -> float:
-        """Millijoules so far."""
+        """Return the millijoules counted so far."""
         import pynvml
 
         return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self.handle))
@@ -106,14 +106,14 @@ class NvmlCounter:
 
 @dataclass(frozen=True)
 class EnergyReading:
-    """Measured energy of one run.
+    """Measured energy of one run, averaged over repeated runs.
 
     Attributes:
-        energy_mj: Millijoules a run, everything that the counter covers included.
-        power_w: Watts while it ran.
-        runs: How many runs were counted.
-        seconds: How long they took.
-        counter: What counted.
+        energy_mj: Millijoules per run, including everything that the counter covers.
+        power_w: Mean power during the runs, in watts.
+        runs: Number of runs.
+        seconds: Duration of all runs together.
+        counter: Name of the counter.
     """
 
     energy_mj: float
@@ -124,14 +124,14 @@ class EnergyReading:
 
 
 def energy_counter(hardware: str, rapl: Path = RAPL) -> EnergyCounter:
-    """The counter of some hardware of this machine.
+    """Return the energy counter of some hardware of this machine.
 
     Args:
         hardware: ``"cpu"`` or ``"cuda"``.
-        rapl: Where Linux shows RAPL.
+        rapl: Folder in which Linux exposes RAPL.
 
     Raises:
-        EnergyUnavailable: There is none; the message says what was looked for.
+        EnergyUnavailable: There is no counter; the message says what was looked for.
     """
     counters: Sequence[EnergyCounter]
     if hardware == "cpu":
@@ -158,7 +158,7 @@ def energy_counter(hardware: str, rapl: Path = RAPL) -> EnergyCounter:
 
 @dataclass(frozen=True)
 class _Together:
-    """Several packages of one machine."""
+    """Sum of several counters of one machine, such as those of its processor packages."""
 
     counters: tuple[EnergyCounter, ...]
 
@@ -176,16 +176,16 @@ def energy_of(
     seconds: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> EnergyReading:
-    """Run something again and again and count.
+    """Run a function repeatedly and measure its energy.
 
     Args:
-        run: Runs it once.
-        counter: Counts.
-        seconds: For how long; counters step every millisecond or slower.
-        clock: Gives seconds.
+        run: Function that performs one run.
+        counter: Energy counter.
+        seconds: Duration of the measurement; counters advance every millisecond or less often.
+        clock: Clock in seconds.
 
     Raises:
-        EnergyUnavailable: The counter did not move, or started anew in between.
+        EnergyUnavailable: The counter did not advance, or restarted during the measurement.
     """
     run()
     start, before, runs = clock(), counter.read_mj(), 0

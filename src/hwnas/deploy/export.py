@@ -1,4 +1,4 @@
-"""From a PyTorch module to an ONNX file that provably computes the same."""
+"""Export of a PyTorch module to ONNX, with a check that the file computes the same outputs."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ __all__ = ["INPUT", "OPSET", "OUTPUT", "TOLERANCE", "Export", "export_onnx", "re
 
 @dataclass(frozen=True)
 class Export:
-    """An ONNX file and how far it is from the module it was made of.
+    """Exported ONNX file, and its difference from the module that it was exported from.
 
     Attributes:
-        path: The file; its weights are inside.
+        path: ONNX file, with its weights inside.
         opset: Version of ONNX's operators.
-        exporter: Which of PyTorch's exporters made it: dynamo unless that failed.
-        max_relative_error: Largest difference to PyTorch over all checked batches, each as a share
-            of its largest output.
-        max_absolute_error: The same, not divided.
-        batches: How many were checked.
-        inconclusive: Extreme batches that count for nothing, since PyTorch itself is not exact on
+        exporter: PyTorch exporter that wrote the file: dynamo unless that failed.
+        max_relative_error: Largest difference from PyTorch over all checked batches, each as a
+            share of the largest output of its batch.
+        max_absolute_error: Largest absolute difference from PyTorch over the same batches.
+        batches: Number of batches checked.
+        inconclusive: Extreme batches that are not counted, since PyTorch itself is not exact on
             them; see `Agreement`.
-        seconds: Wall time of exporting and checking.
-        versions: Of the libraries that made it.
+        seconds: Wall time of the export and the check.
+        versions: Versions of the libraries involved, by name.
     """
 
     path: Path
@@ -63,7 +63,7 @@ class Export:
     versions: Mapping[str, str] = field(hash=False)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object, without the path."""
+        """Return a JSON object without the path."""
         return {key: value for key, value in asdict(self).items() if key != "path"}
 
 
@@ -74,25 +74,26 @@ def export_onnx(
     examples: Tensor | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> Export:
-    """Write a module as ONNX, in evaluation mode, and compare the two.
+    """Export a module to ONNX in evaluation mode, and compare the file with the module.
 
-    They are compared on random and real inputs in batches of 1, 3 and 8, and on extreme ones. The
-    batch is dynamic, the input is called ``images`` and the output ``outputs``, and nodes are
-    called after the modules that they come from. The file appears only when it has passed. The
-    module itself is left as it is.
+    Both are compared on random and real inputs in batches of 1, 3 and 8, and on extreme inputs. The
+    batch size is dynamic, the input is named ``images`` and the output ``outputs``. Nodes are named
+    after the modules that they come from. The file appears only if it passes the comparison. The
+    module itself is not changed.
 
     Args:
-        network: Takes (N, *input_shape) and returns one tensor with N rows.
+        network: Module that takes (N, *input_shape) and returns one tensor with N rows.
         input_shape: Channels, height and width.
-        path: The file to write.
-        examples: Real inputs, float32 (N, *input_shape), to compare on beside random ones.
-        preprocessing: What images go through; then the brightest and the darkest one are compared
-            on, too.
+        path: ONNX file to write.
+        examples: Real inputs, float32 (N, *input_shape), to compare on in addition to random
+            inputs.
+        preprocessing: Preprocessing of images; if given, the comparison includes the brightest and
+            the darkest image.
 
     Raises:
-        ArtifactError: PyTorch cannot export the module, or the file computes something else; then
-            the message names the first module that differs.
-        ConfigError: The module does not take such inputs or returns something else than a tensor.
+        ArtifactError: PyTorch cannot export the module, or the outputs of the file differ; then the
+            message names the first module that differs.
+        ConfigError: The module does not accept these inputs, or does not return one tensor.
         StorageError: The file cannot be written.
     """
     start = time.perf_counter()
@@ -134,7 +135,7 @@ def _save(model: Any, path: Path, name: str) -> None:
 
 
 def _mismatch(name: str, found: Agreement, where: Divergence, refusal: str) -> ArtifactError:
-    """What is wrong with a file, and where in the network that begins."""
+    """Return the error for a file that differs, with the module in which the difference begins."""
     assert found.worst is not None
     older = ""
     if refusal:
@@ -150,19 +151,20 @@ def _mismatch(name: str, found: Agreement, where: Divergence, refusal: str) -> A
 
 
 class _SpatialMean(nn.Module):
-    """(N, C, H, W) -> (N, C, 1, 1)."""
+    """Mean over height and width: (N, C, H, W) -> (N, C, 1, 1)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean((2, 3), keepdim=True)
 
 
 def _simplified(network: nn.Module) -> nn.Module:
-    """The same network in operators that leave fewer and simpler nodes.
+    """Replace modules of a network by equivalent ones that export to fewer and simpler nodes.
 
-    Normalisations are merged into the convolutions before them and flags of in-place work dropped:
-    the exporter would do so by itself, at twice the time, since it traces every operator three
-    times and each in-place one with a copy. Pooling to one pixel becomes a mean: of a tensor whose
-    channels lie last PyTorch makes one with other strides, and the exporter a gather of that.
+    Batch normalisations are folded into the convolutions before them, and in-place flags are
+    cleared. The exporter would do both by itself, in twice the time, since it traces every operator
+    three times and each in-place operator with a copy. Average pooling to one pixel becomes a mean:
+    for a channels-last tensor, PyTorch's pooling returns other strides, which the exporter turns
+    into a gather.
     """
     for pair in list(conv_norm_pairs(network)):
         if type(pair.conv) is nn.Conv2d and type(pair.norm) is nn.BatchNorm2d:

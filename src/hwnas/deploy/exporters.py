@@ -1,4 +1,4 @@
-"""PyTorch's two ways from a module to ONNX, and what hwnas leaves of their output."""
+"""PyTorch's two exporters to ONNX, and the clean-up of their output."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ INPUT, OUTPUT = "images", "outputs"
 OPSET = 20
 Exporter = Literal["dynamo", "torchscript"]
 _LOGGERS = (
-    "torch.onnx._internal.exporter._registration",  # "torchvision is not installed", every time
-    "torch.fx.experimental.symbolic_shapes",  # says once more what it raises
+    "torch.onnx._internal.exporter._registration",  # says "torchvision is not installed" every time
+    "torch.fx.experimental.symbolic_shapes",  # logs the errors that it also raises
 )
 
 
 def to_onnx(network: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Any, Exporter, str]:
-    """Export by dynamo, which reads the program, or else by TorchScript, which follows one run.
+    """Export with dynamo, which reads the program, or else with TorchScript, which traces one run.
 
-    A trace of one run does not see decisions that depend on values or on the batch, so what the
-    second one makes has to be compared with the module more than anything else.
+    A trace of one run does not see decisions that depend on values or on the batch, so above all
+    the output of TorchScript has to be compared with the module.
 
     Args:
-        network: In evaluation mode.
+        network: Network in evaluation mode.
         input_shape: Channels, height and width.
 
     Returns:
-        The ONNX model, which of the two made it, and why the first one failed, empty if it did
+        The ONNX model, the exporter that made it, and the reason why dynamo failed, empty if it did
         not.
 
     Raises:
-        ArtifactError: Neither can.
+        ArtifactError: Neither exporter can export the network.
     """
     batch = torch.zeros(2, *input_shape)
     try:
@@ -53,7 +53,7 @@ def to_onnx(network: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Any,
         refusal = first_line(error.__cause__ or error)
     try:
         return _torchscript(network, batch), "torchscript", refusal
-    except Exception as error:  # tracing runs the user's code, which raises what it likes
+    except Exception as error:  # tracing runs the user's code, which may raise anything
         raise ArtifactError(
             f"PyTorch cannot export {type(network).__name__}: {refusal}. Nor can its older "
             f"exporter: {first_line(error)}"
@@ -85,26 +85,26 @@ def _torchscript(network: nn.Module, batch: torch.Tensor) -> Any:
 
     file = io.BytesIO()
     with warnings.catch_warnings(), _no_graph_printed():
-        # That it is old, and that it does not see decisions: the comparison afterwards does.
+        # It warns that it is old and that it does not see decisions, which the comparison detects.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             network,
             (batch,),
-            file,  # type: ignore[arg-type]  # the older one takes files that are open
+            file,  # type: ignore[arg-type]  # the older exporter accepts open files
             dynamo=False,
             dynamic_axes={INPUT: {0: "batch"}, OUTPUT: {0: "batch"}},
             input_names=[INPUT],
             output_names=[OUTPUT],
             opset_version=OPSET,
             verbose=False,
-            # It would merge normalisations into convolutions and name the result after these.
+            # Else it folds normalisations into convolutions, which changes the results' names.
             training=torch.onnx.TrainingMode.PRESERVE,
         )
     return _without_notes(onnx.load_model_from_string(file.getvalue()))
 
 
 def _without_notes(model: Any) -> Any:
-    """Drop the exporter's notes: stack traces with paths of this machine, half of a small file."""
+    """Delete the exporter's metadata: stack traces with local paths, half of a small file."""
     graph = model.graph
     for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info):
         del part.metadata_props[:]
@@ -114,7 +114,7 @@ def _without_notes(model: Any) -> Any:
 
 @contextlib.contextmanager
 def _no_graph_printed() -> Iterator[None]:
-    """Keep the older exporter from printing the whole graph of what it cannot export."""
+    """Keep the older exporter from printing the whole graph of a network that it cannot export."""
     printed = torch._C._jit_onnx_log
     torch._C._jit_onnx_log = lambda *_: None
     try:
@@ -124,13 +124,16 @@ def _no_graph_printed() -> Iterator[None]:
 
 
 class _Muted:
-    """Standard error without what one thread writes to it; progress is shown by another."""
+    """Standard error stream that drops the output of one thread.
+
+    Other threads, such as one that shows progress, still write to the stream.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._thread = stream, threading.get_ident()
 
     def write(self, text: str) -> int:
-        """Pass on what other threads write."""
+        """Write the text unless the muted thread calls this."""
         muted = threading.get_ident() == self._thread
         return len(text) if muted else int(self._stream.write(text))
 
@@ -140,14 +143,14 @@ class _Muted:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep back what the exporter says about things that are not the user's."""
+    """Suppress messages of the exporter that do not concern the user."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(_Muted(sys.stderr)):
-            # copy.deepcopy of PyTorch's own tree specifications inside torch.export
+            # raised when torch.export deep-copies PyTorch's own tree specifications
             warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
             yield
     finally:

@@ -1,4 +1,4 @@
-"""What other libraries, and files from anywhere, say when they fail, for messages of our own."""
+"""Errors of other libraries in one line, for messages of hwnas."""
 
 __all__ = ["first_line"]
 
@@ -6,11 +6,11 @@ _LONGEST = 300
 
 
 def first_line(error: BaseException, named: bool = False) -> str:
-    """What an error says, in one line that is not too long; its name where it says nothing.
+    """Return the first line of an error's message, shortened; its type's name if it has no message.
 
     Args:
-        error: Of anyone.
-        named: With the error's name in any case: a KeyError says nothing but the key.
+        error: Error of any library.
+        named: Whether to include the type's name always: the message of a KeyError is only the key.
     """
     line = repr(error) if named else str(error).strip() or type(error).__name__
     line = line.splitlines()[0]

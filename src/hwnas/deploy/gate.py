@@ -1,9 +1,10 @@
-"""A gate for regressions: what a network may cost, and that a new one costs no more than the old.
+"""Regression gate: checks the costs and the metric of a network, also against an older network.
 
-Limits are about one network. Growth is about two: they are loaded several times each, all of these
-take turns, and a cost has grown if the interval of the difference between their means lies above
-what is allowed. A single loading would not do: where memory happens to lie makes one loading of a
-file faster than the next, by more than its rounds differ among themselves.
+Limits concern one network. Growth concerns two: both are loaded several times, the timing of all
+loadings is interleaved, and a cost has grown if the confidence interval of the difference between
+the means lies above the allowed growth. A single loading would not suffice: depending on memory
+placement, one loading of a file is faster than the next by more than the timing rounds of one
+loading differ.
 """
 
 from __future__ import annotations
@@ -38,24 +39,25 @@ COSTS = {
     "size_bytes": "bytes",
     "peak_memory_bytes": "bytes",
 }
-"""What a network costs, with units; the other thing that a budget knows is the task's metric."""
+"""Costs of a network, with their units. A budget may also name the task's metric."""
 _LOADINGS, _PROCESSES = 4, 3
 _CONFIDENCE = 0.95
-# One run a round: p95 is that of single runs.
+# One run per round, so that p95 is that of single runs.
 _TIMING = TimingSettings(warmup=5, rounds=60, round_ms=1e-3, max_seconds=5.0)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What is allowed.
+    """Allowed costs and metric of a network on a target.
 
     Attributes:
-        target: Where the network runs.
-        limits: By a name of `COSTS` the most that it may cost; by the name of the task's metric the
-            least, or where less is better the most, that it may reach.
-        growth: By the same names how much worse than the old network it may be, beyond noise: a
-            share of the old cost, for the metric in its unit. 0 for what is not named.
-        data: Images to judge by, as ``data.source`` of a recipe; those of the run if None.
+        target: Target on which the network runs.
+        limits: Limits by name: for a name of `COSTS` the maximum; for the task's metric the
+            minimum, or the maximum if less is better.
+        growth: Allowed degradation from the old network by the same names, beyond noise: a share of
+            the old cost, or for the metric a difference in its unit. 0 for names that are not
+            given.
+        data: Images for the evaluation, as ``data.source`` of a recipe; those of the run if None.
     """
 
     target: Target
@@ -65,26 +67,27 @@ class Budget:
 
     @property
     def metrics(self) -> set[str]:
-        """Names that are no costs, so they have to be the metric of the task."""
+        """Names that are not costs, so they have to be the task's metric."""
         return {*self.limits, *self.growth} - set(COSTS)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One thing that was looked at.
+    """Result of the check of one cost, or of the metric.
 
     Attributes:
-        name: Of the cost, or of the metric.
-        unit: Of the numbers.
-        kind: How they were found: measured, counted or evaluated.
-        value: Of the network.
-        limit: What is allowed; None if nothing is said.
-        old: Of the old network; None if there is none.
-        growth: How much worse than the old one: a share, for the metric in its unit.
-        interval: Between which it lies with 95 % confidence.
-        allowed: How much growth is allowed.
-        ok: Whether both are kept.
-        note: Something to know beside.
+        name: Name of the cost or of the metric.
+        unit: Unit of the numbers.
+        kind: Origin of the numbers: measured, counted or evaluated.
+        value: Value of the network.
+        limit: Limit of the value, or None.
+        old: Value of the old network, or None.
+        growth: Degradation from the old network: a share of the old cost, or for the metric a
+            difference in its unit.
+        interval: 95 % confidence interval of the growth.
+        allowed: Allowed growth.
+        ok: True if the limit and the allowed growth are kept.
+        note: Further information, such as a warning.
     """
 
     name: str
@@ -101,7 +104,7 @@ class Verdict:
 
     @property
     def failure(self) -> str:
-        """What is wrong, in a line; empty if nothing is."""
+        """Description of the failure in one line; empty if the check passed."""
         if self.ok:
             return ""
         if self.grown:
@@ -115,11 +118,11 @@ class Verdict:
 
     @property
     def grown(self) -> bool:
-        """Whether it is worse than the old one by more than is allowed, and not by chance."""
+        """True if the degradation from the old network exceeds the allowed growth beyond noise."""
         return self.interval is not None and self.interval[0] > self.allowed
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
+        """Return a JSON object."""
         return {**asdict(self), "failure": self.failure}
 
 
@@ -165,22 +168,23 @@ def gate(
     examiner: Examiner | None = None,
     settings: TimingSettings = _TIMING,
 ) -> list[Verdict]:
-    """Look at all that a budget knows of.
+    """Check a network against all limits and growths of a budget.
 
     Args:
-        model: An ONNX file.
-        budget: What is allowed.
-        old: The file that it should be no worse than.
-        examiner: Judges outputs by the targets of images, if there are some.
-        settings: How much to time.
+        model: ONNX file of the network.
+        budget: Allowed costs and metric.
+        old: ONNX file of the old network, against which growth is checked.
+        examiner: Evaluator of outputs on images with targets, if there are any.
+        settings: Timing settings.
 
     Returns:
         A verdict for each cost, and for the metric if there are images.
 
     Raises:
-        ConfigError: The budget names a metric that is not the task's, or there are no images.
+        ConfigError: The budget names a metric that is not the task's, there are no images for it,
+            its target is a remote device, or a file has another number format than the target.
         ArtifactError: A file is damaged or does not run on the target.
-        DeviceError: The target cannot be used here, or memory cannot be measured.
+        DeviceError: The target cannot be used on this machine, or memory cannot be measured.
     """
     if not budget.target.device.is_here:
         raise ConfigError(
@@ -213,7 +217,7 @@ def _check_metrics(budget: Budget, metrics: set[str]) -> None:
 
 
 def _check_format(model: Path, target: Target) -> None:
-    """Refuse a file that would have to be quantised first: that is not the one that ships."""
+    """Raise an error if a file must first be quantised, and so is not the file that ships."""
     found, wanted = number_format(model), target.format
     if found != wanted and (found, wanted) != ("fp32", "bf16"):
         raise ConfigError(
@@ -258,7 +262,7 @@ def _latencies(
     model: Path, old: Path | None, budget: Budget, settings: TimingSettings
 ) -> list[Verdict]:
     files = {"new": model} if old is None else {"new": model, "old": old}
-    # In turn, so that the loadings of the one do not all lie before those of the other.
+    # Interleaved, so that the loadings of one file do not all precede those of the other.
     subjects = {
         f"{side} {loading}": Subject(file, budget.target)
         for loading in range(_LOADINGS)
@@ -301,7 +305,7 @@ def _memory(model: Path, old: Path | None, budget: Budget) -> Verdict:
 
 
 def _peaks(model: Path, target: Target) -> list[float]:
-    """Of a few fresh processes."""
+    """Return the peak memory, in bytes, of several fresh processes."""
     return [float(peak_memory(model, target, 1).peak_bytes) for _ in range(_PROCESSES)]
 
 
@@ -313,7 +317,7 @@ def _cost(
     budget: Budget,
     note: str = "",
 ) -> Verdict:
-    """A cost from several readings, each with as much noise as the next."""
+    """Return the verdict on a cost from several readings, which are equally noisy."""
     verdict = Verdict(
         name,
         COSTS[name],
@@ -331,7 +335,7 @@ def _cost(
 
 
 def _growth(new: Sequence[float], old: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """By which share the mean has grown, with the interval of Welch's t on logarithms."""
+    """Return the relative growth of the mean, with the interval of Welch's t-test on logarithms."""
     logs = np.log(np.maximum(new, 1e-12)), np.log(np.maximum(old, 1e-12))
     difference = float(logs[0].mean() - logs[1].mean())
     errors = [side.var(ddof=1) / len(side) if len(side) > 1 else 0.0 for side in logs]

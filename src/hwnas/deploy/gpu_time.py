@@ -1,4 +1,4 @@
-"""How long GPUs computed for some processes, from what NVML tells."""
+"""GPU time used by processes, as reported by NVML."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["GpuClock"]
 
 
 class GpuClock:
-    """Busy time of NVIDIA GPUs while some processes had them open, in seconds.
+    """Busy time of NVIDIA GPUs while given processes had them open, in seconds.
 
-    NVML tells which processes compute on a GPU and for which share of the last moment it was busy.
-    It does not divide that share: where another program computes on the same GPU at the same time,
-    its work counts, too. Without NVML, or where it sees other process numbers than this system
-    (most containers), nothing is counted.
+    NVML reports which processes compute on a GPU, and for which share of the last moment the GPU
+    was busy. It does not divide that share among processes: if another program computes on the same
+    GPU at the same time, its work counts, too. Nothing is counted without NVML, or if NVML sees
+    other process ids than this system (as in most containers).
     """
 
     def __init__(self) -> None:
@@ -23,15 +23,15 @@ class GpuClock:
 
     @property
     def seconds(self) -> float | None:
-        """Summed over all GPUs; None where none of the processes was ever seen on one."""
+        """Busy time summed over all GPUs; None if no process was ever seen on a GPU."""
         return self._seconds
 
     def sample(self, processes: Collection[int], seconds: float) -> None:
-        """Take in how busy the GPUs are.
+        """Add the current utilisation of the GPUs to the busy time.
 
         Args:
-            processes: Numbers of the processes whose time this is.
-            seconds: Time since the last sample, for which this one stands.
+            processes: Ids of the processes whose GPU time is counted.
+            seconds: Time since the last sample, for which this sample stands.
         """
         if not self._gpus:
             return
@@ -42,12 +42,12 @@ class GpuClock:
                     continue
                 busy = self._nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100
                 self._seconds = (self._seconds or 0.0) + busy * seconds
-        except self._nvml.NVMLError:  # a GPU that tells nothing is not asked again
+        except self._nvml.NVMLError:  # after an error, no GPU is sampled again
             self._gpus = []
 
 
 def _opened() -> tuple[Any, list[Any]]:
-    """NVML and its handles of all GPUs; none where it is not there."""
+    """Return NVML and its handles of all GPUs; no handles if NVML is not available."""
     try:
         import pynvml
     except ImportError:

@@ -1,4 +1,4 @@
-"""Image files as uint8 pixels: upright, with the whole range of 16 bits, in the channels asked for.
+"""Decoding of image files to uint8 pixels: upright, 16 bits scaled to 8, with the wanted channels.
 
 Every image that hwnas opens goes through this module, so that training, evaluation and deployment
 see the same pixels.
@@ -27,22 +27,22 @@ __all__ = [
 ]
 
 PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-"""What Pillow calls images of so many channels."""
+"""Pillow's image modes by number of channels."""
 
 
 def highest_value(image: Image.Image) -> int:
-    """Return the number that stands for white in an image, as Pillow opened it.
+    """Return the pixel value that stands for white in an image as opened by Pillow.
 
     Returns:
-        255 for 8 bits a channel; up to 65,535 for grey images of more.
+        255 for 8 bits per channel; up to 65,535 for grey images with more bits.
 
     Raises:
-        ValueError: Pixels of that mode have no defined range; the message says which mode it is.
+        ValueError: Pixels of the image's mode have no defined range; the message names the mode.
     """
     if image.mode in ("I;16", "I;16B", "I;16L", "I;16N"):
-        bits = _tiff_tag(image, ExifTags.Base.BitsPerSample, 16)  # of 12 bits it keeps up to 4,095
+        bits = _tiff_tag(image, ExifTags.Base.BitsPerSample, 16)  # 12-bit values go up to 4,095
         return (1 << bits) - 1
-    if image.mode == "I" and image.format in ("PNG", "PPM"):  # have 16 bits at most
+    if image.mode == "I" and image.format in ("PNG", "PPM"):  # at most 16 bits
         return 2**16 - 1
     if image.mode in ("I", "F"):
         raise ValueError(
@@ -58,24 +58,24 @@ def _tiff_tag(image: Image.Image, tag: int, default: int) -> int:
 
 
 def upright_pixels(image: Image.Image, mode: str) -> NDArray[np.uint8]:
-    """Decode an image, turn it upright (EXIF) and convert it to 8 bits a channel.
+    """Decode an image, rotate it upright (EXIF) and convert it to 8 bits per channel.
 
     Grey images of 9 to 16 bits are scaled: white stays white and black stays black. Pillow itself
-    would clip them at 255. Of colours with 16 bits Pillow keeps the upper 8.
+    would clip them at 255. Of colours with 16 bits, Pillow keeps the upper 8.
 
     Args:
-        image: As `PIL.Image.open` gave it; not converted.
-        mode: Of the result: ``"L"``, ``"RGB"`` or ``"RGBA"``.
+        image: Result of `PIL.Image.open`, not converted.
+        mode: Mode of the result: ``"L"``, ``"RGB"`` or ``"RGBA"``.
 
     Returns:
         uint8 (H, W) for ``"L"``, otherwise (H, W, C).
 
     Raises:
-        ValueError: Pixels of that mode have no defined range.
+        ValueError: Pixels of the image's mode have no defined range.
     """
     highest = highest_value(image)
     invert = _tiff_tag(image, ExifTags.Base.PhotometricInterpretation, 1) == 0 and highest != 255
-    image.load()  # turns TIFF files, and forgets that they lay on their side
+    image.load()  # rotates TIFF files, and drops their orientation
     upright = ImageOps.exif_transpose(image)
     if highest != 255:
         numbers = np.asarray(upright).astype(np.uint32).clip(0, highest)
@@ -85,39 +85,39 @@ def upright_pixels(image: Image.Image, mode: str) -> NDArray[np.uint8]:
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Return height and width of an open image as it is read, which is upright; decodes nothing."""
-    width = _tiff_tag(image, ExifTags.Base.ImageWidth, image.width)  # Pillow has turned its own
+    """Return the upright height and width of an open image without decoding it."""
+    width = _tiff_tag(image, ExifTags.Base.ImageWidth, image.width)  # image.width is rotated
     height = _tiff_tag(image, ExifTags.Base.ImageLength, image.height)
     on_its_side = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
     return (width, height) if on_its_side else (height, width)
 
 
 def is_grey(image: Image.Image) -> bool:
-    """Return whether an open image has one channel of grey.
+    """Return whether an open image has a single grey channel.
 
     Raises:
-        ValueError: Pixels of that mode have no defined range.
+        ValueError: Pixels of the image's mode have no defined range.
     """
     return highest_value(image) != 255 or image.mode in ("1", "L")
 
 
 def read_pixels(source: Path | BinaryIO, channels: int) -> NDArray[np.uint8]:
-    """Read an image file in its own size.
+    """Read an image file at its own size.
 
     Args:
-        source: Its path, or the open file.
+        source: Path of the file, or the open file.
         channels: 1 for grey, 3 for red, green and blue, 4 with transparency.
 
     Returns:
         uint8 (H, W, channels), upright.
 
     Raises:
-        DamagedImage: It is not an image, or it is damaged.
-        DataError: There is no such file, it may not be read, or its pixels have no defined range.
+        DamagedImage: The file is not an image, or it is damaged.
+        DataError: The file does not exist, cannot be read, or has pixels without a defined range.
     """
     name = str(source) if isinstance(source, Path) else "what was given"
     try:
-        # Not by its path: Pillow maps plain TIFF files that lie on their side with a wrong width.
+        # Not opened by path: Pillow then maps rotated plain TIFF files with a wrong width.
         with (
             source.open("rb") if isinstance(source, Path) else nullcontext(source) as file,
             Image.open(file) as image,
@@ -134,7 +134,7 @@ def read_pixels(source: Path | BinaryIO, channels: int) -> NDArray[np.uint8]:
     except Exception as error:  # damaged files make Pillow raise nearly anything
         if isinstance(error, OSError) and error.strerror is not None:
             raise DataError(f"{name} cannot be read as an image ({error.strerror})") from error
-        reason = first_line(error).partition(" <")[0]  # Pillow names the object in memory
+        reason = first_line(error).partition(" <")[0]  # without the object that Pillow names
         message = f"{name} cannot be read as an image ({reason}); expected a PNG, JPEG or the like"
         raise DamagedImage(message, reason) from error
     return pixels.reshape(*pixels.shape[:2], channels)

@@ -1,4 +1,4 @@
-"""What goes into a network and what comes out of it."""
+"""Preprocessing of a network's input, and meaning of its outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_PIXEL_CLASSES = 255  # masks are uint8, and 255 marks pixels without a cla
 
 
 def at_size(maps: Tensor, size: Sequence[int]) -> Tensor:
-    """Maps (N, K, h, w) interpolated (bilinearly) to height and width; the same if they fit."""
+    """Interpolate maps (N, K, h, w) bilinearly to a height and width, unless they already fit."""
     if tuple(maps.shape[2:]) == tuple(size):
         return maps
     return functional.interpolate(maps, tuple(size), mode="bilinear", antialias=False)
@@ -37,15 +37,15 @@ def at_size(maps: Tensor, size: Sequence[int]) -> Tensor:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """From stored pixels to a network's input: scale to 0..1, resize, normalise.
+    """Conversion of stored pixels to a network's input: scale to 0..1, resize, normalise.
 
-    The same object serves training, evaluation and deployment, so that they cannot differ.
+    Training, evaluation and deployment use the same object, so that they cannot differ.
 
     Attributes:
-        height: Of the network's input, in pixels.
-        width: Of the network's input, in pixels.
-        channels: 1 is grey, 3 is red, green and blue.
-        mean: Of each channel, for pixels in 0..1.
+        height: Height of the network's input, in pixels.
+        width: Width of the network's input, in pixels.
+        channels: Number of channels: 1 is grey, 3 is red, green and blue.
+        mean: Mean of each channel, for pixels in 0..1.
         std: Standard deviation of each channel, for pixels in 0..1; positive.
     """
 
@@ -76,15 +76,15 @@ class Preprocessing:
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width, as a network takes them."""
+        """Channels, height and width of the network's input."""
         return self.channels, self.height, self.width
 
     def at(self, height: int, width: int) -> Preprocessing:
-        """The same for an input of another size."""
+        """Return the same preprocessing for another input size."""
         return replace(self, height=height, width=width)
 
     def __call__(self, images: Tensor | NDArray[np.uint8]) -> Tensor:
-        """Prepare a batch.
+        """Preprocess a batch of images.
 
         Args:
             images: uint8 (N, H, W, C), of any height and width; a tensor stays on its device.
@@ -93,7 +93,7 @@ class Preprocessing:
             float32 (N, C, height, width), channels last in memory.
 
         Raises:
-            DataError: The images are not uint8 or not of that shape.
+            DataError: The images are not uint8, or do not have that shape.
         """
         if images.ndim != 4 or images.shape[-1] != self.channels or 0 in images.shape[1:]:
             raise DataError(
@@ -101,7 +101,7 @@ class Preprocessing:
             )
         if images.dtype not in (torch.uint8, np.uint8):
             raise DataError(f"images are {images.dtype}; expected uint8, pixels from 0 to 255")
-        # PyTorch warns of read-only arrays, which memory-mapped images are; such a batch is copied.
+        # PyTorch warns about read-only arrays, such as memory-mapped images, so these are copied.
         pixels = (
             images
             if isinstance(images, Tensor)
@@ -122,17 +122,18 @@ class Preprocessing:
         )
 
     def read_image(self, source: Path | BinaryIO) -> NDArray[np.uint8]:
-        """Read an image file in its own size, upright, with the channels that the network expects.
+        """Read an image file at its own size, upright, with the network's number of channels.
 
         Args:
-            source: Its path, or the open file.
+            source: Path of the file, or the open file.
 
         Returns:
             uint8 (H, W, channels).
 
         Raises:
-            DamagedImage: It is not an image, or it is damaged.
-            DataError: There is no such file, or its pixels have no defined range.
+            DamagedImage: The file is not an image, or it is damaged.
+            DataError: The file does not exist or cannot be read, its pixels have no defined range,
+                or the network does not take 1, 3 or 4 channels.
         """
         if self.channels not in PILLOW_MODES:
             raise DataError(
@@ -142,7 +143,7 @@ class Preprocessing:
         return read_pixels(source, self.channels)
 
     def to_json(self) -> dict[str, Any]:
-        """A versioned JSON object."""
+        """Return a versioned JSON object."""
         return {
             "schema": SCHEMA,
             "steps": "scale to 0..1, resize (bilinear, antialias when shrinking), normalise",
@@ -151,7 +152,7 @@ class Preprocessing:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Preprocessing:
-        """The inverse of `to_json`.
+        """Return the preprocessing from a JSON object that `to_json` made.
 
         Raises:
             ArtifactError: The object is damaged or was written by a newer version.
@@ -166,12 +167,12 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class OutputMeaning:
-    """What the numbers that come out of a network stand for.
+    """Meaning of the numbers that a network outputs.
 
     Attributes:
-        kind: ``"class_scores"``: one logit a class, exactly one class is right.
+        kind: ``"class_scores"``: one logit per class, of which exactly one is correct.
             ``"pixel_class_scores"``: the same for each pixel. ``"values"``: the numbers themselves
-            are the answer.
+            are the result.
         labels: Name of each number, in order; may be empty for values.
     """
 
@@ -189,32 +190,32 @@ class OutputMeaning:
             )
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Whether outputs of this shape, with the batch, can have this meaning."""
+        """Return whether outputs of this shape, with the batch, can have this meaning."""
         labels = len(self.labels) or shape[1]
         dimensions = 4 if self.kind == "pixel_class_scores" else 2
         return len(shape) == dimensions and shape[1] == labels and 0 not in shape
 
     @property
     def shape(self) -> str:
-        """Of outputs, in words for messages."""
+        """Shape of the outputs as text, for messages."""
         maps = ", H, W" if self.kind == "pixel_class_scores" else ""
         return f"(N, {len(self.labels) or 'K'}{maps})"
 
     def describe(self, outputs: Tensor | NDArray[Any]) -> list[dict[str, Any]]:
-        """Say in words what a network's outputs mean.
+        """Convert a network's outputs to labelled results.
 
         Args:
-            outputs: (N, K), one row an image, or (N, K, h, w) for class scores of pixels.
+            outputs: (N, K), one row per image, or (N, K, h, w) for class scores of pixels.
 
         Returns:
-            One object an image. For class scores: ``label``, ``probability`` (by softmax, in 0..1)
-            and ``top``, the five likeliest with both. For class scores of pixels: ``shares``, by
-            label the share of the pixels that have it. For values: ``values``, by label if they
-            have labels.
+            One object per image. For class scores: ``label``, ``probability`` (by softmax, in 0..1)
+            and ``top``, the five most probable labels with their probabilities. For class scores of
+            pixels: ``shares``, the share of the pixels by label. For values: ``values``, by label
+            if there are labels.
 
         Raises:
-            DataError: The outputs do not have one column, or map, a label.
-            ArtifactError: They are no numbers, so they mean nothing.
+            DataError: The outputs do not have one column, or map, per label.
+            ArtifactError: The outputs of an image are NaN or infinite, so they have no meaning.
         """
         rows = np.asarray(torch.as_tensor(outputs).detach().cpu(), dtype=np.float64)
         self._check(rows.shape)
@@ -229,18 +230,18 @@ class OutputMeaning:
     def masks(
         self, outputs: Tensor | NDArray[Any], size: tuple[int, int] | None = None
     ) -> NDArray[np.uint8]:
-        """The likeliest class of each pixel.
+        """Return the most probable class of each pixel.
 
         Args:
-            outputs: (N, K, h, w).
-            size: Height and width to interpolate the scores to; their own if None.
+            outputs: Class scores of pixels, (N, K, h, w).
+            size: Height and width to which the scores are interpolated; their own if None.
 
         Returns:
-            uint8 (N, height, width), places in `labels`.
+            uint8 (N, height, width), indices into `labels`.
 
         Raises:
-            DataError: The outputs are no class scores of pixels.
-            ArtifactError: They are no numbers.
+            DataError: The outputs are not class scores of pixels.
+            ArtifactError: The outputs of an image are NaN or infinite.
         """
         maps = torch.as_tensor(outputs).detach().cpu().float()
         if self.kind != "pixel_class_scores":
@@ -255,7 +256,7 @@ class OutputMeaning:
             raise DataError(f"outputs have shape {shape}; expected {self.shape}")
 
     def _check_numbers(self, rows: NDArray[Any]) -> None:
-        """Refuse what has no answer; a class that is minus infinitely likely is only never it."""
+        """Raise an error if an image has no result; a class score of minus infinity is allowed."""
         looked_at = rows if self.kind == "values" else rows.max(axis=1)
         wrong = ~np.isfinite(looked_at).reshape(len(rows), -1).all(axis=1)
         if wrong.any():
@@ -284,12 +285,12 @@ class OutputMeaning:
         return {"values": dict(zip(self.labels, values, strict=True)) if self.labels else values}
 
     def to_json(self) -> dict[str, Any]:
-        """A versioned JSON object."""
+        """Return a versioned JSON object."""
         return {"schema": SCHEMA, "kind": self.kind, "labels": list(self.labels)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> OutputMeaning:
-        """The inverse of `to_json`.
+        """Return the meaning from a JSON object that `to_json` made.
 
         Raises:
             ArtifactError: The object is damaged or was written by a newer version.

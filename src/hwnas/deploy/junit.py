@@ -1,4 +1,4 @@
-"""Verdicts as the XML that continuous integration reads."""
+"""Verdicts as JUnit XML, which continuous integration reads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["junit"]
 
 
 def junit(suite: str, verdicts: Sequence[Verdict]) -> str:
-    """A JUnit test suite with a case for each verdict.
+    """Return a JUnit test suite as XML, with a test case for each verdict.
 
     Args:
-        suite: Its name, such as that of the file that was looked at.
-        verdicts: What was found.
+        suite: Name of the suite, such as that of the checked file.
+        verdicts: Results of the regression gate.
     """
     failures = sum(not verdict.ok for verdict in verdicts)
     counts = {"tests": str(len(verdicts)), "failures": str(failures), "errors": "0"}

@@ -1,4 +1,4 @@
-"""What a network's numbers of channels cost it where `hwnas.kernels` run it, in words."""
+"""Advice on channel counts that are inefficient in `hwnas.kernels`, as text."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _LAYERS = ("conv", "depthwise", "linear", "pointwise")
 
 
 def advice(workload: Workload, itemsize: int) -> list[str]:
-    """Which channels waste loads or multiplications, and which would not; empty if none do.
+    """Return messages on channels that waste loads or multiplications, with better channel counts.
+
+    The list is empty if no channels do.
 
     Args:
-        workload: Of the network, at any batch.
-        itemsize: Bytes of one value in its format.
+        workload: Workload of the network, at any batch.
+        itemsize: Bytes of one value in the network's number format.
     """
     narrow: Counter[int] = Counter()
     made = idle = 0.0
@@ -54,7 +56,7 @@ def _choices(channels: int) -> str:
 
 
 def _layers(workload: Workload) -> Iterator[tuple[Operator, int, int]]:
-    """Layers with weights, and their channels in and out."""
+    """Yield the layers that have weights, with their input and output channels."""
     for operator in workload.operators:
         if operator.dead or operator.kind not in _LAYERS:
             continue

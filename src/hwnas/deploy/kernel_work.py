@@ -1,10 +1,11 @@
-"""What steps of networks take where `hwnas.kernels` run them, before anything is run.
+"""Predicted cost of a network's steps in `hwnas.kernels`, without running them.
 
-To match a network takes its ONNX file, and so seconds; this takes microseconds. A step knows its
-sizes and not its neighbours, so what the matcher does with most steps of a kind is taken for
-granted: activations, normalisations, gates and residuals are folded into layers, a mean over a map
-into the convolution before it, the two layers of a squeeze-excite are one launch, and so are the
-two products of attention, and its three layers before them.
+To match a network requires its ONNX file and takes seconds; the prediction takes microseconds. A
+step knows its own sizes but not its neighbours, so the usual result of the matcher is assumed for
+each kind of step: activations, normalisations, gates and residuals are fused into layers, and a
+mean over a map into the convolution before it. The two layers of a squeeze-and-excitation block are
+one launch. The two matrix products of attention are one launch, and so are the three layers before
+them.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from hwnas.search_spaces import Step
 
 __all__ = ["KernelSite", "KernelWork", "kernel_work"]
 
-_BYTES = 4  # of a value, as steps count them
-_WHOLE_MAP = 16  # values for each mean, from which on it is taken to be of a whole map
+_BYTES = 4  # per value, as steps count them
+_WHOLE_MAP = 16  # values per mean from which a pooling is assumed to cover a whole map
 _USUAL = "nvidia-h200"
-_ATTENTION = 1 - 2  # launches: it is one, and the layers before it are two less
+_ATTENTION = 1 - 2  # launches: attention is one, and the layers before it are two fewer
 _FOLDED = ("activation", "layer_norm", "norm", "view")
-# Orders of size, of no card in particular; how a card compares is left to what is fitted.
+# Orders of magnitude, not those of a particular GPU; a fitted model accounts for the GPU.
 _LAUNCH_NS = 2000.0
-_BYTES_PER_NS = 40.0  # of one multiprocessor
-_PRODUCTS_PER_NS = {2: 500.0, 4: 100.0}  # of one multiprocessor, by bytes of a value
+_BYTES_PER_NS = 40.0  # per multiprocessor
+_PRODUCTS_PER_NS = {2: 500.0, 4: 100.0}  # per multiprocessor, by bytes per value
 
 
 @dataclass(frozen=True)
 class KernelSite:
-    """Where kernels run, and on what.
+    """GPU, data type and batch size with which kernels run.
 
     Attributes:
-        card: Need not be here.
-        dtype: What networks compute in.
-        batch: Images a run.
+        card: GPU, which need not be in this machine.
+        dtype: Data type in which networks compute.
+        batch: Images per run.
     """
 
     card: Accelerator
@@ -53,17 +54,17 @@ class KernelSite:
 
     @classmethod
     def of(cls, target: Target, hardware: str) -> KernelSite:
-        """That of a target.
+        """Return the site of a target.
 
         Args:
-            target: Its runtime is ours.
-            hardware: What its card's driver calls it. A card that is neither here nor known without
-                being here is taken to be like an H200.
+            target: Target of the runtime ``triton``.
+            hardware: Name of the GPU, as its driver reports it. A GPU that is neither in this
+                machine nor among `ACCELERATORS` is assumed to be like an H200.
         """
         return cls(_card(hardware), torch_type(target), target.device.batch)
 
     def bytes_of(self, activations: int, weights: int = 0) -> float:
-        """Bytes here of what are so many bytes in float32 at one image."""
+        """Convert sizes in float32 at one image to bytes in the site's data type and batch size."""
         return (activations * self.batch + weights) * self.dtype.itemsize / _BYTES
 
 
@@ -76,21 +77,22 @@ def _card(name: str) -> Accelerator:
 
 @dataclass(frozen=True)
 class KernelWork:
-    """What a step takes; all of it adds up over the steps of a network.
+    """Predicted cost of a step on a GPU; the costs of all steps of a network add up.
 
     Attributes:
-        launches: Starts of kernels; halves where two steps are one launch, and negative where a
-            step makes one of others.
-        torch_launches: Those of them that are PyTorch's.
-        moved_bytes: Read and written in memory, each tensor once.
-        asked_bytes: That programs ask of the caches, each what it reads itself.
-        products: Multiplications, of padding too.
-        idle_products: Those of them that are of padding.
-        programs: Of all launches.
-        rounds: Programs that the busiest multiprocessor runs one after the other.
-        idle_rounds: Those of them in which a multiprocessor has nothing to run, in the mean.
-        busiest_bytes: That the busiest multiprocessor asks for.
-        card_ms: Milliseconds by a roofline of that multiprocessor.
+        launches: Number of kernel launches; halves if two steps are one launch, and negative if a
+            step merges launches of other steps.
+        torch_launches: Number of these launches that are PyTorch's.
+        moved_bytes: Bytes read and written in memory, each tensor once.
+        asked_bytes: Bytes that programs request from the caches, where each program counts all that
+            it reads.
+        products: Number of multiplications, including those of padding.
+        idle_products: Number of multiplications of padding.
+        programs: Number of programs of all launches.
+        rounds: Number of programs that the busiest multiprocessor runs one after the other.
+        idle_rounds: Part of these rounds in which a multiprocessor is idle, on average.
+        busiest_bytes: Bytes that the busiest multiprocessor requests.
+        card_ms: Milliseconds by a roofline model of the busiest multiprocessor.
     """
 
     launches: float = 0.0
@@ -107,32 +109,35 @@ class KernelWork:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Of all quantities, in the order of `values`."""
+        """Return the names of all quantities, in the order of `values`."""
         return tuple(each.name for each in fields(cls))
 
     @property
     def values(self) -> tuple[float, ...]:
-        """All quantities."""
+        """Values of all quantities, in the order of the fields."""
         return astuple(self)
 
 
 @lru_cache(maxsize=2**16)
 def kernel_work(step: Step, site: KernelSite) -> KernelWork:
-    """What a step takes at a site; nothing where a compiler drops it or a layer takes it in.
+    """Return the predicted cost of a step at a site.
+
+    The cost is zero if a compiler drops the step or if it is fused into a layer.
 
     Args:
-        step: At one image.
-        site: Where it runs. Configurations are those that are known to be fast on its card.
+        step: Step at one image.
+        site: Site at which the step runs. Kernel configurations are those known to be fast on its
+            GPU.
     """
     if step.dead or step.kind in _FOLDED:
         return KernelWork()
     call = call_of_step(step, site.batch)
     if call is not None:
         return _of_call(step, call, site)
-    if step.kind == "matmul":  # scores, which attention does not store, are the larger side
+    if step.kind == "matmul":  # the scores, which are not stored, are the larger side
         smaller = min(step.read_bytes, step.written_bytes)
         return _even(site, site.bytes_of(smaller), step.macs, _ATTENTION / 2)
-    if step.kind == "elementwise":  # a gate or a residual is read, the map is there already
+    if step.kind == "elementwise":  # reads a gate or a residual; the map is loaded already
         return _even(site, site.bytes_of(max(0, step.read_bytes - step.written_bytes)))
     if step.kind == "pool" and step.read_bytes >= _WHOLE_MAP * step.written_bytes:
         return _even(site, site.bytes_of(step.written_bytes))
@@ -173,7 +178,7 @@ def _of_call(step: Step, call: StepCall, site: KernelSite) -> KernelWork:
 
 
 def _products(call: StepCall, grid: tuple[int, ...], config: Config) -> int:
-    """Multiplications of whole blocks; parts of sums share one block of the result."""
+    """Return the multiplications of whole blocks; parts of a split sum share one output block."""
     if "BLOCK_M" not in config:
         return math.prod(grid) * config["BLOCK_P"] * config["BLOCK_C"] * call.summed
     steps = -(-call.summed // config["BLOCK_K"])
@@ -187,7 +192,10 @@ def _in_torch(step: Step, site: KernelSite) -> KernelWork:
 
 
 def _even(site: KernelSite, moved: float, macs: int = 0, launches: float = 0.0) -> KernelWork:
-    """Bytes, and multiplications of each image, that all multiprocessors share evenly."""
+    """Return the cost of bytes, and of multiplications per image, spread over multiprocessors.
+
+    All multiprocessors have equal shares.
+    """
     parts, products = site.card.multiprocessors, macs * site.batch
     return KernelWork(
         launches=launches,

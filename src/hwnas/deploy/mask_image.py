@@ -1,4 +1,4 @@
-"""Masks as image files: the classes are the pixels' values, and a palette makes them visible."""
+"""Masks as PNG files: pixel values are classes, and a palette makes them visible."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["mask_png", "write_mask"]
 
 
 def write_mask(path: Path, mask: NDArray[np.uint8]) -> None:
-    """Write a mask as `mask_png` has it.
+    """Write a mask in the format of `mask_png`.
 
     Args:
-        path: Of the file, ending in ``.png``; replaced if it is there.
-        mask: uint8 (H, W), classes.
+        path: PNG file to write, which ends in ``.png``; an existing file is replaced.
+        mask: Class of each pixel, uint8 (H, W).
 
     Raises:
         ConfigError: The name does not end in ``.png``; other formats would change the classes.
@@ -33,12 +33,12 @@ def write_mask(path: Path, mask: NDArray[np.uint8]) -> None:
 
 
 def mask_png(mask: NDArray[np.uint8]) -> bytes:
-    """A PNG of the mode ``P``, with the colours of Pascal VOC.
+    """Encode a mask as a PNG of mode ``P``, with the colours of Pascal VOC.
 
-    ``numpy.asarray(PIL.Image.open(path))`` gives the mask again.
+    ``numpy.asarray(PIL.Image.open(path))`` returns the mask.
 
     Args:
-        mask: uint8 (H, W), classes.
+        mask: Class of each pixel, uint8 (H, W).
     """
     image = Image.fromarray(mask)
     image.putpalette(_palette())
@@ -48,10 +48,10 @@ def mask_png(mask: NDArray[np.uint8]) -> bytes:
 
 
 def _palette() -> bytes:
-    """Red, green and blue of 256 classes: their bits are dealt out to the colours in turn.
+    """Return red, green and blue of 256 classes; the bits of a class alternate between the colours.
 
-    The colour map of the Pascal VOC development kit: neighbouring numbers look most different, and
-    class 0 is black.
+    This is the colour map of the Pascal VOC development kit: neighbouring class numbers look most
+    different, and class 0 is black.
     """
     classes = np.arange(256)
     colours = np.zeros((256, 3), np.uint8)

@@ -1,4 +1,4 @@
-"""How long a network took on a target."""
+"""Latency measurement of a network on a target."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Quantiles:
     """Quantiles of repeated timings, in milliseconds.
 
     Attributes:
-        p20: A fifth of the timings were shorter.
-        p50: The median.
-        p80: A fifth of the timings were longer.
-        p95: One in twenty was longer; None in records that are older than this field.
+        p20: 20th percentile.
+        p50: Median.
+        p80: 80th percentile.
+        p95: 95th percentile; None in records that are older than this field.
     """
 
     p20: float
@@ -34,34 +34,35 @@ class Quantiles:
 
     @classmethod
     def of(cls, times_ms: Sequence[float]) -> Quantiles:
-        """The quantiles of at least one timing in milliseconds."""
+        """Return the quantiles of at least one timing in milliseconds."""
         return cls(*np.quantile(times_ms, [0.2, 0.5, 0.8, 0.95]).tolist())
 
     @classmethod
     def from_json(cls, data: Mapping[str, float | None]) -> Quantiles:
-        """Read an object with the quantiles by name."""
+        """Read a JSON object with the quantiles by name."""
         values: dict[str, Any] = {n: None if ms is None else float(ms) for n, ms in data.items()}
         return cls(**values)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Repeated timings of one network on one target, with all that is needed to judge them.
+    """Repeated timings of one network on one target, with all that is needed to assess them.
 
     Attributes:
         target: Name of the target, e.g. ``"cpu-onnxruntime-fp32-b1-t1"``.
-        clock: Which clock gives the headline: ``"cpu"`` for one thread, ``"wall"`` for more.
+        clock: Clock of the headline: ``"cpu"`` for one thread, ``"wall"`` for more.
         cpu_ms: CPU time of one run of a batch.
         wall_ms: Wall time of one run of a batch.
-        n: Rounds that the quantiles are over.
-        contended: Other work disturbed some of the rounds and repeating them did not help.
-        anchor_ms: Median of the fixed anchor network beside the same rounds, on the same clock; the
-            same network on every machine and at every time, so a change of it is the machine's.
-        hardware: What it ran on, e.g. the processor's model.
-        versions: Of the libraries that matter, by name.
-        settings: Of the runtime, those that change latency.
-        time: When, in ISO 8601.
-        conditions: Temperature, frequency and load at the end, where the system shows them.
+        n: Number of timing rounds that the quantiles are over.
+        contended: True if other work disturbed some of the rounds and repeating them did not help.
+        anchor_ms: Median time of the reference model beside the same rounds, on the same clock. The
+            reference model is the same on every machine and at every time, so a change of its time
+            is due to the machine.
+        hardware: Hardware that the network ran on, e.g. the processor's model.
+        versions: Versions of the relevant libraries, by name.
+        settings: Settings of the runtime that change latency.
+        time: Date and time in ISO 8601.
+        conditions: Temperature, frequency and load at the end, if the system reports them.
     """
 
     kind: ClassVar[Literal["measured"]] = "measured"
@@ -81,22 +82,22 @@ class Measurement:
 
     @property
     def headline(self) -> Quantiles:
-        """The quantiles on the clock that counts for this target, in milliseconds."""
+        """Quantiles on the clock that counts for this target, in milliseconds."""
         return self.cpu_ms if self.clock == "cpu" else self.wall_ms
 
     @property
     def latency_ms(self) -> float:
-        """The median of the headline, in milliseconds a batch."""
+        """Median of the headline, in milliseconds per batch."""
         return self.headline.p50
 
     def to_json(self) -> dict[str, Any]:
-        """A versioned JSON object; it says what kind of number it holds and in which unit."""
+        """Return a versioned JSON object that states the kind of its numbers and their unit."""
         values = {"latency_ms": self.latency_ms, **asdict(self)}
         return {"schema": SCHEMA, "kind": self.kind, "unit": "ms", **values}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurement:
-        """The inverse of `to_json`.
+        """Return the measurement from a JSON object that `to_json` made.
 
         Raises:
             ArtifactError: The object is damaged or was written by a newer version.
@@ -107,7 +108,7 @@ class Measurement:
                 f"measurement: schema {found!r} is not {SCHEMA}; it needs another hwnas"
             )
         try:
-            older = {"conditions": {}, **data}  # which did not tell them
+            older = {"conditions": {}, **data}  # older records lack conditions
             values = {f.name: older[f.name] for f in fields(cls)}
             for clock in ("cpu_ms", "wall_ms"):
                 values[clock] = Quantiles.from_json(values[clock])

@@ -1,24 +1,25 @@
-"""How much memory a network takes where it runs, measured in a process of its own.
+"""Peak memory of a network on a target, measured in a separate process.
 
-Counted is what a process holds more because of one network: the most anonymous memory (heap,
-stacks, private copies) that is resident at any moment while the runtime loads the model file and
-runs it three times, less what was resident before. So in it are
+The result is the additional memory of a process that is due to one network: the largest amount of
+resident anonymous memory (heap, stacks, private copies) at any moment while the runtime loads the
+model file and runs it three times, minus the amount resident before. It includes
 
-- the model file as the runtime parses it, and whatever else loading needs for a while,
-- the weights, once more where the runtime packs them for its kernels,
-- activations, with all that the runtime's arena takes beyond them: it grows in powers of two,
-  and the second run lays its memory out anew once the first has shown what is needed,
+- the model file as the runtime parses it, and other temporary memory for loading,
+- the weights, a second time if the runtime packs them for its kernels,
+- activations, with all that the runtime's arena allocates beyond them: it grows in powers of two,
+  and the second run lays out its memory anew once the first has shown what is needed,
 - one batch of inputs, and the outputs,
-- free memory that the allocator keeps instead of giving it back.
+- free memory that the allocator keeps instead of returning it.
 
-Not in it are the runtime itself, which a tiny network has warmed up before, and pages of files,
-such as code of the runtime's library that is loaded when it is first needed: the system can drop
-those, and other processes share them. Memory that was swapped out is not seen.
+It includes neither the runtime itself, which a tiny network has warmed up before, nor file-backed
+pages, such as code of the runtime's library that is loaded on first use: the system can drop these
+pages, and other processes share them. Memory that was swapped out is not seen.
 
-Arena, thread pool and allocator are left as they are on the target, so the number is that of a
-program that runs the network, not of a leaner one. What is left of noise comes from addresses that
-the system draws at random for each process, on which the order of the runtime's hash tables
-depends and so how well its blocks fit together. Hence the median over a few processes.
+Arena, thread pool and allocator keep the settings that they have on the target, so the result is
+that of a program that runs the network, not of a leaner one. The remaining noise comes from
+addresses that the system draws at random for each process: they determine the order of the
+runtime's hash tables, and so how well its blocks fit together. Hence the result is the median over
+a few processes.
 """
 
 from __future__ import annotations
@@ -48,22 +49,23 @@ from hwnas.errors import ArtifactError, ConfigError, DeviceError, HwnasError
 __all__ = ["PeakMemory", "peak_memory"]
 
 _PROCESS = Path("/proc/self")
-_RUNS = 3  # the runtime's arena still grows at the second
+_RUNS = 3  # the runtime's arena still grows at the second run
 _RESET_PEAK = "5"  # written to clear_refs, see proc(5)
-_BAD_INPUT = 2  # status of a process that has said what is wrong
+_BAD_INPUT = 2  # exit status of a process that has printed an error
 
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Memory that one network takes on a target beyond the runtime's own.
+    """Memory of one network on a target, without the memory of the runtime itself.
 
     Attributes:
         target: Name of the target.
-        peak_bytes: At most at any moment of loading and running it, the median over processes.
-        loaded_bytes: After loading, before the first run; the median, too.
-        lowest_bytes: The smallest peak of a process.
-        highest_bytes: The largest peak of a process.
-        processes: How many measured it.
+        peak_bytes: Largest memory at any moment of loading and running the network; median over
+            processes.
+        loaded_bytes: Memory after loading, before the first run; median over processes.
+        lowest_bytes: Smallest peak of a process.
+        highest_bytes: Largest peak of a process.
+        processes: Number of processes measured.
     """
 
     target: str
@@ -75,25 +77,25 @@ class PeakMemory:
 
     @property
     def spread(self) -> float:
-        """Largest less smallest peak, as a share of the median."""
+        """Difference between the largest and the smallest peak, as a share of the median."""
         return (self.highest_bytes - self.lowest_bytes) / self.peak_bytes
 
 
 def peak_memory(
     model: Path, target: Target, processes: int = 3, timeout_s: float = 300.0
 ) -> PeakMemory:
-    """Load and run an ONNX file in fresh processes and read off their memory.
+    """Load and run an ONNX file in fresh processes and measure their memory.
 
     Args:
-        model: The ONNX file.
-        target: Where to run it.
-        processes: Measure in so many, one after the other; each takes about 2 seconds.
-        timeout_s: For each process.
+        model: ONNX file.
+        target: Target on which to run it.
+        processes: Number of processes, one after the other; each takes about 2 seconds.
+        timeout_s: Time limit of each process, in seconds.
 
     Raises:
-        ArtifactError: The file is missing, damaged or not what the target can run.
+        ArtifactError: The file is missing, damaged or cannot run on the target.
         ConfigError: ``processes`` is less than 1.
-        DeviceError: The target cannot be used here, the system does not tell a process's memory,
+        DeviceError: The target cannot be used here, the system does not report a process's memory,
             or the process was killed or took too long.
     """
     if processes < 1:
@@ -109,7 +111,7 @@ def peak_memory(
         anchor = Path(name, "anchor.onnx")
         with storage_errors(anchor):
             write_anchor(anchor)
-        # Here, so that it leaves no trace.
+        # Prepared in this process, so that it does not count in the measured ones.
         executable = runtime.prepare(model, target, Path(name))
         tiny = runtime.prepare(anchor, _one_image(target), Path(name))
         readings = [_measure(executable, tiny, target, timeout_s) for _ in range(processes)]
@@ -131,14 +133,14 @@ def _check_system() -> None:
 
 @dataclass(frozen=True)
 class _Reading:
-    """What one process found."""
+    """Memory measured in one process."""
 
     peak_bytes: int
     loaded_bytes: int
 
 
 def _measure(executable: Path, anchor: Path, target: Target, timeout_s: float) -> _Reading:
-    """Start a process and read what it prints."""
+    """Start a process that measures, and return the reading that it prints."""
     command = [sys.executable, "-m", "hwnas.deploy.memory"]
     command += [os.fspath(executable), os.fspath(anchor), target.name]
     try:
@@ -160,7 +162,7 @@ def _measure(executable: Path, anchor: Path, target: Target, timeout_s: float) -
 
 
 def _main(executable: Path, anchor: Path, target: Target) -> None:
-    """What the fresh process does."""
+    """Measure in the fresh process, and print the reading as JSON."""
     runtime = RUNTIMES[target.device.runtime]
     tiny = runtime.load(anchor, _one_image(target))
     _run(tiny, 1)
@@ -185,7 +187,10 @@ def _run(session: Session, batch: int) -> None:
 
 
 def _give_back_free_memory() -> None:
-    """Else the network moves into memory that imports have left, and it does not count."""
+    """Return free memory to the system.
+
+    Otherwise the network moves into memory that imports have freed, and is not counted.
+    """
     gc.collect()
     with contextlib.suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
@@ -199,14 +204,18 @@ def _field_bytes(file: str, field: str) -> int:
 
 
 def _anonymous_bytes() -> int:
-    """Resident now; counted page by page, while ``status`` is approximate on some kernels."""
+    """Return the bytes of anonymous memory that are resident now.
+
+    They are counted page by page, because ``status`` is approximate on some kernels.
+    """
     return _field_bytes("smaps_rollup", "Anonymous")
 
 
 def _peak_anonymous_bytes() -> int:
-    """Resident at most since the reset: the peak of all memory without the pages of files.
+    """Return the largest resident anonymous memory since the reset, in bytes.
 
-    What pages of files there are is read off now; they do not get fewer while a network runs.
+    It is the peak of all memory minus the file-backed pages. These are read now, since they do not
+    decrease while a network runs.
     """
     anonymous = _anonymous_bytes()
     files = _field_bytes("smaps_rollup", "Rss") - anonymous

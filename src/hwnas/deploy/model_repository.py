@@ -1,10 +1,10 @@
-"""A bundle laid out for NVIDIA's Triton Inference Server.
+"""Export of bundles to model repositories of NVIDIA's Triton Inference Server.
 
 ::
 
-    FOLDER/NAME/config.pbtxt    what it takes and gives, as protobuf text (ModelConfig)
-    FOLDER/NAME/labels.txt      a class a line, where the outputs are class scores
-    FOLDER/NAME/1/model.onnx    the network; it takes prepared floats, not pixels
+    FOLDER/NAME/config.pbtxt    inputs, outputs and batching, as protobuf text (ModelConfig)
+    FOLDER/NAME/labels.txt      one class per line, if the outputs are class scores
+    FOLDER/NAME/1/model.onnx    the network; it takes preprocessed floats, not pixels
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _CONFIG, _LABELS = "config.pbtxt", "labels.txt"
 
 
 def model_name(bundle: Bundle, name: str | None = None) -> str:
-    """The name that a server has a bundle under: the given one, or the network's id.
+    """Return the name of a bundle on a server: the given name, or the network's id.
 
     Raises:
-        ConfigError: The name is none that an address and a folder can have.
+        ConfigError: The name cannot be part of an address and the name of a folder.
     """
     found = str(bundle.description["id"]) if name is None else name
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", found):
@@ -49,18 +49,19 @@ def write_model_repository(
     """Add a bundle to a model repository of Triton Inference Server.
 
     Args:
-        bundle: What shall be served.
-        folder: The repository; made if need be. A model of that name in it is replaced.
-        name: Of the model; the network's id if None.
-        max_batch: Images that the server may run at once.
-        max_wait_ms: A request waits at most so long for others to join it.
+        bundle: Bundle to be served.
+        folder: Model repository, created if it does not exist. A model of the same name is
+            replaced.
+        name: Name of the model; the network's id if None.
+        max_batch: Largest number of images that the server may run at once.
+        max_wait_ms: Longest time that a request waits for others to join it, in milliseconds.
 
     Returns:
         The model's folder.
 
     Raises:
-        ConfigError: The name or a number cannot be.
-        ArtifactError: bundle.json does not say what the outputs are.
+        ConfigError: The name or a number is not allowed.
+        ArtifactError: bundle.json does not state the shape of the outputs.
         StorageError: The folder cannot be written.
     """
     if max_batch < 1 or not 0 <= max_wait_ms < math.inf:
@@ -80,7 +81,7 @@ def write_model_repository(
 
 
 def _has_labels(bundle: Bundle) -> bool:
-    """The server shows labels for outputs of one number a class only."""
+    """Return whether the server can show labels, which requires one number per class."""
     return bundle.outputs.kind == "class_scores"
 
 

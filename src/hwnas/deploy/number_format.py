@@ -1,4 +1,4 @@
-"""In which numbers an ONNX file computes, and files in half precision."""
+"""Number format of an ONNX file, and conversion to half precision."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _QUANTISED = re.compile(
     r"[Qq]uanti[sz]e|Quant$|Integer|^QLinear|^QGemm$|^QAttention$|^QOrdered|^QEmbedLayer|^QMoE$"
     r"|NBits|Bnb4|FpQ4|BFP|Float8"
 )
-"""What the names of operators have in common that compute with, make or read small numbers: those
+"""Pattern in the names of operators that compute with, produce or read low-precision numbers: those
 of ONNX, of ONNX Runtime, of OpenVINO and of QONNX."""
 
 
 def number_format(model: Path) -> str:
-    """Return the format that a file itself asks for, whatever runs it.
+    """Return the number format that a file itself asks for, whatever runs it.
 
-    Graphs within graphs and functions count, too.
+    Nested graphs and functions count, too.
 
     Returns:
-        ``"int8"`` if it has quantised operators, of eight bits or of fewer; ``"fp16"`` or
-        ``"bf16"`` if it has weights in one of these; else ``"fp32"``.
+        ``"int8"`` if it has quantised operators, of eight bits or fewer; ``"fp16"`` or ``"bf16"``
+        if it has weights in one of these formats; otherwise ``"fp32"``.
 
     Raises:
         ArtifactError: The file is missing or damaged.
@@ -49,7 +49,7 @@ def number_format(model: Path) -> str:
     for node in messages(read, "NodeProto"):
         if node.op_type == "Cast" and node.input and node.input[0] in known:
             wanted = next((each.i for each in node.attribute if each.name == "to"), 0)
-            if wanted in formats:  # weights that are stored in one format and used in another
+            if wanted in formats:  # weights stored in one format and used in another
                 sizes[formats[wanted]] += known[node.input[0]]
     largest = max(sizes, key=sizes.__getitem__)
     return largest if sizes[largest] else "fp32"
@@ -59,8 +59,8 @@ def to_float16(source: Path, to: Path) -> Path:
     """Write a network with weights and activations in half precision; inputs and outputs stay.
 
     Args:
-        source: An ONNX file in single precision.
-        to: The file to write.
+        source: ONNX file in single precision.
+        to: File to write.
 
     Returns:
         ``to``.
@@ -76,11 +76,11 @@ def to_float16(source: Path, to: Path) -> Path:
     with replacing(to) as temporary:
         try:
             with warnings.catch_warnings():
-                # Numbers too small for the format become its smallest, which is what is wanted.
+                # It warns that numbers too small for the format become its smallest, as wanted.
                 warnings.simplefilter("ignore", UserWarning)
                 half = convert_float_to_float16(model, keep_io_types=True)
-            OnnxModel(half).topological_sort()  # its casts come last
-        except Exception as error:  # it raises whatever it meets
+            OnnxModel(half).topological_sort()  # the converter appends its casts
+        except Exception as error:  # the converter may raise anything
             reason = first_line(error)
             raise ArtifactError(f"{source} cannot be converted to fp16: {reason}") from error
         temporary.write_bytes(half.SerializeToString())

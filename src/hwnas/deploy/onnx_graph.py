@@ -1,4 +1,4 @@
-"""What is asked of an ONNX file before any runtime gets it."""
+"""Reading, copying and checking of ONNX files before a runtime loads them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _DEEPEST = 3
 
 
 def read_model(path: Path) -> Any:
-    """An ONNX file as it is; weights in other files are not read.
+    """Read an ONNX file without the weights that it keeps in other files.
 
     Raises:
-        ArtifactError: The file is missing or no ONNX file.
+        ArtifactError: The file is missing or not an ONNX file.
     """
     import onnx
 
@@ -37,7 +37,7 @@ def read_model(path: Path) -> Any:
         raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
     try:
         return onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf's errors share no base but this
+    except Exception as error:  # errors of protobuf share no other base
         raise ArtifactError(f"{path} is not an ONNX file: {first_line(error)}") from error
 
 
@@ -45,8 +45,8 @@ def read_whole_model(path: Path) -> Any:
     """Read an ONNX file together with the weights that it keeps in other files.
 
     Raises:
-        ArtifactError: The file is missing or no ONNX file, or its weights lie outside its folder,
-            are missing or too short.
+        ArtifactError: The file is missing or not an ONNX file, its weights lie outside its folder,
+            are missing or too short, or another file holds a sparse tensor or one of a function.
     """
     import onnx
 
@@ -55,9 +55,9 @@ def read_whole_model(path: Path) -> Any:
         return model
     try:
         model = onnx.load(path)
-    except Exception as error:  # onnx's errors share no base but this
+    except Exception as error:  # errors of onnx share no other base
         raise ArtifactError(f"{path} cannot be read: {first_line(error)}") from error
-    if external_files(path, model):  # onnx looks at graphs and attributes only
+    if external_files(path, model):  # onnx reads external data of graphs and attributes only
         raise ArtifactError(
             f"{path} keeps a sparse tensor, or one of a function, in another file; save it inside"
         )
@@ -65,17 +65,18 @@ def read_whole_model(path: Path) -> Any:
 
 
 def external_files(path: Path, model: Any = None) -> list[str]:
-    """Return the names of the files beside an ONNX file that hold weights of it, sorted.
+    """Return the names of the files beside an ONNX file that hold its weights, sorted.
 
-    Every tensor counts, wherever it is: in graphs within graphs, functions, attributes of nodes and
-    sparse tensors. The runtimes do not agree on what they look at.
+    Every tensor counts, wherever it is: in nested graphs, functions, attributes of nodes and sparse
+    tensors. Runtimes differ in which of these they read.
 
     Args:
-        path: The ONNX file.
-        model: What `read_model` gave for it; read if None.
+        path: ONNX file.
+        model: Result of `read_model` for the file; read if None.
 
     Raises:
-        ArtifactError: The file is no ONNX file, or a tensor is not all inside a file in its folder.
+        ArtifactError: The file is not an ONNX file, or a tensor does not lie entirely in one file
+            in its folder.
     """
     found = set()
     for tensor in messages(read_model(path) if model is None else model, "TensorProto"):
@@ -85,7 +86,7 @@ def external_files(path: Path, model: Any = None) -> list[str]:
 
 
 def _external_file(path: Path, tensor: Any) -> str:
-    """Return the name of the one file in the folder that a tensor lies in."""
+    """Return the name of the one file in the folder that holds a tensor."""
     about = f"{path} keeps the tensor {tensor.name!r} in another file"
     keys = [entry.key for entry in tensor.external_data]
     if keys.count("location") != 1 or len(set(keys)) < len(keys):
@@ -111,26 +112,26 @@ def _external_file(path: Path, tensor: Any) -> str:
 
 
 def model_bytes(path: Path) -> int:
-    """Return the size of an ONNX file together with the files that hold its weights.
+    """Return the size in bytes of an ONNX file together with the files that hold its weights.
 
     Raises:
-        ArtifactError: The file is no ONNX file, or its weights lie outside its folder.
+        ArtifactError: The file is not an ONNX file, or its weights lie outside its folder.
     """
     names = [path.name, *external_files(path)]
     return sum((path.parent / name).stat().st_size for name in names)
 
 
 def _leads_out(folder: Path, name: str) -> bool:
-    """Return whether a name ends outside a folder, symbolic links followed."""
+    """Return whether a name leads out of a folder, with symbolic links followed."""
     try:
         inside(folder, name)
-    except (ArtifactError, OSError, RuntimeError):  # links may lead in a circle
+    except (ArtifactError, OSError, RuntimeError):  # links may form a cycle
         return True
     return False
 
 
 def copy_model(source: Path, to: Path) -> None:
-    """Copy an ONNX file; weights that it keeps in other files go to one file, named after the copy.
+    """Copy an ONNX file; external weights go to one file, which is named after the copy.
 
     Raises:
         ArtifactError: The file is damaged, or its weights lie outside its folder.
@@ -153,14 +154,14 @@ def copy_model(source: Path, to: Path) -> None:
 
 
 def check_graph(path: Path) -> None:
-    """Refuse what could keep a runtime busy for ever or have it read files elsewhere.
+    """Raise an error if a file could keep a runtime busy for ever or have it read files elsewhere.
 
-    All other graphs end. Loops may be endless, and graphs within graphs or functions that call each
-    other can be exponentially larger than the file that says so. Weights in other files have to lie
-    in the folder of the ONNX file: some runtimes read whatever path it names.
+    Loops may be endless, and nested graphs or functions that call each other can be exponentially
+    larger than the file that defines them. All other graphs end. External weights have to lie in
+    the folder of the ONNX file, because some runtimes read whatever path it names.
 
     Raises:
-        ArtifactError: The file has such a thing, is missing or is no ONNX file.
+        ArtifactError: The file has such a construct, is missing or is not an ONNX file.
     """
     model = read_model(path)
     external_files(path, model)
@@ -182,16 +183,16 @@ def check_graph(path: Path) -> None:
 
 
 def messages(message: Any, kind: str) -> Iterator[Any]:
-    """Yield all messages of a kind, such as ``"TensorProto"``, that are somewhere in one.
+    """Yield all protobuf messages of a kind, such as ``"TensorProto"``, in a message.
 
-    Those inside others are yielded, too. Values are never copied.
+    Messages inside other messages of the kind are included. Values of tensors are never copied.
     """
     stack = [message]
     while stack:
         each = stack.pop()
         if each.DESCRIPTOR.name == kind:
             yield each
-        if each.DESCRIPTOR.name == "TensorProto":  # its numbers would be copied to be looked at
+        if each.DESCRIPTOR.name == "TensorProto":  # to look at its values would copy them
             continue
         for described, value in each.ListFields():
             if described.message_type is not None:
@@ -199,7 +200,7 @@ def messages(message: Any, kind: str) -> Iterator[Any]:
 
 
 def _nodes(graph: Any) -> Iterator[tuple[Any, int]]:
-    """All nodes, also those of the branches of others, and how deep they lie."""
+    """Yield all nodes, including those of nested graphs, each with its nesting depth."""
     graphs = [(graph, 0)]
     while graphs:
         inner, depth = graphs.pop()

@@ -1,7 +1,7 @@
-"""An ONNX file as a PyTorch module that runs its nodes one after the other.
+"""PyTorch module that runs the nodes of an ONNX file one after the other.
 
-Covers what image classifiers, segmenters and transformers exported from PyTorch are made of. What
-is not covered is refused by name when the file is loaded, not when it runs.
+It covers the operators of image classifiers, segmenters and transformers exported from PyTorch. An
+operator that is not covered is named in an error when the file is loaded, not when it runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROUNDING = ("DequantizeLinear", "QuantizeLinear")
 
 @dataclass(frozen=True)
 class Node:
-    """One step: reads and writes tensors by name."""
+    """Operator call, which reads and writes tensors by name."""
 
     kind: str
     inputs: tuple[str, ...]
@@ -36,22 +36,23 @@ class Node:
     attributes: Attributes
 
     def run(self, arguments: Sequence[Any]) -> dict[str, Any]:
-        """What it computes, by name."""
+        """Run the operator and return its outputs by name."""
         result = OPERATORS[self.kind](self.attributes, *arguments)
         results = result if isinstance(result, tuple | list) else (result,)
         return dict(zip(self.outputs, results, strict=False))
 
 
 class OnnxModule(nn.Module):
-    """Runs the nodes of an ONNX graph.
+    """Module that runs the nodes of an ONNX graph.
 
     Args:
-        nodes: In the order of execution.
+        nodes: Nodes in the order of execution.
         constants: Weights and constants by name.
-        input_name: Of the only input.
-        output_name: Of the only output that is returned.
-        input_shape: The input's sizes without the batch.
-        numbers: Constants that are plain Python: None, numbers and lists of integers.
+        input_name: Name of the only input.
+        output_name: Name of the only output that is returned.
+        input_shape: Sizes of the input without the batch.
+        numbers: Constants that are plain Python values, by name: None, numbers and lists of
+            integers.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class OnnxModule(nn.Module):
         self.input_shape = input_shape
         self._input, self._output = input_name, output_name
         self._numbers = {"": None, **(numbers or {})}
-        # Names in ONNX may hold dots, which names of buffers may not.
+        # Names in ONNX may contain dots; names of buffers may not.
         self._names = {name: f"constant{i}" for i, name in enumerate(constants)}
         for name, tensor in constants.items():
             self.register_buffer(self._names[name], tensor)
@@ -79,31 +80,31 @@ class OnnxModule(nn.Module):
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """What it runs, in this order."""
+        """Nodes in the order of execution."""
         return self._nodes
 
     @property
     def constants(self) -> dict[str, Any]:
-        """Weights, and constants that are plain Python, by name."""
+        """Weights, and constants that are plain Python values, by name."""
         return {name: getattr(self, own) for name, own in self._names.items()} | self._numbers
 
     @property
     def input_name(self) -> str:
-        """Of the only input."""
+        """Name of the only input."""
         return self._input
 
     @property
     def output_name(self) -> str:
-        """Of the only output that is returned."""
+        """Name of the only output that is returned."""
         return self._output
 
     @classmethod
     def load(cls, path: Path) -> OnnxModule:
-        """Read an ONNX file with one input of which all sizes but the batch are fixed.
+        """Read an ONNX file with one input, whose sizes are all fixed except the batch.
 
         Raises:
             ArtifactError: The file is missing or damaged.
-            UnsupportedOperator: It holds operators that are not known; all are named.
+            UnsupportedOperator: The file has unknown operators; the message names all of them.
         """
         if not path.is_file():
             raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
@@ -111,7 +112,7 @@ class OnnxModule(nn.Module):
             return cls._read(path)
         except ArtifactError:
             raise
-        except Exception as error:  # those of protobuf and onnx share no base but this
+        except Exception as error:  # errors of protobuf and onnx share no other base
             raise ArtifactError(f"{path} is not a whole ONNX file: {first_line(error)}") from error
 
     @classmethod
@@ -154,7 +155,7 @@ class OnnxModule(nn.Module):
         return cls(nodes, constants, inputs[0].name, graph.output[0].name, tuple(sizes))
 
     def forward(self, images: Tensor) -> Tensor:
-        """The output (N, ...) of inputs (N, *input_shape)."""
+        """Return the output (N, ...) of inputs (N, *input_shape)."""
         values = {self._input: images}
         for node, done in zip(self._nodes, self._done, strict=True):
             values.update(node.run([self._value(name, values) for name in node.inputs]))
@@ -169,13 +170,14 @@ class OnnxModule(nn.Module):
         return self._numbers[name] if name in self._numbers else values[name]
 
     def frozen(self, batch: int) -> OnnxModule:
-        """The same for one batch size, as compilers can trace it.
+        """Return the module specialised to one batch size, so that compilers can trace it.
 
-        What depends on no pixel is computed now; what of it is a number or a list of integers, such
-        as the sizes of a reshape, becomes plain Python. Quantised weights stay quantised.
+        Values that do not depend on pixels are computed now. Those that are numbers or lists of
+        integers, such as the sizes of a reshape, become plain Python values. Quantised weights stay
+        quantised.
 
         Args:
-            batch: Images a run.
+            batch: Images per run.
         """
         values: dict[str, Any] = {self._input: torch.zeros(batch, *self.input_shape)}
         fixed = self.constants
@@ -190,7 +192,7 @@ class OnnxModule(nn.Module):
                 else:
                     values |= results
                     left.append(node)
-        # The type of a zero point says what there is to be rounded to.
+        # A zero point stays a tensor, because its type is the type to round to.
         typed = {name for node in left if node.kind in _ROUNDING for name in node.inputs if name}
         numbers = {
             name: _plain(value)

@@ -1,4 +1,4 @@
-"""What the operators of ONNX do, in PyTorch."""
+"""Implementations of ONNX operators in PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["OPERATORS", "Attributes"]
 
 Attributes = Mapping[str, Any]
 Operator = Callable[..., Any]
-"""Takes attributes and inputs, and gives a tensor, or several."""
+"""Function that takes the attributes and the inputs of a node, and returns a tensor or several."""
 _TYPES = {
     1: torch.float32,
     2: torch.uint8,
@@ -27,16 +27,22 @@ _TYPES = {
     11: torch.float64,
     16: torch.bfloat16,
 }
-"""PyTorch's types by ONNX's numbers for them."""
+"""PyTorch's types by ONNX's type numbers."""
 
 
 def _integers(value: Tensor | Sequence[int]) -> list[int]:
-    """Sizes, axes and places, which are a tensor in the file and plain where it is frozen."""
+    """Return sizes, axes or indices as a list.
+
+    They are a tensor in the file, and plain Python values in a frozen module.
+    """
     return value.tolist() if isinstance(value, Tensor) else list(value)
 
 
 def _pads(attributes: Attributes, x: Tensor) -> tuple[Tensor, list[int]]:
-    """Padding as PyTorch takes it; what is not symmetric is done beforehand."""
+    """Return the input and its padding for PyTorch.
+
+    Asymmetric padding, which PyTorch's operators do not take, is applied to the input beforehand.
+    """
     spatial = x.dim() - 2
     pads = list(attributes.get("pads", [0] * 2 * spatial))
     if attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
@@ -62,7 +68,7 @@ def _dequantize(a: Attributes, x: Tensor, scale: Any, zero: Any = None) -> Tenso
 
 
 def _along(a: Attributes, x: Tensor, each: Any) -> Any:
-    """A scale or zero point, or one for each place along an axis of x."""
+    """Return a scale or zero point; if it has a value per index of an axis of x, broadcast to x."""
     if not isinstance(each, Tensor) or each.numel() == 1:
         return each
     shape = [1] * x.dim()
@@ -131,7 +137,7 @@ def _group_norm(a: Attributes, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor
     scale, bias = scale.flatten(), bias.flatten()
     if a["num_groups"] > 1 or x.dim() != 4:
         return F.group_norm(x, a["num_groups"], scale, bias, a.get("epsilon", 1e-5))
-    last = x.permute(0, 2, 3, 1)  # one group is a whole map, in whatever order it lies in memory
+    last = x.permute(0, 2, 3, 1)  # one group is a whole map, whatever its memory order
     normalised = F.layer_norm(last, last.shape[1:], eps=a.get("epsilon", 1e-5))
     return torch.addcmul(bias, normalised, scale).permute(0, 3, 1, 2)
 
@@ -267,4 +273,4 @@ OPERATORS: dict[str, Operator] = {
     "Transpose": lambda a, x: x.permute(a.get("perm", tuple(reversed(range(x.dim()))))),
     "Unsqueeze": _unsqueeze,
 }
-"""What each operator of ONNX does, given its attributes and its inputs."""
+"""Implementation of each ONNX operator, which takes the attributes and the inputs of a node."""

@@ -1,4 +1,4 @@
-"""The workload of an ONNX file: any model's, not only of networks that hwnas built."""
+"""Workload of any ONNX file, also of networks that hwnas did not build."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ _BITS = {1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 16
 
 @dataclass(frozen=True)
 class OnnxWorkload:
-    """What an ONNX file asks of hardware.
+    """Workload of an ONNX file, with the nodes that its operators come from.
 
     Attributes:
-        workload: Its operators.
-        unknown: How many operators there are of each type that is not known. They are of the kind
-            ``"other"``, with the bytes they move and no multiply-accumulates.
-        batch: That the workload is at: the file's own, or the one that was asked for.
+        workload: Operators of the file.
+        unknown: Number of operators of each unknown type. They have the kind ``"other"``, the bytes
+            that they move, and no multiply-accumulates.
+        batch: Batch size of the workload: the file's own, or the requested one.
         nodes: Name of each operator's node in the file.
         written: Name of the first tensor that each operator writes.
     """
@@ -75,7 +75,7 @@ class OnnxWorkload:
 
     @property
     def steps(self) -> StepTable:
-        """What one image asks of hardware, as a table of one network."""
+        """Counts of the network's steps for one image, as a table of one network."""
         return StepTable.of_workloads([self.workload]).per_image(self.batch)
 
 
@@ -85,12 +85,12 @@ def read_workload(
     """Read the operators of an ONNX file without running it.
 
     Args:
-        path: The file.
-        batch: Put in the place of a dynamic batch, at least 1.
-        input_shape: Sizes of the input without the batch, where the file leaves some open.
+        path: ONNX file.
+        batch: Batch size that replaces a dynamic batch, at least 1.
+        input_shape: Sizes of the input without the batch, if the file leaves some open.
 
     Raises:
-        ArtifactError: The file is missing or damaged, or a size cannot be worked out.
+        ArtifactError: The file is missing or damaged, or a size cannot be inferred.
     """
     if not path.is_file():
         raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
@@ -102,7 +102,7 @@ def read_workload(
         graph = _with_shapes(_without_old_shapes(model))
     except ArtifactError:
         raise
-    except Exception as error:  # protobuf's and onnx's errors share no base but this
+    except Exception as error:  # errors of protobuf and onnx share no other base
         reason = first_line(error)
         raise ArtifactError(f"{path} is not an ONNX file: {reason}") from error
     return _Reader(path, graph).read()
@@ -114,7 +114,7 @@ def _network_inputs(graph: Any) -> list[Any]:
 
 
 def _fix_shape(path: Path, value: Any, batch: int, given: tuple[int, ...] | None) -> None:
-    """Write sizes in the place of names; the first one is the batch."""
+    """Replace symbolic sizes by numbers; the first size is the batch."""
     sizes = value.type.tensor_type.shape.dim
     if given is not None and len(given) != len(sizes) - 1:
         raise ArtifactError(
@@ -140,7 +140,7 @@ def _fix_shape(path: Path, value: Any, batch: int, given: tuple[int, ...] | None
 
 
 def _without_old_shapes(model: Any) -> Any:
-    """Shapes that were noted with names in them would hide those that are worked out."""
+    """Delete recorded shapes, since their symbolic sizes would hide the inferred sizes."""
     del model.graph.value_info[:]
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
@@ -148,9 +148,9 @@ def _without_old_shapes(model: Any) -> Any:
 
 
 def _with_shapes(model: Any) -> Any:
-    """The graph with the shapes of all tensors that can be worked out.
+    """Return the graph with the shapes of all tensors that can be inferred.
 
-    What an operator of an unknown type writes is taken to have the shape of its first input.
+    The output of an operator of unknown type is assumed to have the shape of its first input.
     """
     import onnx
 
@@ -166,7 +166,7 @@ def _with_shapes(model: Any) -> Any:
 
 
 class _Reader:
-    """Turns the nodes of one graph into operators."""
+    """Converter of the nodes of one graph to operators."""
 
     def __init__(self, path: Path, graph: Any) -> None:
         self._path, self._graph = path, graph
@@ -260,7 +260,7 @@ class _Reader:
     def _convolution(
         self, node: Any, attributes: Mapping[str, Any], inputs: tuple[int, ...], outputs: Any
     ) -> Operator:
-        # Of a quantised convolution the weight is the fourth input.
+        # The weight of a quantised convolution is its fourth input.
         weight = self._tensors[inputs[3 if node.op_type == "QLinearConv" else 1]].shape
         groups = attributes["group"].i if "group" in attributes else 1
         transposed = node.op_type == "ConvTranspose"

@@ -1,7 +1,7 @@
-"""The operators of an ONNX file, and the block of the network that each comes from.
+"""Operators of an ONNX file, and the block of the network that each comes from.
 
-Files that hwnas exports name their nodes after that block: ``stages.0.1.expand.conv/Conv``. So do
-the messages of runtimes, profilers and viewers, which speak of nodes by their names.
+Files that hwnas exports name their nodes after that block: ``stages.0.1.expand.conv/Conv``. The
+messages of runtimes, profilers and viewers name nodes, and so they name the block, too.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from hwnas.errors import ArtifactError, UnsupportedOperator
 __all__ = ["block_of", "foreign", "in_words", "name_nodes", "refused", "unsupported"]
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
-"""Where PyTorch's exporter notes the modules that a node is from: the text of a list of names."""
+"""Key of the exporter's metadata that lists the modules of a node: the text of a list of names."""
 _UNKNOWN = (
     "not a registered|No Op registered|not find an implementation|No conversion rule|Op Not Support"
 )
-"""By which runtimes say that they do not know an operator."""
+"""Pattern in the messages by which runtimes report an unknown operator."""
 
 
 def name_nodes(graph: Any) -> None:
-    """Name each node after the block that it comes from, as the exporter's notes tell."""
+    """Name each node after the block that it comes from, according to the exporter's metadata."""
     seen: dict[str, int] = {}
     for node in graph.node:
         notes = {note.key: note.value for note in node.metadata_props}
@@ -37,9 +37,9 @@ def name_nodes(graph: Any) -> None:
 
 
 def block_of(name: str) -> str:
-    """The block that a node's name tells, e.g. ``"stages.0.1.expand.conv"``; empty for none.
+    """Return the block in a node's name, e.g. ``"stages.0.1.expand.conv"``; empty if there is none.
 
-    It also reads what PyTorch's older exporter writes: ``"/layer1/layer1.0/conv1/Conv"``.
+    Names by PyTorch's older exporter are read, too: ``"/layer1/layer1.0/conv1/Conv"``.
     """
     block = ""
     for part in filter(None, name.split("/")[:-1]):
@@ -49,24 +49,24 @@ def block_of(name: str) -> str:
 
 
 def foreign(graph: Any, known: Iterable[str]) -> list[tuple[str, str]]:
-    """Operators of a graph that are not among the known ones, each with its block."""
+    """Return the operators of a graph that are not among the known ones, each with its block."""
     names = set(known)
     odd = ((node.op_type, block_of(node.name)) for node in graph.node if node.op_type not in names)
     return list(dict.fromkeys(odd))
 
 
 def in_words(operators: Iterable[tuple[str, str]]) -> str:
-    """Operators for a message, e.g. ``"Sinh (stages.0.1.act)"``."""
+    """Return operators as text for a message, e.g. ``"Sinh (stages.0.1.act)"``."""
     return ", ".join(f"{name} ({block})" if block else name for name, block in operators)
 
 
 def refused(path: Path, runtime: str, reason: str) -> ArtifactError:
-    """The error of a runtime that cannot load a file: it names the operators if it is those.
+    """Return the error for a file that a runtime cannot load, with any unsupported operators.
 
     Args:
-        path: The file.
-        runtime: As people call it.
-        reason: What the runtime says; one line.
+        path: ONNX file.
+        runtime: Name of the runtime for the message.
+        reason: Message of the runtime, one line.
     """
     operators = _named_in(path, reason) if re.search(_UNKNOWN, reason) else []
     if operators:
@@ -79,35 +79,35 @@ def refused(path: Path, runtime: str, reason: str) -> ArtifactError:
 
 
 def _named_in(path: Path, reason: str) -> list[tuple[str, str]]:
-    """Operators of a file that a runtime speaks of."""
+    """Return the operators of a file that a runtime's message names."""
     import onnx
 
     try:
         graph = onnx.load(path, load_external_data=False).graph
-    except Exception:  # protobuf's errors share no base but this; the reason says what is wrong
+    except Exception:  # errors of protobuf share no other base; the reason says what is wrong
         return []
     words = set(re.findall(r"\w+", reason.replace(str(path), " ")))
     return foreign(graph, {node.op_type for node in graph.node} - words)
 
 
 def unsupported(model: Path, target: Target) -> list[tuple[str, str]]:
-    """What of an ONNX file a target's runtime cannot run.
+    """Return the operators of an ONNX file that a target's runtime cannot run.
 
-    Runtimes that stop at the first operator they do not know name only that one.
+    A runtime that stops at the first unknown operator names only that one.
 
     Args:
-        model: The file.
-        target: Where it is to run.
+        model: ONNX file.
+        target: Target on which to run it.
 
     Returns:
-        Operators with the blocks that they come from, each pair once; none if the target takes
+        Operators with the blocks that they come from, each pair once; empty if the target accepts
         the file.
 
     Raises:
         ArtifactError: The file cannot be loaded for another reason.
         DeviceError: The target cannot be used on this machine.
     """
-    from hwnas.deploy.runtimes import open_session  # the runtimes themselves need this module
+    from hwnas.deploy.runtimes import open_session  # the runtimes import this module
 
     try:
         open_session(model, target)

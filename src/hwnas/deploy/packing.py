@@ -1,4 +1,4 @@
-"""Writing a bundle."""
+"""Writing of bundle folders."""
 
 from __future__ import annotations
 
@@ -49,29 +49,30 @@ def write_bundle(
     golden_images: NDArray[np.uint8],
     provenance: Mapping[str, Any],
 ) -> Bundle:
-    """Pack a network; the folder appears whole or not at all and replaces an older one.
+    """Write a network as a bundle; the folder appears atomically and replaces an older one.
 
     Args:
-        folder: The bundle's folder.
-        onnx: The exported network.
-        weights: The same weights, by the names that the PyTorch module has for them.
-        preprocessing: From images to the network's input.
-        outputs: What the network's outputs mean.
-        architecture: Which point of its space it is.
-        roles: What else was searched for it, such as the ``recipe`` that it was trained by.
+        folder: Folder of the bundle.
+        onnx: Exported network.
+        weights: The same weights, by their names in the PyTorch module.
+        preprocessing: Preprocessing from images to the network's input.
+        outputs: Meaning of the network's outputs.
+        architecture: Architecture of the network, a point of its search space.
+        roles: Other searched parts of the candidate by role, such as the ``recipe`` that it was
+            trained by.
         space: Name or description of the search space.
         task: Name or description of the task.
-        metrics: Objects with ``name``, ``value`` and ``kind``, where known also ``unit``,
+        metrics: Objects with ``name``, ``value`` and ``kind``; if known, also ``unit``,
             ``standard_error``, ``n``, ``split`` and ``interval``.
-        measurements: How long it took, and where.
-        predictions: Objects as in ``metrics``, of numbers that nobody measured.
-        export: How the ONNX file was made and how exact it is.
-        golden_images: A few images, uint8 (N, H, W, C), to be packed with what they give.
-        provenance: Whatever tells where the network comes from; JSON values.
+        measurements: Latency measurements of the network.
+        predictions: Objects as in ``metrics``, for numbers that were not measured.
+        export: Result of the export, with the accuracy of the ONNX file.
+        golden_images: A few images, uint8 (N, H, W, C), which are stored with their outputs.
+        provenance: Origin of the network, as JSON values.
 
     Raises:
-        ConfigError: A number does not say its kind.
-        ArtifactError: The ONNX file is damaged or takes another input than the preprocessing gives.
+        ConfigError: A number has no name, no value or no known kind.
+        ArtifactError: The ONNX file is damaged, or its input does not fit the preprocessing.
         StorageError: The folder cannot be written.
     """
     for number in (*metrics, *predictions):
@@ -121,12 +122,13 @@ def write_bundle(
 def seal(
     folder: Path, description: Mapping[str, Any], artifacts: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Write bundle.json with the sums of what is there, then the sums of all.
+    """Write bundle.json with the checksums of the other files, then the list of all checksums.
 
     Args:
-        folder: With all other files in it.
-        description: The contents of bundle.json but for artifacts and files.
-        artifacts: What ships, the default first; each as `Artifact.to_json` has it, and more.
+        folder: Folder that holds all other files.
+        description: Contents of bundle.json without ``artifacts`` and ``files``.
+        artifacts: Artifacts, the default first; each as from `Artifact.to_json`, with optional
+            further keys.
     """
     sealed = [{**each, **_sealed(folder, each["files"])} for each in artifacts]
     others = {name: sha256(folder / name) for name in (WEIGHTS, GOLDEN, CARD)}
@@ -137,7 +139,7 @@ def seal(
 
 
 def _sealed(folder: Path, listed: Sequence[str]) -> dict[str, Any]:
-    """Return what an entry of ``artifacts`` says of its files, with those that hold its weights."""
+    """Return an artifact's entries about its files, including those that hold its weights."""
     files = list(dict.fromkeys([*listed, *external_files(folder / listed[0])]))
     return {
         "files": files,
@@ -165,5 +167,5 @@ def _golden_outputs(
             f"{preprocessing.input_shape}"
         )
     found = session.run(preprocessing(images).contiguous().numpy())
-    outputs.describe(found)  # refuses outputs that the labels do not fit
+    outputs.describe(found)  # raises an error if the labels do not fit
     return found

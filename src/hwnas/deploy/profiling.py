@@ -1,4 +1,4 @@
-"""What the runtime itself says that the kernels of a network take."""
+"""Kernel times of a network, as the runtime itself reports them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ENDING = "_kernel_time"
 
 
 def profile_kernels(model: Path, target: Target) -> Mapping[str, float]:
-    """Milliseconds of each kernel, the median over runs, by the name that the runtime gives it.
+    """Return the median time of each kernel in milliseconds, by the runtime's name for the kernel.
 
-    ONNX Runtime names a kernel after a node of the file or the last tensor that it writes, with
-    endings of its own. Profiling itself costs about a microsecond a kernel.
+    ONNX Runtime names a kernel after a node of the file or the last tensor that the node writes,
+    with suffixes of its own. Profiling itself costs about a microsecond per kernel.
 
     Raises:
-        ArtifactError: The file is damaged or not what the target can run.
-        DeviceError: The target cannot be used here, or its runtime cannot be profiled.
+        ArtifactError: The file is damaged or cannot run on the target.
+        DeviceError: The target cannot be used on this machine, or its runtime cannot be profiled.
     """
     if target.device.runtime != "onnxruntime" or target.device.hardware == "cuda":
         raise DeviceError(f"{target.name} cannot be profiled; onnxruntime on cpu can")

@@ -1,4 +1,4 @@
-"""Integer arithmetic: ONNX files with their tensors quantised to eight bits, all or some."""
+"""Quantisation of ONNX files to eight-bit integers, in whole or in part."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _WITH_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 @dataclass(frozen=True)
 class Unit:
-    """What is quantised together or not at all.
+    """Nodes that are quantised together or not at all.
 
     Attributes:
-        name: Of the layer, or of the operator where that has no weights.
+        name: Name of the layer, or the type of the operator if it has no weights.
         nodes: Names of the nodes in the graph.
     """
 
@@ -41,20 +41,21 @@ class Unit:
 
 
 class Int8Quantizer:
-    """Quantises one network, in whole or in parts, with ranges that are found once.
+    """Quantiser of one network, in whole or in part, which computes the ranges once.
 
-    Static, QDQ format, activations unsigned, weights signed and per channel. U8S8 is what x86
-    multiplies fastest; S8S8 and dynamic quantisation are several times slower on convolutions
-    there. Where the processor would cut off sums of such products, weights have seven bits. A
-    context manager, since it keeps files of its own.
+    Quantisation is static, in QDQ format, with unsigned activations and signed weights per channel.
+    x86 multiplies U8S8 fastest; S8S8 and dynamic quantisation are several times slower on
+    convolutions there. If the processor would saturate sums of such products, weights have seven
+    bits. The quantiser is a context manager, because it keeps temporary files.
 
     Args:
-        source: An ONNX file with one float32 input.
-        batches: Inputs (N, ...) that the ranges of activations are taken from.
-        ranges: How, one or more of `hwnas.deploy.ranges.RANGES`; of several, the one with which the
-            whole network quantised computes what is closest to the network in fp32 on ``batches``.
-        reduce_range: Whether weights are from -64 to 64, so that no sum of two products can
-            overflow 16 bits; if None where this machine's processor needs that.
+        source: ONNX file with one float32 input.
+        batches: Inputs (N, ...) from which the ranges of activations are computed.
+        ranges: Methods to choose ranges, one or more of `hwnas.deploy.ranges.RANGES`. Of several,
+            the method is used with which the outputs of the fully quantised network are closest to
+            those of the network in fp32 on ``batches``.
+        reduce_range: True if weights are from -64 to 64, so that no sum of two products can
+            overflow 16 bits; if None, true if this machine's processor needs that.
 
     Raises:
         ArtifactError: The file is damaged.
@@ -92,7 +93,7 @@ class Int8Quantizer:
 
     @property
     def units(self) -> list[Unit]:
-        """What can be left out: every layer with weights, and operators without, by their kind."""
+        """Units that can be left out: each layer with weights, other operators grouped by type."""
         import onnx
         from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
@@ -112,9 +113,9 @@ class Int8Quantizer:
         """Write the quantised network.
 
         Args:
-            to: The file to write.
-            only: Quantise these and nothing else; all if None.
-            without: Leave these in floating point.
+            to: File to write.
+            only: Units to quantise; all if None.
+            without: Units that stay in floating point.
 
         Returns:
             ``to``.
@@ -155,7 +156,7 @@ class Int8Quantizer:
         return Path(self._folder.name, f"{ranges}.json")
 
     def _closest(self, ranges: Sequence[str], batches: Sequence[NDArray[np.float32]]) -> str:
-        """With which ranges the outputs differ least, in the mean of squares."""
+        """Return the method for ranges with the least mean squared error of the outputs."""
         with self._refused():
             expected = _outputs(self._source, batches)
         errors = {}
@@ -171,7 +172,7 @@ class Int8Quantizer:
             yield
         except ArtifactError:
             raise
-        except Exception as error:  # ONNX Runtime's tools raise whatever they meet
+        except Exception as error:  # ONNX Runtime's tools may raise anything
             reason = first_line(error)
             raise ArtifactError(f"{self._source} cannot be quantised to int8: {reason}") from error
 
@@ -196,14 +197,14 @@ def quantize_int8(
 def random_batches(
     input_shape: tuple[int, ...], batch: int, count: int = 4
 ) -> list[NDArray[np.float32]]:
-    """Standard normal inputs: enough for timing, not for the accuracy of what ships."""
+    """Return standard normal inputs, which suffice for timing but not for a network that ships."""
     rng = np.random.default_rng(0)
     shape = (batch, *input_shape)
     return [rng.standard_normal(shape, dtype=np.float32) for _ in range(count)]
 
 
 def _name_nodes(model: Path) -> None:
-    """Give a name to each node that has none, so that it can be left out."""
+    """Name each node that has no name, so that it can be left out."""
     import onnx
 
     loaded = onnx.load(model)
@@ -225,7 +226,7 @@ def _outputs(model: Path, batches: Sequence[NDArray[np.float32]]) -> NDArray[np.
 
 
 def _save_ranges(ranges: Mapping[str, Range], path: Path) -> None:
-    """Write ranges as ONNX Runtime's tools read those that they have found themselves."""
+    """Write ranges in the format in which ONNX Runtime's tools cache calibration ranges."""
     from onnxruntime.quantization.calibrate import (
         CalibrationMethod,
         TensorsData,
@@ -238,7 +239,7 @@ def _save_ranges(ranges: Mapping[str, Range], path: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back advice to do what has been done."""
+    """Suppress ONNX Runtime's advice to do steps that are already done."""
     import onnxruntime
 
     root = logging.getLogger()

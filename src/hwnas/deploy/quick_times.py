@@ -1,7 +1,8 @@
-"""What networks took in earlier sessions, where nothing disturbed them.
+"""Latency history: times of networks in earlier sessions, when nothing disturbed them.
 
-Neighbours on the same hardware can slow a machine for minutes. A session that lies in such minutes
-as a whole cannot know it from its own rounds; what the same network once took tells.
+Other users of the same hardware can slow a machine down for minutes. A session that lies entirely
+in such minutes cannot detect that from its own timing rounds, but the earlier times of the same
+network reveal it.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from hwnas.home import home
 __all__ = ["QuickTimes"]
 
 SCHEMA = 1
-_SESSIONS = 32  # that are remembered; what is forgotten makes room for a machine that has changed
+_SESSIONS = 32  # the latest of each network; older ones are dropped, as machines change
 _NETWORKS = 4096
-_USUAL = 0.1  # of the sessions were quicker: most may lie in slow minutes
+_USUAL = 0.1  # quantile over sessions: most of them may lie in slow minutes
 
 
 class QuickTimes:
-    """What quick rounds took in earlier sessions, on this machine.
+    """History of the undisturbed latencies of networks on this machine.
 
-    A file that cannot be read or written is no error: nothing is remembered then.
+    A file that cannot be read or written is not an error; the history is then empty.
 
     Args:
-        path: The file; ``$HWNAS_HOME/quick_times.json`` if None.
+        path: File of the history; ``$HWNAS_HOME/quick_times.json`` if None.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -45,12 +46,20 @@ class QuickTimes:
         return self._read()
 
     def usual_ms(self, network: str) -> float | None:
-        """Of a network, whose name tells where it runs, too; None if it is not known."""
+        """Return the undisturbed time of a network in milliseconds, or None if it is not known.
+
+        Args:
+            network: Name of the network, which includes where it runs.
+        """
         known = self._sessions.get(network, [])
         return float(np.quantile(known, _USUAL, method="lower")) if known else None
 
     def remember(self, quick_ms: Mapping[str, float]) -> None:
-        """Add a session: its quick time for each network."""
+        """Add a session to the history.
+
+        Args:
+            quick_ms: Undisturbed time of each network in the session, in milliseconds.
+        """
         with contextlib.suppress(StorageError), locked(self.path.parent):
             sessions = self._read()
             for network, ms in quick_ms.items():

@@ -1,8 +1,8 @@
-"""Which range of an activation's values eight bits stand for: all of it, or the part that counts.
+"""Ranges of activation values that eight bits represent: all values, or the range with least error.
 
-A few far values make the steps between all others coarse, and clipping them costs accuracy, too.
-Which is worse depends on the network, so several ways are offered, to be compared by what comes
-out of the network in the end.
+Outliers make the steps between all other values coarse, and clipping them costs accuracy, too.
+Which effect is worse depends on the network, so several methods are offered, to be compared by the
+outputs of the network.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 __all__ = ["RANGES", "Activation", "Range", "activations"]
 
 Range = tuple[float, float]
-"""Least and largest value that is represented; 0 is always between them."""
+"""Smallest and largest value that is represented; 0 is always between them."""
 
 _SAMPLED_VALUES = 2**18
 _BINS = 2048
 _STEPS = 255
-# Were it 1, each step before a hard sigmoid would end halfway between two steps behind it.
+# With 1, each step before a hard sigmoid would end halfway between two steps after it.
 _WIDER = 1.01
 _SHARES = np.linspace(1.0, 0.1, 46)
 
 
 @dataclass(frozen=True)
 class Activation:
-    """The values of one tensor of a network on some images.
+    """Values of one tensor of a network on some images.
 
     Attributes:
-        least: Of all values.
-        most: Of all values.
-        sample: Some of them, float32 of shape (N,).
+        least: Smallest value.
+        most: Largest value.
+        sample: Some of the values, float32 of shape (N,).
     """
 
     least: float
@@ -46,15 +46,15 @@ class Activation:
     sample: NDArray[np.float32]
 
     def full(self) -> Range:
-        """All values."""
+        """Return the range of all values."""
         return min(self.least, 0.0), max(self.most, 0.0)
 
     def fitted(self, power: float) -> Range:
-        """The range with the least mean error |value - rounded value| ** power.
+        """Return the range with the least mean error |value - rounded value| ** power.
 
-        With a power of 2 it is the squared error of Nagel et al., "A White Paper on Neural Network
-        Quantization" (2021), equation 11; a lower one minds the many small values more than the few
-        large ones.
+        A power of 2 gives the squared error of Nagel et al., "A White Paper on Neural Network
+        Quantization" (2021), equation 11. A lower power gives the many small values more weight
+        against the few large ones.
         """
         low, high = self.full()
         if low == high:
@@ -77,17 +77,17 @@ RANGES: Mapping[str, Callable[[Activation], Range]] = {
     "least squares": lambda activation: activation.fitted(2.0),
     "least absolute": lambda activation: activation.fitted(1.0),
 }
-"""Ways to choose a range, by name."""
+"""Methods to choose a range, by name."""
 
 
 def activations(model: Path, batches: Sequence[NDArray[np.float32]]) -> dict[str, Activation]:
-    """The values of all float32 tensors of a network that are not weights, by name.
+    """Return the values of all float32 tensors of a network that are not weights, by name.
 
-    What the next operator makes the same of, as a hard swish does of all that is below -3, counts
-    as the nearest value that it tells apart.
+    Values that the next operator does not distinguish, as a hard swish maps all values below -3 to
+    0, are clipped to the nearest value that it does distinguish.
 
     Args:
-        model: An ONNX file with one float32 input, its shapes inferred.
+        model: ONNX file with one float32 input and inferred shapes.
         batches: Inputs (N, ...).
     """
     import onnx
@@ -116,7 +116,7 @@ def activations(model: Path, batches: Sequence[NDArray[np.float32]]) -> dict[str
 
 
 def _told_apart(graph: onnx.GraphProto) -> dict[str, Range]:
-    """Of tensors that end in a hard sigmoid, or a hard swish, the values that make a difference."""
+    """Return the range of values that matter to a hard sigmoid or hard swish, by input tensor."""
     users: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
         for name in dict.fromkeys(node.input):
@@ -145,7 +145,7 @@ def _together(parts: Sequence[Activation]) -> Activation:
 
 
 def _rounded(values: NDArray[np.float64], range_: Range) -> NDArray[np.float64]:
-    """Values as eight bits represent them."""
+    """Return values as eight bits represent them."""
     low, high = range_
     step = (high - low) / _STEPS
     zero = np.round(-low / step)

@@ -1,4 +1,4 @@
-"""Writing what a sweep has chosen."""
+"""Writing of the variants that a sweep has chosen."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _RESULTS = "sweep.json"
 
 
 def write_variants(source: Bundle | Path, found: Sweep, to: Path) -> None:
-    """Write the chosen variant; the folder appears whole or not at all.
+    """Write the chosen variant to a folder, which appears atomically.
 
     Args:
-        source: What was swept: a bundle, or an ONNX file of which nothing else is known.
-        found: What became of its variants, whose files are still there.
-        to: The folder. Of a bundle a bundle, its first artifact the chosen one, then all others
-            that can be chosen; of a file ``model.onnx`` and ``sweep.json``; and what runtimes find
-            beside a file.
+        source: Source of the sweep: a bundle, or an ONNX file of which nothing else is known.
+        found: Result of the sweep; the files of its variants must still exist.
+        to: Folder to write. For a bundle: a bundle, with the chosen variant as its first artifact
+            and then all others that can be chosen. For a file: ``model.onnx`` and ``sweep.json``.
+            In both cases also the files that runtimes read beside the ONNX file.
 
     Raises:
         ArtifactError: No variant can be chosen.
@@ -93,7 +93,7 @@ def _artifact(bundle: Bundle, contender: Contender) -> Artifact:
 
 
 def _beside(model: Path, contender: Contender) -> tuple[str, ...]:
-    """Write what the contender's runtime looks for beside a file that ships, and name it."""
+    """Write the files that the variant's runtime reads beside an ONNX file; return their names."""
     target = Target.parse(contender.target)
     if target.device.runtime != "triton":
         return ()
@@ -105,7 +105,7 @@ def _beside(model: Path, contender: Contender) -> tuple[str, ...]:
 
 
 def _results(contender: Contender) -> dict[str, Any]:
-    """What the sweep found out about it."""
+    """Return the results of the sweep for one variant on one target."""
     known = contender.to_json()
     names = ("target", "made", "difference", "answers", "quality", "measurement")
     return {name: known[name] for name in names}

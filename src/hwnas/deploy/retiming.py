@@ -1,4 +1,4 @@
-"""Timing a bundle again, where it is now."""
+"""Repeated timing of a bundle on the machine where it is now."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ __all__ = ["retime"]
 
 
 def retime(bundle: Bundle, settings: TimingSettings | None = None) -> list[Check]:
-    """Measure again what was measured when a bundle was made, all in one session.
+    """Repeat all measurements that were made when a bundle was made, in one session.
 
-    A time is no reason to refuse a bundle, and on another machine it has to differ; so each check
-    says what was found, and none fails. Limits are what `hwnas.deploy.gate` is for.
+    A latency is no reason to reject a bundle, and it differs on another machine, so each check
+    reports the result and none fails. For limits there is `hwnas.deploy.gate`.
 
     Args:
-        bundle: Its network is timed, and those of its other forms that a sweep has timed.
-        settings: How much to time; about half a second a network if None.
+        bundle: Bundle whose network is timed, and whose other artifacts are timed if a sweep timed
+            them.
+        settings: Timing settings; about half a second per network if None.
 
     Raises:
         ArtifactError: A file is damaged.
-        ConfigError: Nothing was measured when it was made.
-        DeviceError: A device elsewhere does not answer.
+        ConfigError: The bundle has no measurements.
+        DeviceError: A remote device does not answer.
     """
     recorded = {f"time of {m.target}, {file.name}": (file, m) for file, m in _recorded(bundle)}
     if not recorded:
@@ -53,7 +54,7 @@ def retime(bundle: Bundle, settings: TimingSettings | None = None) -> list[Check
 
 
 def _recorded(bundle: Bundle) -> Iterator[tuple[Path, Measurement]]:
-    """Files, and how long they took."""
+    """Yield the files that were timed, each with its measurement."""
     yield from ((bundle.onnx_file, measurement) for measurement in bundle.measurements)
     described = zip(bundle.artifacts, bundle.description["artifacts"], strict=True)
     for artifact, about in described:
@@ -62,7 +63,7 @@ def _recorded(bundle: Bundle) -> Iterator[tuple[Path, Measurement]]:
 
 
 def _unusable(name: str) -> str | None:
-    """Why a target cannot be measured now, or None if it can."""
+    """Return why a target cannot be measured now, or None if it can."""
     try:
         target = Target.parse(name)
         if target.device.is_here:
@@ -73,13 +74,13 @@ def _unusable(name: str) -> str | None:
 
 
 def _compared(now: Measurement, before: Measurement) -> str:
-    """Both times, and what may be behind their difference."""
+    """Return a text with both times, and what may explain their difference."""
     change = now.latency_ms / before.latency_ms - 1
     text = (
         f"{now.latency_ms:.4g} ms now, {before.latency_ms:.4g} ms when it was made, {change:+.1%}"
     )
     if now.hardware != before.hardware:
         return f"{text}; that was {before.hardware}, this is {now.hardware}"
-    # The anchor is one network everywhere, so what it takes longer is not the network's fault.
+    # The reference model is the same everywhere, so a change of its time is due to the machine.
     anchor = now.anchor_ms / before.anchor_ms - 1
     return f"{text}; the anchor network, which tells the machine's own drift, {anchor:+.1%}"

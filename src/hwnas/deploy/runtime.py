@@ -1,4 +1,4 @@
-"""What a runtime must offer so that networks can be measured and run on it."""
+"""Interfaces of a runtime and its sessions, in which networks are measured and run."""
 
 from __future__ import annotations
 
@@ -15,68 +15,71 @@ __all__ = ["Runtime", "Session"]
 
 
 class Session(Protocol):
-    """A network that is loaded and ready to run."""
+    """Network that is loaded and ready to run."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The input's sizes without the batch: channels, height and width for images."""
+        """Sizes of the input without the batch: channels, height and width for images."""
         ...
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Those settings of the runtime that change latency."""
+        """Settings of the runtime that change latency."""
         ...
 
     def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
-        """Outputs (N, ...) of inputs (N, *input_shape); N need not be the target's batch."""
+        """Return the outputs (N, ...) of inputs (N, *input_shape).
+
+        N may differ from the target's batch.
+        """
         ...
 
     def cpu_clock(self) -> float:
-        """Seconds of CPU time that the threads which compute have used so far."""
+        """Return the CPU time, in seconds, that the threads which compute have used so far."""
         ...
 
 
 class Runtime(Protocol):
-    """A way to run an ONNX file on some hardware."""
+    """Inference engine that runs ONNX files on some hardware."""
 
     @property
     def name(self) -> str:
-        """As it appears in the names of targets."""
+        """Name of the runtime in the names of targets."""
         ...
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """The number formats that it computes in."""
+        """Number formats in which the runtime computes."""
         ...
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Python packages whose versions a measurement on it should state."""
+        """Python packages whose versions a measurement on the runtime should state."""
         ...
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
-        """Why it cannot be used here and what to install, or None if it can.
+        """Return why the runtime cannot be used here and what to install, or None if it can.
 
         Args:
-            hardware: Of this machine, one of `hwnas.deploy.device.RUNS_ON`.
+            hardware: Hardware of this machine, one of `hwnas.deploy.device.HARDWARE`.
         """
         ...
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """Turn an ONNX file into what `load` takes; may compile for other hardware.
+        """Convert an ONNX file to what `load` takes; this may compile for other hardware.
 
         Args:
-            artifact: The ONNX file.
-            target: Where it shall run.
-            folder: For what is written on the way.
+            artifact: ONNX file.
+            target: Target on which the file will run.
+            folder: Folder for intermediate files.
         """
         ...
 
     def load(self, executable: Path, target: Target) -> Session:
-        """Load what `prepare` made; its folder may be deleted afterwards.
+        """Load the result of `prepare`; its folder may be deleted afterwards.
 
         Raises:
-            ArtifactError: The file is damaged or not what this runtime can run.
+            ArtifactError: The file is damaged, or this runtime cannot run it.
             DeviceError: The target cannot be used on this machine.
         """
         ...

@@ -1,8 +1,9 @@
-"""Files in int8 whose sums are wrong on processors without VNNI, and how to tell.
+"""Detection of int8 files whose sums are wrong on processors without VNNI.
 
-`hwnas.deploy.processor.sums_saturate` says why. With weights of seven bits (reduced range) nothing
-can saturate: 2 x 255 x 64 is 32,640. Nor can it where activations are signed (S8S8), or weights
-unsigned (U8U8), which ONNX Runtime multiplies by other instructions.
+`hwnas.deploy.processor.sums_saturate` explains the cause. With weights of seven bits (reduced
+range) nothing can saturate: 2 x 255 x 64 is 32,640. Nothing can saturate either with signed
+activations (S8S8) or with unsigned weights (U8U8), which ONNX Runtime multiplies by other
+instructions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hwnas.deploy.processor import sums_saturate
 __all__ = ["LARGEST_REDUCED", "may_saturate", "saturation_warning"]
 
 LARGEST_REDUCED = 64
-"""The largest weight in reduced range."""
+"""Largest weight in the reduced range."""
 _TAKES_UNSIGNED = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM")
 _READS_OR_MAKES = ("QuantizeLinear", "DequantizeLinear")
 
@@ -56,9 +57,9 @@ def _has_large_weights(tensor: Any) -> bool:
 
 
 def _makes_large_weights(node: Any, constants: Mapping[str, Any]) -> bool:
-    """Return whether a ``QuantizeLinear`` makes such of stored floats, as PyTorch exports them.
+    """Return whether a ``QuantizeLinear`` rounds stored floats to bytes beyond the reduced range.
 
-    A runtime computes them once, as it loads the file.
+    PyTorch exports weights in this way. A runtime computes the bytes once, when it loads the file.
     """
     import numpy as np
     from onnx import TensorProto, numpy_helper
@@ -69,7 +70,7 @@ def _makes_large_weights(node: Any, constants: Mapping[str, Any]) -> bool:
     if weights is None or scale is None or kind != TensorProto.INT8 or len(weights.dims) < 2:
         return False
     steps = numpy_helper.to_array(scale).astype(np.float64)
-    if steps.ndim > 1:  # of blocks: the largest of each is made the largest byte
+    if steps.ndim > 1:  # per block: the largest value of each becomes the largest byte
         return True
     floats = numpy_helper.to_array(weights)
     try:
@@ -79,12 +80,12 @@ def _makes_large_weights(node: Any, constants: Mapping[str, Any]) -> bool:
             steps = steps.reshape(shape)
         with np.errstate(all="ignore"):
             return bool(np.abs(np.rint(floats / steps)).max() > LARGEST_REDUCED)
-    except (ValueError, IndexError):  # they do not fit, and no runtime takes them
+    except (ValueError, IndexError):  # shapes do not fit, and no runtime accepts them
         return False
 
 
 def _constants(model: Any) -> list[tuple[str, Any]]:
-    """Return tensors of a file by the names that nodes have for them."""
+    """Return the constant tensors of a file, with the names by which nodes refer to them."""
     found = [
         (tensor.name, tensor)
         for graph in messages(model, "GraphProto")
@@ -97,10 +98,10 @@ def _constants(model: Any) -> list[tuple[str, Any]]:
 
 
 def _is_unsigned(node: Any, unsigned: set[str]) -> bool:
-    """Return whether a node rounds activations to unsigned bytes, or computes with such."""
+    """Return whether a node rounds activations to unsigned bytes, or computes with such bytes."""
     if node.op_type in _TAKES_UNSIGNED:
         return True
-    if node.op_type == "QuantizeLinear" and len(node.input) < 3:  # the zero's type is the default
+    if node.op_type == "QuantizeLinear" and len(node.input) < 3:  # no zero point
         return not any(each.name == "output_dtype" for each in node.attribute)
     quantised = node.op_type in _READS_OR_MAKES or node.op_type.startswith(("Q", "Conv", "MatMul"))
     return quantised and any(name in unsigned for name in node.input)
@@ -112,13 +113,13 @@ def saturation_warning(
     flags: frozenset[str] | None = None,
     machine: str | None = None,
 ) -> str:
-    """Return what is to be feared of a file in int8 on a processor; empty if nothing.
+    """Return a warning if an int8 file may compute wrong sums on a processor; otherwise empty.
 
     Args:
-        model: An ONNX file.
-        target: Where it runs.
-        flags: Of the processor, as in `sums_saturate`.
-        machine: What it is, as there.
+        model: ONNX file.
+        target: Target on which it runs.
+        flags: Instruction set flags of the processor, as in `sums_saturate`.
+        machine: Machine type, as in `sums_saturate`.
 
     Raises:
         ArtifactError: The file is missing or damaged.

@@ -1,4 +1,4 @@
-"""Folders that can prove that they are whole: a description with sums, and the sums of all."""
+"""Sealed folders: a description that lists checksums, and a list of the checksums of all files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Check", "Seal", "checked", "give_usual_modes", "passed"]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-        name: A file, or what was tried.
-        ok: Whether it is as it should be.
-        detail: What was found; one line.
-        warns: Whether the detail is a warning, though it is as it should be.
+        name: Name of the file, or of what was checked.
+        ok: True if the check passed.
+        detail: Result in one line.
+        warns: True if the detail is a warning, although the check passed.
     """
 
     name: str
@@ -37,7 +37,13 @@ class Check:
 
 
 def checked(name: str, look: Callable[[], str]) -> Check:
-    """The check of something, which an error of `look` fails."""
+    """Run a function that checks something, and return the result as a check.
+
+    Args:
+        name: Name of the check.
+        look: Function that returns the detail of the check. The check fails if it raises an
+            ArtifactError or a DataError.
+    """
     try:
         return Check(name, True, look())
     except (ArtifactError, DataError) as error:
@@ -45,10 +51,10 @@ def checked(name: str, look: Callable[[], str]) -> Check:
 
 
 def passed(what: str, checks: Sequence[Check]) -> list[Check]:
-    """The checks of something, if every one of them passed.
+    """Return the checks if every one of them passed.
 
     Raises:
-        ArtifactError: One did not; the message names the first file that is wrong.
+        ArtifactError: A check failed; the message names the first file that is wrong.
     """
     for check in checks:
         if not check.ok:
@@ -59,11 +65,11 @@ def passed(what: str, checks: Sequence[Check]) -> list[Check]:
 def give_usual_modes(folder: Path) -> None:
     """Give all files in a folder the permissions that a new file gets there.
 
-    Libraries write files that only their owner may read, and copies keep the permissions of what
-    they are copies of; whoever may read a folder is to be able to read all of it.
+    Libraries write files that only their owner may read, and copies keep the permissions of the
+    originals. Whoever may read the folder should be able to read all of it.
 
     Raises:
-        OSError: They cannot be changed.
+        OSError: The permissions cannot be changed.
     """
     with tempfile.TemporaryDirectory(dir=folder) as place:
         new = Path(place, "new")
@@ -76,13 +82,13 @@ def give_usual_modes(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Seal:
-    """How a kind of folder is sealed.
+    """Names and schema of the description and of the list of checksums of one kind of folder.
 
     Attributes:
-        kind: What it is, in a word.
-        description: Name of the JSON file that describes it.
-        sums: Name of the file with the sums of all others.
-        schema: Of the description.
+        kind: Kind of folder, in one word.
+        description: Name of the JSON file that describes the folder.
+        sums: Name of the file with the checksums of all other files.
+        schema: Schema version of the description.
     """
 
     kind: str
@@ -91,15 +97,16 @@ class Seal:
     schema: int
 
     def read(self, folder: Path) -> dict[str, Any]:
-        """The description of a folder.
+        """Return the description of a folder.
 
         Raises:
-            ArtifactError: There is none, it is damaged, or was written by a newer version.
+            ArtifactError: There is no description, it is damaged, or it was written by a newer
+                version.
         """
         path = recovered_folder(Path(folder)) / self.description
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            json.dumps(found, ensure_ascii=False).encode()  # halves of characters: no text
+            json.dumps(found, ensure_ascii=False).encode()  # fails for unpaired surrogates
         except FileNotFoundError:
             raise ArtifactError(
                 f"{folder} is no {self.kind}: it has no {self.description}"
@@ -120,12 +127,12 @@ class Seal:
         return described
 
     def write(self, folder: Path, description: Mapping[str, Any], sums: Mapping[str, str]) -> None:
-        """Write the description, then the sums of that and of all other files.
+        """Write the description, then the checksums of it and of all other files.
 
         Args:
-            folder: With all other files in it.
-            description: What is to be read again.
-            sums: SHA-256 by name of the other files.
+            folder: Folder that holds all other files.
+            description: Contents of the description.
+            sums: SHA-256 checksums of the other files, by name.
         """
         write_json(folder / self.description, description)
         all_sums = {**sums, self.description: sha256(folder / self.description)}
@@ -133,11 +140,11 @@ class Seal:
         give_usual_modes(folder)
 
     def checks(self, folder: Path, sums: Mapping[str, str]) -> list[Check]:
-        """Look at the sums of all files.
+        """Check the checksums of all files.
 
         Args:
-            folder: Where they are.
-            sums: SHA-256 by name of every file that the description lists.
+            folder: Folder of the files.
+            sums: SHA-256 checksums of all files that the description lists, by name.
         """
         files = sorted([self.description, *sums])
         return [

@@ -1,7 +1,7 @@
-"""Source of hwnas's own functions for code that runs without hwnas: cards and runners.
+"""Source code of hwnas's functions for use without hwnas: in model cards and runners.
 
-What ships has to open and prepare images exactly as `hwnas run` does, so it is made from the same
-functions and not written a second time.
+Shipped code has to open and preprocess images exactly as `hwnas run` does, so it is generated from
+the same functions and not written a second time.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 __all__ = ["IMAGE_IMPORTS", "standalone"]
 
 IMAGE_IMPORTS = "from PIL import ExifTags, Image, ImageOps"
-"""What functions of `hwnas.deploy.image_file` use, besides NumPy as ``np``."""
+"""Import that the functions of `hwnas.deploy.image_file` need, besides NumPy as ``np``."""
 
 
 def standalone(function: Callable[..., Any]) -> str:
-    """Return code that defines a function and those of its module that it needs.
+    """Return source code that defines a function, and the functions of its module that it needs.
 
     Annotations, docstrings and comments are left out.
 
     Args:
-        function: It, and what it needs, uses besides only builtins, and modules that the code is to
-            import.
+        function: Function to convert. Apart from functions of its module, it and these functions
+            may use only builtins, and modules that the code is to import.
     """
     trees: dict[str, ast.FunctionDef] = {}
     waiting = [function]

@@ -1,4 +1,4 @@
-"""Steps of networks as calls of operators of `hwnas.kernels`, sizes alone."""
+"""Conversion of network steps to calls of operators in `hwnas.kernels`, by their sizes alone."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hwnas.search_spaces import Step
 
 __all__ = ["StepCall", "call_of_step"]
 
-_BYTES = 4  # of a value, as steps count them
+_BYTES = 4  # per value, as steps count them
 _STRIDES = (1, 2)
-_DENSE = 1.5  # times the channels that a window has; with more there are groups
+_DENSE = 1.5  # largest ratio of input channels to channels per window; above it, there are groups
 
 
 @dataclass(frozen=True)
 class StepCall:
-    """What an operator would be called with.
+    """Operator call, with the shapes of its tensors.
 
     Attributes:
-        operator: Its name.
-        shapes: Of its tensors, by argument.
-        summed: Values that are added up for each result.
+        operator: Name of the operator.
+        shapes: Shapes of its tensors, by argument.
+        summed: Number of values that are added up for each result.
         options: Further arguments.
     """
 
@@ -33,14 +33,14 @@ class StepCall:
 
 
 def call_of_step(step: Step, batch: int) -> StepCall | None:
-    """The call that a layer becomes, or None if there is no operator for it.
+    """Return the operator call for a layer, or None if there is no operator for it.
 
-    Its sizes follow from its bytes and multiplications, but for the sides of a map: these are taken
-    to be the same.
+    The sizes follow from the bytes and multiplications of the step, except the sides of a feature
+    map, which are assumed to be equal.
 
     Args:
-        step: At one image.
-        batch: Images of the call.
+        step: Step at one image.
+        batch: Number of images in the call.
     """
     if not step.macs or min(step.read_bytes, step.written_bytes) < _BYTES:
         return None
@@ -90,7 +90,7 @@ def _convolution(step: Step, batch: int) -> StepCall | None:
 
 
 def _channels(step: Step, summed: int) -> int | None:
-    """Channels of the result: each has so many weights, and perhaps one more that is added."""
+    """Return the output channels, each with ``summed`` weights and perhaps a bias, or None."""
     weights, written = step.weight_bytes // _BYTES, step.written_bytes // _BYTES
     for held in (max(1, summed), summed + 1):
         channels = weights // held
@@ -100,6 +100,6 @@ def _channels(step: Step, summed: int) -> int | None:
 
 
 def _sides(pixels: int) -> tuple[int, int]:
-    """Height and width of a map that is about square."""
+    """Return the height and width of a feature map that is about square."""
     height = max(1, math.isqrt(pixels))
     return height, max(1, -(-pixels // height))

@@ -1,10 +1,10 @@
-"""Rounds of networks that take turns, and which of them nothing disturbed.
+"""Interleaved timing of networks in rounds, and detection of disturbed rounds.
 
-Both CPU time and wall time are read around each round; where other work took the processor away in
-between, the wall clock runs ahead of the CPU clock, and the round is repeated later. So it is where
-the rounds of the same network before and after it were slow: neighbours on the same machine, whom
-nobody here can see, share its caches and its frequency, and then CPU time grows, too. What the
-round itself took decides nothing, or medians would be those of a choice.
+Each round reads both CPU time and wall time. If other work takes the processor away in between, the
+wall clock runs ahead of the CPU clock, and the round is repeated later. A round is also repeated if
+the rounds of the same network before and after it were slow: other users of the machine, which
+hwnas cannot see, share its caches and its frequency, and then CPU time grows, too. The time of the
+round itself is no criterion, since a selection by it would bias the medians.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from hwnas.errors import ConfigError
 
 __all__ = ["Clock", "Round", "Stopwatch", "TimingSettings", "interleave"]
 
-_QUICKEST = 20  # rounds by which it is known how quick a network can be
-_KEPT = 4  # times the wanted rounds are kept at least
+_QUICKEST = 20  # fastest rounds from which the quick time of a network is estimated
+_KEPT = 4  # rounds kept at least, as a multiple of the wanted rounds
 
 Clock = Callable[[], float]
-"""Gives seconds."""
+"""Function that returns a time in seconds."""
 
 
 @dataclass(frozen=True)
 class TimingSettings:
-    """How much to time.
+    """Settings that determine how much is timed.
 
     Attributes:
-        warmup: Runs before anything counts.
-        rounds: Clean rounds a network.
-        round_ms: A round is as many runs as last this long, so that the clock's grain is no matter.
-        max_seconds: Rounds a network take no longer than this together, but there are at least 5.
-        max_wall_cpu_ratio: A round is clean if its wall time is at most this times its CPU time,
-        max_slowdown: and the network's rounds before and after it took at most this times as long
-            as its quick ones.
-        retries: Up to this many more rounds for each one that is wanted, where some are not clean.
-        patience_s: Go on for up to this long, all networks together, until enough rounds are
-            clean; quick is then what the network was in earlier such sessions, too
-            (`hwnas.deploy.quick_times`).
+        warmup: Number of runs before the timed ones.
+        rounds: Number of clean (undisturbed) rounds per network.
+        round_ms: Duration of a round in milliseconds; a round has as many runs as take this long,
+            so that the resolution of the clock does not matter.
+        max_seconds: Largest duration of all rounds of a network together, in seconds; there are at
+            least 5 rounds.
+        max_wall_cpu_ratio: Largest ratio of wall time to CPU time of a clean round.
+        max_slowdown: Largest ratio of the network's rounds before and after a clean round to its
+            quick rounds.
+        retries: Largest number of additional rounds for each wanted one, if some are not clean.
+        patience_s: Largest time, in seconds, for all networks together, during which timing goes on
+            until enough rounds are clean. The quick time of a network is then that of earlier such
+            sessions, too (`hwnas.deploy.quick_times`).
     """
 
     warmup: int = 10
@@ -77,14 +79,14 @@ class TimingSettings:
 
 @dataclass(frozen=True)
 class Round:
-    """Times of one run, averaged over a round, in milliseconds.
+    """Times of one run, averaged over a timing round, in milliseconds.
 
     Attributes:
-        cpu_ms: On the CPU clock.
-        wall_ms: On the wall clock.
-        anchor_ms: Of the anchor, right after it; 0 without an anchor.
-        beside_ms: The slower of the rounds before and after on the clock that counts, as far as
-            there are such.
+        cpu_ms: Time on the CPU clock.
+        wall_ms: Time on the wall clock.
+        anchor_ms: Time of the reference model right after the round; 0 without a reference model.
+        beside_ms: Time of the slower of the rounds before and after, on the headline clock, as far
+            as there are such rounds.
     """
 
     cpu_ms: float
@@ -94,21 +96,23 @@ class Round:
 
     @property
     def ratio(self) -> float:
-        """Wall time over CPU time; 1 for one undisturbed thread."""
+        """Ratio of wall time to CPU time; 1 for one undisturbed thread."""
         return self.wall_ms / max(self.cpu_ms, 1e-9)
 
 
 class Stopwatch:
-    """Times one network, round by round. Making one warms the network up.
+    """Timer of one network, round by round. Creating one warms the network up.
 
     Args:
-        run: Runs the network once.
-        settings: How much to time.
+        run: Function that runs the network once.
+        settings: Timing settings.
         cpu: Clock of the CPU time that the network uses.
-        wall: Clock on the wall.
-        one_thread: Whether one thread of the processor does all the work.
-        anchor: Of the fixed network on the same target, which then has a round after each of these.
-        usual_ms: What quick rounds took before, if that is known: then they are to be as quick.
+        wall: Wall clock.
+        one_thread: True if one thread of the processor does all the work.
+        anchor: Timer of the reference model on the same target, which times a round after each
+            round of the network.
+        usual_ms: Quick time of the network in earlier sessions, if known; rounds then have to be as
+            quick.
     """
 
     def __init__(
@@ -124,7 +128,7 @@ class Stopwatch:
         self._run, self._cpu, self._wall, self._one_thread = run, cpu, wall, one_thread
         self._settings, self._anchor = settings, anchor
         self._usual_ms = math.inf if usual_ms is None else usual_ms
-        self._rounds: list[Round] = []  # but for the latest, and long ones forget the worst
+        self._rounds: list[Round] = []  # without the latest; of many, the worst are dropped
         self._latest: Round | None = None
         self._timed = 0
         self._quickest_ms: list[float] = []  # sorted
@@ -144,7 +148,7 @@ class Stopwatch:
         return Round(1e3 * cpu / repeats, 1e3 * wall / repeats)
 
     def _least_disturbed(self) -> list[Round]:
-        """As many rounds as are wanted."""
+        """Return as many rounds as are wanted, those that were disturbed least."""
         return sorted(self._all_rounds, key=self._disturbance)[: self.wanted]
 
     @property
@@ -152,13 +156,13 @@ class Stopwatch:
         return self._rounds if self._latest is None else [*self._rounds, self._latest]
 
     def quantiles(self, clock: Literal["cpu", "wall"]) -> Quantiles:
-        """Of the rounds that are wanted, those that were disturbed least."""
+        """Return the quantiles over the least disturbed rounds, as many as are wanted."""
         best = self._least_disturbed()
         return Quantiles.of([r.cpu_ms if clock == "cpu" else r.wall_ms for r in best])
 
     @property
     def anchor_ms(self) -> float:
-        """Median of the anchor beside these rounds; 0 without an anchor."""
+        """Median time of the reference model beside the least disturbed rounds; 0 without one."""
         return median(timed.anchor_ms for timed in self._least_disturbed())
 
     def time_round(self) -> None:
@@ -187,23 +191,23 @@ class Stopwatch:
 
     @property
     def latest_ms(self) -> float:
-        """Of the last round, on the clock that counts; 0 before the first."""
+        """Time of the last round, on the headline clock; 0 before the first round."""
         return 0.0 if self._latest is None else self._headline_ms(self._latest)
 
     @property
     def quick_ms(self) -> float:
-        """One in a hundred rounds took no longer, or a few of very many."""
+        """Quick time of the network: first percentile of its rounds, at most the 20th fastest."""
         return self._quickest_ms[min(self._timed // 100, _QUICKEST - 1)]
 
     @property
     def clean(self) -> int:
-        """How many rounds nothing disturbed, at most as many as are wanted."""
+        """Number of undisturbed rounds, at most as many as are wanted."""
         return min(self.wanted, sum(self._disturbance(timed) <= 1 for timed in self._all_rounds))
 
     def _disturbance(self, timed: Round) -> float:
-        """At most 1 for a round that nothing disturbed."""
-        # Several threads add up on the CPU clock, and who waits for a graphics card idles or spins,
-        # so there the best round is the norm.
+        """Return the disturbance of a round, which is at most 1 if nothing disturbed it."""
+        # Several threads add up on the CPU clock, and a thread that waits for a GPU idles or spins,
+        # so in these cases the ratio of the best round is the norm.
         undisturbed = 1.0 if self._one_thread else self._least_ratio
         slowdown = timed.beside_ms / min(self.quick_ms, self._usual_ms)
         return max(
@@ -212,7 +216,7 @@ class Stopwatch:
         )
 
     def may_retry(self, retries: int) -> bool:
-        """Whether fewer than 1 + ``retries`` times the wanted rounds were timed."""
+        """Return whether fewer than 1 + ``retries`` times the wanted rounds were timed."""
         return self._timed < (1 + retries) * self.wanted
 
 
@@ -224,15 +228,16 @@ def interleave(
     patience_s: float = 0.0,
     clock: Clock = time.perf_counter,
 ) -> None:
-    """Time all in turn until each has its clean rounds or tries run out.
+    """Time networks in turn until each has enough clean rounds or runs out of retries.
 
     Args:
-        rivals: Of what all others are compared with; they have a round whenever others have one.
-        others: Of the networks to be measured.
-        retries: Up to this many more rounds for each one that is wanted.
-        progress: Called with the share that is done, from 0 to 1.
-        patience_s: To go on in, however many rounds that are, until all have their clean ones.
-        clock: Of patience.
+        rivals: Timers that all others are compared with; they time a round whenever others do.
+        others: Timers of the networks to be measured.
+        retries: Largest number of additional rounds for each wanted one.
+        progress: Function that is called with the completed share, from 0 to 1.
+        patience_s: Time in seconds during which timing goes on, however many rounds that takes,
+            until all networks have enough clean rounds.
+        clock: Clock for ``patience_s``.
     """
     stopwatches = [*rivals, *others]
     wanted = sum(stopwatch.wanted for stopwatch in stopwatches)
@@ -246,7 +251,7 @@ def interleave(
         for stopwatch in dict.fromkeys([*rivals, *waiting]):
             stopwatch.time_round()
         if progress is not None:
-            # A quicker round can make rounds before it count no longer.
+            # After a quicker round, earlier rounds may no longer be clean.
             done = max(done, sum(stopwatch.clean for stopwatch in stopwatches))
             progress(done / wanted)
     if progress is not None:

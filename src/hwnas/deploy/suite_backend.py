@@ -1,4 +1,4 @@
-"""ONNX Runtime as a backend of the suite of operators."""
+"""ONNX Runtime as a backend of the operator suite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["OnnxRuntimeBackend", "backend_named"]
 
 @dataclass(frozen=True)
 class OnnxRuntimeBackend:
-    """The formulas, exported to ONNX, on the processor.
+    """Backend that runs the formulas on the processor, exported to ONNX.
 
     All inputs but the first are constants of the file, as the weights of a network are.
     """
@@ -30,24 +30,26 @@ class OnnxRuntimeBackend:
     name: str = "onnxruntime"
 
     def unavailable(self, device: torch.device) -> str | None:
-        """Why it cannot compute on a device, or None if it can."""
+        """Return why the backend cannot compute on a device, or None if it can."""
         missing = missing_package("onnxruntime", "onnxruntime")
         if missing is not None or device.type == "cpu":
             return missing
         return f"its inputs and outputs would be copied between {device.type!r} and the processor"
 
     def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
-        """A session on a file that holds all inputs but the first.
+        """Return a function that computes the operator in a session on an exported file.
+
+        The file holds all inputs but the first.
 
         Raises:
-            ArtifactError: The formula cannot be exported, or not run in these types.
+            ArtifactError: The formula cannot be exported, or cannot run in these types.
         """
         x: Tensor = next(iter(inputs.values()))
         if x.dtype == torch.bfloat16:
             raise ArtifactError("ONNX Runtime takes no bfloat16 from NumPy, which does not have it")
         try:
             session = _session(_Formula(operator, inputs), x)
-        except Exception as error:  # exporter and runtime have no error in common
+        except Exception as error:  # errors of exporter and runtime share no other base
             raise ArtifactError(
                 f"ONNX Runtime cannot compute {operator.name} in {x.dtype}: "
                 f"{first_line(_origin(error))}"
@@ -56,10 +58,10 @@ class OnnxRuntimeBackend:
 
 
 def backend_named(name: str) -> Backend:
-    """A backend of hwnas, or ``"package.module:object"``.
+    """Return a backend of hwnas, or the object ``"package.module:object"``.
 
     Raises:
-        ConfigError: There is none of this name, or the object is none.
+        ConfigError: There is no backend of this name, or the object is not a backend.
     """
     found = resolve("backend", name, {**BACKENDS, "onnxruntime": OnnxRuntimeBackend()})
     if not isinstance(found, Backend):
@@ -71,7 +73,7 @@ def backend_named(name: str) -> Backend:
 
 
 class _Formula(nn.Module):
-    """The reference as a function of its first input."""
+    """Reference of an operator as a function of its first input."""
 
     def __init__(self, operator: Operator, inputs: Inputs) -> None:
         super().__init__()
@@ -82,7 +84,7 @@ class _Formula(nn.Module):
             self.register_buffer(f"held_{name}", inputs[name])
 
     def forward(self, x: Tensor) -> Any:
-        """What the reference gives for x."""
+        """Return the result of the reference for x."""
         held = {name: getattr(self, f"held_{name}") for name in self._held}
         return self._operator.reference(**{self._first: x}, **held, **self._options)
 
@@ -94,8 +96,8 @@ def _session(formula: nn.Module, x: Tensor) -> Any:
         program = torch.onnx.export(formula.eval(), (x,), dynamo=True, verbose=False)
         assert program is not None
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what goes wrong is raised, too
-        options.intra_op_num_threads = torch.get_num_threads()  # as many as its rivals have
+        options.log_severity_level = 4  # errors are raised as well
+        options.intra_op_num_threads = torch.get_num_threads()  # as many as other backends use
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         model = program.model_proto.SerializeToString()
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -108,5 +110,5 @@ def _run(session: Any, x: Tensor) -> Any:
 
 
 def _origin(error: BaseException) -> BaseException:
-    """What the exporter wraps in advice to those who write exporters."""
+    """Return the original error, which the exporter wraps in advice to developers of exporters."""
     return error if error.__cause__ is None else _origin(error.__cause__)

@@ -1,8 +1,9 @@
-"""Every variant of a network on every device in question: checked, judged, timed, and one chosen.
+"""Sweep over variants and devices: each variant is checked, evaluated and timed, and one is chosen.
 
-The choice goes by latency that was measured, all variants taking turns in one session, among those
-whose loss on real images was measured, too, in the runtime that they ship for. What eight bits do
-to the speed of a network is not known beforehand: some it makes faster and some slower.
+The choice is by measured latency, with the timing of all variants interleaved in one session. It is
+among the variants whose loss on real images was measured, too, in the runtime that they ship for.
+The effect of eight bits on the speed of a network is not known beforehand: some networks become
+faster and some slower.
 """
 
 from __future__ import annotations
@@ -46,19 +47,18 @@ _UNJUDGED = (
 
 @dataclass(frozen=True)
 class Quality:
-    """What a file is worth in its runtime, on images that it did not learn from.
+    """Metric of a file in its runtime, on images that it was not trained on.
 
     Attributes:
         metric: Name of the first metric of the task.
-        direction: Whether more or less of it is better.
-        value: Of this file.
-        standard_error: Of that value.
-        loss: How much worse than the network in single precision, on the same images; negative if
-            better.
-        loss_standard_error: Of that difference.
-        unit: Of all four.
-        n: How many images.
-        split: Which images.
+        direction: Direction in which the metric is better.
+        value: Value of this file.
+        standard_error: Standard error of the value.
+        loss: Loss against the network in single precision, on the same images; negative if better.
+        loss_standard_error: Standard error of the loss.
+        unit: Unit of these four numbers.
+        n: Number of images.
+        split: Split of the images.
     """
 
     metric: str
@@ -73,48 +73,48 @@ class Quality:
 
     @property
     def interval(self) -> Interval:
-        """The 95 % interval of the value."""
+        """95 % confidence interval of the value."""
         proportion = is_proportion(self.unit)
         return metric_interval(self.value, self.standard_error, self.n, proportion=proportion)
 
     @property
     def loss_interval(self) -> Interval:
-        """The 95 % interval of the loss, which is between the same images."""
+        """95 % confidence interval of the loss, which is a difference on the same images."""
         error, proportion = self.loss_standard_error, is_proportion(self.unit)
         return paired_difference_interval(self.loss, error, self.n, proportion=proportion)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; both intervals at 95 %."""
+        """Return a JSON object with both 95 % intervals."""
         ends = {"interval": self.interval.ends, "loss_interval": self.loss_interval.ends}
         return {"kind": "evaluated", **asdict(self), **ends}
 
 
 class Examiner(Protocol):
-    """Judges outputs by the targets of images."""
+    """Evaluator of outputs on images with targets."""
 
     def inputs(self) -> Iterable[NDArray[np.float32]]:
-        """Batches (N, ...) of prepared images, the same at every call."""
+        """Return batches (N, ...) of preprocessed images, the same at every call."""
 
     def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
-        """What the outputs for all inputs are worth beside those of the network in fp32."""
+        """Return the quality of the outputs for all inputs, given those of the network in fp32."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A variant on a target.
+    """Result of a variant on a target.
 
     Attributes:
         variant: Name of the variant.
         target: Name of the target.
-        made: The file; None if it could not be made.
-        bytes: Size of that file.
+        made: File of the variant; None if it could not be made.
+        bytes: Size of that file in bytes.
         difference: Largest difference of an output from the network in fp32, as a share of the
-            largest output; None if it does not run there.
-        answers: Beside those of the network in fp32; None where `difference` is, or where
-            nothing is known of what the outputs mean.
-        quality: What it is worth; None if there are no images to tell by.
-        measurement: How long it takes; None if it does not run.
-        refusal: Why it cannot be chosen; empty if it can.
+            largest output; None if the variant does not run there.
+        answers: Agreement with the predictions of the network in fp32; None if `difference` is
+            None, or if the meaning of the outputs is not known.
+        quality: Metric and loss of the variant; None if there are no images to evaluate it on.
+        measurement: Latency measurement; None if the variant does not run.
+        refusal: Reason why the variant cannot be chosen; empty if it can.
     """
 
     variant: str
@@ -129,16 +129,16 @@ class Contender:
 
     @property
     def runs(self) -> bool:
-        """Whether it gives outputs at all."""
+        """True if the variant gives outputs."""
         return self.difference is not None
 
     @property
     def latency_ms(self) -> float:
-        """As measured, for a batch; infinite if it does not run."""
+        """Measured latency of a batch in milliseconds; infinite if the variant does not run."""
         return math.inf if self.measurement is None else self.measurement.latency_ms
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; numbers say their kind."""
+        """Return a JSON object, whose numbers state their kind."""
         quality, measured = self.quality, self.measurement
         return {
             "variant": self.variant,
@@ -155,12 +155,13 @@ class Contender:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What became of all variants on all devices.
+    """Results of all variants on all devices.
 
     Attributes:
-        contenders: In the order of variants and devices.
-        max_loss: What a variant may lose in the first metric, in its unit.
-        tested: What the chosen one is worth on images that chose nothing, if there are any.
+        contenders: Results in the order of variants and devices.
+        max_loss: Largest allowed loss of a variant in the first metric, in its unit.
+        tested: Quality of the chosen variant on images that had no part in the choice, if there are
+            any.
     """
 
     contenders: tuple[Contender, ...]
@@ -169,16 +170,16 @@ class Sweep:
 
     @property
     def able(self) -> list[Contender]:
-        """Those that can be chosen, the fastest first."""
+        """Variants that can be chosen, the fastest first."""
         able = [each for each in self.contenders if not each.refusal]
         return sorted(able, key=lambda each: each.latency_ms)
 
     @property
     def chosen(self) -> Contender:
-        """The fastest that can be chosen.
+        """Fastest variant that can be chosen.
 
         Raises:
-            ArtifactError: There is none; the message says why of each.
+            ArtifactError: No variant can be chosen; the message gives the reason for each.
         """
         if not self.able:
             reasons = "; ".join(f"{c.variant} on {c.target}: {c.refusal}" for c in self.contenders)
@@ -186,7 +187,7 @@ class Sweep:
         return self.able[0]
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; numbers say their kind."""
+        """Return a JSON object, whose numbers state their kind."""
         return {
             "schema": SCHEMA,
             "max_loss": self.max_loss,
@@ -207,22 +208,22 @@ def sweep(
     settings: TimingSettings | None = None,
     progress: Callable[[float, str], None] = lambda share, doing: None,
 ) -> Sweep:
-    """Make all variants, run and judge each on every device that has its format, and time them.
+    """Make all variants, evaluate each on every device that has its format, and time them.
 
     Args:
-        material: Of the network.
-        variants: Which to make.
-        devices: Where they shall run: of one hardware, batch and number of threads, for only the
-            latencies of such can be compared.
-        folder: For the files of the variants.
-        meaning: What the outputs stand for, if that is known.
-        examiner: Judges what variants lose, if there are images with targets.
-        settings: How much to time.
-        progress: Called with the share that is done, from 0 to 1, and what is done next.
+        material: Network, calibration images and other inputs from which variants are made.
+        variants: Variants to make.
+        devices: Devices on which to run them. All have the same hardware, batch and number of
+            threads, because only then can their latencies be compared.
+        folder: Folder for the files of the variants.
+        meaning: Meaning of the outputs, if it is known.
+        examiner: Evaluator of the loss of variants, if there are images with targets.
+        settings: Timing settings.
+        progress: Function that is called with the completed share, from 0 to 1, and the next task.
 
     Raises:
-        ConfigError: There are no variants or devices, these cannot be compared, or the network is
-            not in single precision.
+        ConfigError: There are no variants or devices, the devices cannot be compared, or the
+            network is not in single precision.
         ArtifactError: The network itself is damaged.
         DeviceError: A device cannot be used on this machine.
     """
@@ -267,7 +268,7 @@ def _check(material: Material, variants: Sequence[Variant], devices: Sequence[De
 
 @dataclass(frozen=True)
 class _Trial:
-    """Runs variants on the same inputs as the network in fp32."""
+    """Evaluation of variants on the same inputs as the network in fp32."""
 
     material: Material
     inputs: Callable[[], Iterable[NDArray[np.float32]]]
@@ -291,7 +292,7 @@ class _Trial:
     def contenders(
         self, variant: Variant, devices: Sequence[Device], path: Path
     ) -> list[Contender]:
-        """The variant on each of the devices that has its format."""
+        """Return the results of a variant on each of the devices that has its format."""
         targets = [
             Target(device, variant.format)
             for device in devices
@@ -339,9 +340,10 @@ class _Trial:
 def outputs_of(
     model: Path, inputs: Iterable[NDArray[np.float32]], target: Target | None = None
 ) -> NDArray[Any]:
-    """What a file says of batches (N, ...), on ONNX Runtime if no target is given.
+    """Return the outputs of a file for batches (N, ...), in ONNX Runtime if no target is given.
 
-    Devices elsewhere only time: what a file says there is found out here, in the same runtime.
+    Remote devices only time. For a target on such a device, the outputs are computed on this
+    machine, in the same runtime.
     """
     batches = iter(inputs)
     first = next(batches)

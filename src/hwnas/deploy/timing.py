@@ -1,8 +1,8 @@
-"""How long networks take on a target, measured so that a busy machine does not fool us.
+"""Latency measurement of networks on a target, robust against other work on the machine.
 
-Candidates take turns with each other and with a fixed anchor network, so that drift hits all alike,
-and rounds that were disturbed are repeated (`hwnas.deploy.stopwatch`). With patience, networks have
-to be as quick as in earlier sessions (`hwnas.deploy.quick_times`).
+The timing of all candidates is interleaved, also with that of a fixed reference model, so that
+drift affects all alike. Disturbed rounds are repeated (`hwnas.deploy.stopwatch`). With patience,
+networks have to be as quick as in earlier sessions (`hwnas.deploy.quick_times`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = ["Subject", "measure", "measure_together", "prepared_run"]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured: a network where it runs.
+    """Network to be measured, with its target.
 
     Attributes:
-        model: The ONNX file.
-        target: Where to run it.
+        model: ONNX file.
+        target: Target on which to run it.
     """
 
     model: Path
@@ -52,19 +52,19 @@ def measure(
     settings: TimingSettings | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> dict[str, Measurement]:
-    """Measure networks on one target, against each other.
+    """Measure networks on one target, with interleaved timing.
 
     Args:
-        models: ONNX files, each under a name of the caller's.
-        target: Where to run them.
-        settings: How much to time; about half a second a network if None.
-        progress: Called with the share that is done, from 0 to 1.
+        models: ONNX files, by names that the caller chooses.
+        target: Target on which to run them.
+        settings: Timing settings; about half a second per network if None.
+        progress: Function that is called with the completed share, from 0 to 1.
 
     Returns:
         A measurement for each name.
 
     Raises:
-        ArtifactError: A file is damaged or not what the target can run.
+        ArtifactError: A file is damaged or cannot run on the target.
         DeviceError: The target cannot be used, or its device does not answer.
     """
     subjects = {name: Subject(model, target) for name, model in models.items()}
@@ -76,20 +76,21 @@ def measure_together(
     settings: TimingSettings | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> dict[str, Measurement]:
-    """Measure networks against each other, each on its own target.
+    """Measure networks with interleaved timing, each on its own target.
 
-    Those on one machine take turns there. A device elsewhere is asked to do the same.
+    The timing is interleaved among networks on the same hardware. A remote device does the same
+    with its own networks.
 
     Args:
-        subjects: Files and targets, each under a name of the caller's.
-        settings: How much to time; about half a second a network if None.
-        progress: Called with the share that is done, from 0 to 1.
+        subjects: Files and targets, by names that the caller chooses.
+        settings: Timing settings; about half a second per network if None.
+        progress: Function that is called with the completed share, from 0 to 1.
 
     Returns:
         A measurement for each name.
 
     Raises:
-        ArtifactError: A file is damaged or not what its target can run.
+        ArtifactError: A file is damaged or cannot run on its target.
         DeviceError: A target cannot be used, or its device does not answer.
     """
     from hwnas.deploy.agent.client import measure_elsewhere
@@ -110,7 +111,7 @@ def measure_together(
 def _share_of(
     progress: Callable[[float], None] | None, index: int, count: int
 ) -> Callable[[float], None] | None:
-    """Progress of one of several parts as that of the whole."""
+    """Return a function that reports the progress of one of several parts as that of the whole."""
     if progress is None:
         return None
     tell = progress
@@ -165,7 +166,12 @@ def _measure_here(
 
 
 def prepared_run(model: Path, target: Target) -> Callable[[], object]:
-    """A call that runs an ONNX file once on a target of this machine, on random images."""
+    """Return a function that runs an ONNX file once on this machine, on random images.
+
+    Args:
+        model: ONNX file.
+        target: Target of this machine on which to run it.
+    """
     session, images = _loaded(model, target)
     return lambda: session.run(images)
 
@@ -173,7 +179,7 @@ def prepared_run(model: Path, target: Target) -> Callable[[], object]:
 def _start_anchors(
     targets: Iterable[Target], settings: TimingSettings, folder: Path
 ) -> dict[Target, Stopwatch]:
-    """The anchor on each of these targets, one image at a time."""
+    """Return timers of the reference model on each of these targets, at one image."""
     model = folder / "anchor.onnx"
     with storage_errors(model):
         write_anchor(model)
@@ -183,7 +189,10 @@ def _start_anchors(
 
 
 def _lasting_name(subject: Subject) -> str:
-    """Of a network on a target, with all that makes it another one or its time incomparable."""
+    """Return the name of a network on a target in the latency history.
+
+    The name includes everything that makes it another network or its times incomparable.
+    """
     target = subject.target
     runtime = versions(RUNTIMES[target.device.runtime].packages)
     installed = ", ".join(f"{name} {version}" for name, version in runtime.items())
@@ -214,7 +223,7 @@ def _start(
 
 
 def _clock(target: Target) -> Literal["cpu", "wall"]:
-    """CPU time where one thread of the processor does all the work."""
+    """Return ``"cpu"`` if one thread of the processor does all the work, otherwise ``"wall"``."""
     device = target.device
     return "cpu" if device.hardware == "cpu" and device.threads == 1 else "wall"
 

@@ -14,16 +14,16 @@ __all__ = ["write_weights"]
 def write_weights(
     path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors, each with memory of its own, as safetensors wants them.
+    """Write tensors as safetensors, each copied to memory of its own, as the format requires.
 
     Args:
-        path: The file; make it whole or not at all with `hwnas.atomic`.
-        tensors: By name, on any device.
-        about: Words to keep beside them.
+        path: File to write; use `hwnas.atomic` to write it atomically.
+        tensors: Tensors by name, on any device.
+        about: Text metadata to store beside them.
 
     Raises:
         OSError: The file cannot be written.
     """
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    # Not by `save_file`, whose files only their owner may read, whatever the umask says.
+    # `save_file` would write a file that only its owner may read, whatever the umask.
     path.write_bytes(save(plain, metadata=None if about is None else dict(about)))

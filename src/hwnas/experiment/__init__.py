@@ -1,4 +1,4 @@
-"""Runs, start to end: launched, resumed, taken to further targets, and what is made of them."""
+"""Runs from start to end: launch, resumption, further targets, reports and exports."""
 
 from hwnas.experiment.finished import cascade, export, rewrite_reports, space_of, status
 from hwnas.experiment.running import Experiment, resume, run, specialise

@@ -1,4 +1,4 @@
-"""What is made of a run that is there: reports, winners, cascades."""
+"""Status, reports, exports and cascades of an existing run."""
 
 from __future__ import annotations
 
@@ -43,16 +43,17 @@ _ALL_RESULTS = (*_RESULTS, "front.csv", "report.html")
 
 
 def status(folder: str | Path) -> dict[str, Any]:
-    """How far a run is: its stages, which of them are stale, how many candidates are evaluated.
+    """Return the state of a run: its stages, the stale ones, and the number of evaluated networks.
 
-    Of the stages under ``unnamed``, which an older hwnas did, only `resume` can tell.
+    The stages under ``unnamed`` were done by an older hwnas; only `resume` can tell whether they
+    are stale.
     """
     opened = RunFolder.open(Path(folder))
     goal = Goal(opened.recipe.objective)
     result = SearchResult(goal.objectives, ())
     stale = stale_stages(opened)
     if (opened.path / "study.db").exists() and goal.stage("search") not in stale:
-        # A search for other objectives may have been cut off before its study was made.
+        # A search for other objectives may have been interrupted before its study was made.
         begun = opened.stages.get(goal.stage("search"))
         unmade = begun is not None and begun.state == "running"
         with contextlib.suppress(*((RunError,) if unmade else ())):
@@ -74,7 +75,7 @@ def status(folder: str | Path) -> dict[str, Any]:
 
 
 def rewrite_reports(folder: str | Path) -> list[Path]:
-    """Write the reports of a run, and of the targets that were added to it, anew.
+    """Rewrite the reports of a run and of the targets that were added to it.
 
     Raises:
         RunError: The run is not finished, or is stale.
@@ -96,16 +97,16 @@ def export(
     max_latency_ms: float | None = None,
     target: str | None = None,
 ) -> Bundle:
-    """Copy one winner of a run to a place of its own.
+    """Copy the bundle of one network of a run to its own folder.
 
     Args:
-        folder: A finished run.
+        folder: Folder of a finished run.
         out: Folder to make.
         pick: ``"knee"`` (the default), ``"fastest"``, ``"most-accurate"`` (the default under a
-            latency limit), or the id of any network that the search evaluated; where that is no
-            finalist, its bundle is made first.
-        max_latency_ms: Choose only among finalists measured to be at most this slow.
-        target: A target that the run was specialised for; the run's own if None.
+            latency limit), or the id of any network that the search evaluated; the bundle of a
+            network that is not a finalist is made first.
+        max_latency_ms: Largest measured latency of the finalists to choose from.
+        target: Target that the run was specialised for; the run's own if None.
 
     Raises:
         ConfigError: There is no such pick.
@@ -134,22 +135,22 @@ def cascade(
     target: str | None = None,
     saved: Saved = "latency",
 ) -> Cascading:
-    """Pack the two finalists of a run that together reach an accuracy at the lowest cost.
+    """Package the two finalists of a run that together reach an accuracy at the lowest cost.
 
-    Nothing is written where a single finalist that reaches it costs as little.
+    Nothing is written if a single finalist reaches the accuracy at the same or a lower cost.
 
     Args:
-        folder: A finished run.
-        target_accuracy: To be reached on validation images, in 0..1.
+        folder: Folder of a finished run.
+        target_accuracy: Accuracy to reach on validation images, in 0..1.
         out: Folder to make.
-        margin: By so many standard errors the accuracy has to be above the target.
-        target: A target that the run was specialised for; the run's own if None.
-        saved: Expected latency or expected energy.
+        margin: Number of standard errors by which the accuracy has to be above the target.
+        target: Target that the run was specialised for; the run's own if None.
+        saved: Cost to save: expected latency or expected energy.
 
     Raises:
         ConfigError: The networks do not classify, or the target is not one image at a time on ONNX
             Runtime.
-        InfeasibleError: Neither a finalist nor a pair reaches it; the message names the best.
+        InfeasibleError: No finalist and no pair reaches the accuracy; the message names the best.
         RunError: The run is not finished.
         StorageError: ``out`` exists already or cannot be written.
     """
@@ -158,13 +159,13 @@ def cascade(
 
 
 def space_of(path: str | Path) -> SearchSpace:
-    """The search space of a recipe, or of a run.
+    """Return the search space of a recipe or of a run.
 
     Args:
-        path: A TOML recipe, or a run's folder.
+        path: TOML recipe, or folder of a run.
 
     Raises:
-        ConfigError: It is neither, or the recipe is wrong.
+        ConfigError: The path is neither, or the recipe is wrong.
         DataError: The images that decide the size of the networks are missing.
     """
     found = Path(path)
@@ -178,7 +179,7 @@ def space_of(path: str | Path) -> SearchSpace:
 
 
 def is_finished(folder: RunFolder, goal: Goal, results: Sequence[str] = _ALL_RESULTS) -> bool:
-    """Whether a goal has its report, the last thing that is made, and no result was taken away."""
+    """Return whether the last stage of a goal, its report, is done and all results still exist."""
     out = folder.output(goal.target)
     made = [folder.path / "study.db", *(out / name for name in results)]
     record = folder.stages.get(goal.stage("report"))
@@ -186,7 +187,7 @@ def is_finished(folder: RunFolder, goal: Goal, results: Sequence[str] = _ALL_RES
 
 
 def unfinished(folder: RunFolder, target: str | None = None) -> RunError:
-    """What to say of a run that has not got there."""
+    """Return the error that says that a run, or its search for a target, is not finished."""
     if target is not None:
         return RunError(
             f"{folder.path} has no results for {target}; "
@@ -197,7 +198,7 @@ def unfinished(folder: RunFolder, target: str | None = None) -> RunError:
 
 @contextlib.contextmanager
 def _finished_job(folder: str | Path, target: str | None, out: Path) -> Iterator[tuple[Job, Goal]]:
-    """A finished run and its goal, or one that was added to it, to make ``out`` of."""
+    """Open a finished run and its own goal, or that of an added target, to make ``out`` from it."""
     opened = RunFolder.open(Path(folder))
     goal = Goal(opened.recipe.objective)
     if target is not None:

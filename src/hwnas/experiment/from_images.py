@@ -1,4 +1,4 @@
-"""A recipe for nothing but images, a target and a budget."""
+"""Recipe from images, targets and a budget alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hwnas.search.sources import source_manifest
 __all__ = ["DEFAULT_TARGET", "is_image_source", "recipe_for_images"]
 
 DEFAULT_TARGET = "cpu-onnxruntime-fp32-b1-t1"
-_SIDES = ((60.0, 112), (240.0, 160))  # up to so many minutes, images of at most so many pixels
+_SIDES = ((60.0, 112), (240.0, 160))  # budgets up to these minutes: largest side in pixels
 _LARGEST_SIDE = 224
-_LOOKED_AT = 64  # images whose size is looked at
+_LOOKED_AT = 64  # most images whose sizes are read
 
 
 def is_image_source(path: Path) -> bool:
-    """Return whether a path is one of images, not of a recipe."""
+    """Return whether a path holds images rather than a recipe: a folder or an ``.npz`` archive."""
     return path.is_dir() or path.suffix == ".npz"
 
 
@@ -36,14 +36,14 @@ def recipe_for_images(
     """Return the text of a recipe.
 
     Args:
-        images: A folder with a folder for each class, or an archive (``.npz``).
-        minutes: Budget of the whole job.
-        targets: What to be fast on; of several the slowest counts.
-        limit_ms: The longest that a network may take on any of them; None for no limit.
+        images: Folder with a subfolder for each class, or an ``.npz`` archive.
+        minutes: Budget of the whole job, in minutes.
+        targets: Targets of the latency objective; of several, the slowest counts.
+        limit_ms: Largest latency of a network on any of the targets; None for no limit.
 
     Raises:
-        ConfigError: There are no such images.
-        DataError: The folder is laid out otherwise.
+        ConfigError: The images do not exist, or the limit is not above 0.
+        DataError: The folder has another layout.
     """
     if limit_ms is not None and not limit_ms > 0:
         raise ConfigError(f"the limit is {limit_ms:g} ms; expected a time above 0")
@@ -82,7 +82,7 @@ def _name(path: Path) -> str:
 
 
 def _side(folder: Path, manifest: DataManifest, minutes: float) -> int:
-    """The size that images are brought to: theirs, unless that is more than the budget trains."""
+    """Return the side that images are scaled to: their own, bounded by what the budget trains."""
     most = next((side for until, side in _SIDES if minutes <= until), _LARGEST_SIDE)
     names = sorted(manifest.entries)
     chosen = np.random.default_rng(0).permutation(len(names))[:_LOOKED_AT]
@@ -91,9 +91,9 @@ def _side(folder: Path, manifest: DataManifest, minutes: float) -> int:
 
 
 def _shorter_side(file: Path) -> int:
-    """In pixels; 0 where the file is no image, which loading tells."""
+    """Return the shorter side in pixels; 0 if the file is not an image, which loading reports."""
     try:
         with Image.open(file) as image:
             return min(image.size)
-    except Exception:  # Pillow's readers raise many kinds for damaged files
+    except Exception:  # Pillow raises many types for damaged files
         return 0

@@ -1,4 +1,4 @@
-"""A recipe whose job has a budget: what it leaves open is planned, once for a run."""
+"""Recipes with a budget, whose missing settings are planned once for each run."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ SCHEMA = 1
 def with_plan(
     recipe: Recipe, text: str, data: ImageData, folder: Path, path: Path, reporter: Reporter
 ) -> tuple[Recipe, str]:
-    """Plan what a recipe leaves open, and record the plan in the run's folder.
+    """Plan the settings that a recipe leaves open, and record the plan in the run's folder.
 
     Args:
-        recipe: With ``run.minutes``.
-        text: Of the recipe.
-        data: Its images.
-        folder: Where relative paths of the recipe start.
-        path: Of the run.
-        reporter: Tells the user what is planned.
+        recipe: Recipe with ``run.minutes``.
+        text: Text of the recipe.
+        data: Images of the recipe.
+        folder: Folder that relative paths of the recipe start from.
+        path: Folder of the run.
+        reporter: Reporter that shows the plan to the user.
 
     Returns:
-        The recipe with all that was planned, and its text.
+        The recipe with the planned settings, and its text.
 
     Raises:
         ConfigError: The budget is too small.
@@ -70,7 +70,7 @@ def with_plan(
 def _space(
     given: Mapping[str, Any], default: Mapping[str, Any], data: ImageData, folder: Path
 ) -> SearchSpace:
-    """The space of the job's networks, at the resolution of the images."""
+    """Return the space of the job's networks, by default at the resolution of the images."""
     options = dict(given)
     if "name" not in given:
         options = {**default, **given}
@@ -82,7 +82,7 @@ def _space(
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values of a recipe by dotted key."""
+    """Return the values of a recipe by dotted key."""
     found: dict[str, Any] = {}
     for name, value in table.items():
         inside = isinstance(value, Mapping)
@@ -91,7 +91,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def planned_as(recipe: Recipe, path: Path) -> tuple[Recipe, str] | None:
-    """Return what a run planned for the same recipe; None if it planned nothing, or for another.
+    """Return the planned recipe of a run and its text; None if it has no plan for this recipe.
 
     Raises:
         RunError: The record is damaged.

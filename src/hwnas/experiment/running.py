@@ -1,4 +1,4 @@
-"""A run: a recipe and its stages, each done once."""
+"""Execution of a run: a recipe and its stages, each of which is done once."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = ["Experiment", "resume", "run", "specialise"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A recipe that was read, and where it came from.
+    """Recipe with its text and folder, ready to run.
 
     Attributes:
-        recipe: What to do.
-        text: The recipe as TOML, with overrides in place.
-        folder: Where relative paths of the recipe start.
+        recipe: Settings of the run.
+        text: Recipe as TOML, with overrides applied.
+        folder: Folder that relative paths of the recipe start from.
     """
 
     recipe: Recipe
@@ -50,8 +50,8 @@ class Experiment:
         """Read a recipe.
 
         Args:
-            path: A TOML file.
-            overrides: ``"table.key=value"`` each.
+            path: TOML file.
+            overrides: Replaced settings, each as ``"table.key=value"``.
 
         Raises:
             ConfigError: The recipe is wrong; the message says where.
@@ -68,18 +68,18 @@ class Experiment:
         limit_ms: float | None = None,
         overrides: Sequence[str] = (),
     ) -> Experiment:
-        """Plan a job for nothing but images, targets and a budget.
+        """Make a recipe from images, targets and a budget alone.
 
         Args:
-            images: A folder with a folder for each class, or an archive (``.npz``).
-            minutes: Budget of the whole job, wall-clock.
-            targets: What to be fast on; of several the slowest counts.
-            limit_ms: The longest that a network may take on any of them; None for no limit.
-            overrides: ``"table.key=value"`` each.
+            images: Folder with a subfolder for each class, or an ``.npz`` archive.
+            minutes: Budget of the whole job, in minutes of wall-clock time.
+            targets: Targets of the latency objective; of several, the slowest counts.
+            limit_ms: Largest latency of a network on any of the targets; None for no limit.
+            overrides: Replaced settings, each as ``"table.key=value"``.
 
         Raises:
             ConfigError: An argument is wrong; the message says which.
-            DataError: The folder is laid out otherwise.
+            DataError: The folder has another layout.
         """
         text = recipe_for_images(Path(images), minutes, targets, limit_ms)
         recipe, text = parse_recipe(text, overrides, where=str(images))
@@ -91,20 +91,20 @@ class Experiment:
         reporter: Reporter | None = None,
         ray_address: str | None = None,
     ) -> Summary:
-        """Do everything: calibrate, train, search, make bundles, write the report.
+        """Do all stages: calibrate, train, search, make bundles, write the report.
 
         Args:
-            folder: The run's folder; ``runs/<name>`` if None. A run that the same recipe began
-                there goes on.
-            reporter: Who tells the user what happens.
-            ray_address: A Ray cluster to work on, ``"auto"`` or ``"HOST:PORT"``; if None, Ray is
-                started on this machine for as long as the run takes.
+            folder: Folder of the run; ``runs/<name>`` if None. A run of the same recipe in this
+                folder is resumed.
+            reporter: Reporter of the progress to the user.
+            ray_address: Address of a Ray cluster to use, ``"auto"`` or ``"HOST:PORT"``; if None,
+                Ray is started on this machine for the duration of the run.
 
         Returns:
-            What was found and where it is.
+            Results of the run and their paths.
 
         Raises:
-            HwnasError: See `hwnas.errors`; the run can be resumed after what caused it is mended.
+            HwnasError: See `hwnas.errors`; the run can be resumed once the cause is removed.
         """
         path = Path(folder) if folder is not None else Path("runs", self.recipe.name)
         goals = [Goal(self.recipe.objective)]
@@ -143,19 +143,19 @@ def resume(
     ray_address: str | None = None,
     overrides: Sequence[str] = (),
 ) -> Summary:
-    """Go on with a run, and with the targets that were added to it.
+    """Resume a run, including the targets that were added to it.
 
     Stages whose inputs have changed since they were done (images, settings, code, weights, the
-    machine) are done again, and all that is made from them.
+    machine) are done again, and so are all stages that depend on them.
 
     Args:
-        folder: The run's folder.
-        reporter: Who tells the user what happens.
-        ray_address: A Ray cluster to work on; see `Experiment.run`.
-        overrides: ``"table.key=value"`` each: what changes in the run's recipe.
+        folder: Folder of the run.
+        reporter: Reporter of the progress to the user.
+        ray_address: Address of a Ray cluster to use; see `Experiment.run`.
+        overrides: Changes to the run's recipe, each as ``"table.key=value"``.
 
     Raises:
-        ConfigError: An override is wrong; the run stays as it is.
+        ConfigError: An override is wrong; the run is not changed.
     """
     opened = RunFolder.open(Path(folder))
     return _continue(opened, goals_of, reporter, ray_address, overrides)[0]
@@ -167,14 +167,14 @@ def specialise(
     """Search for further targets with the supernet and the accuracies that a run already has.
 
     Args:
-        folder: A finished run.
+        folder: Folder of a finished run.
         targets: Names of targets, e.g. ``"cpu-onnxruntime-fp32-b8-t1"``.
-        reporter: Who tells the user what happens.
+        reporter: Reporter of the progress to the user.
 
     Raises:
         RunError: The run is not finished, or is stale.
         ConfigError: A target is unknown, or is the run's own.
-        InfeasibleError: No network keeps the limits on a target, which then is not added.
+        InfeasibleError: No network keeps the limits on a target; that target is not added.
     """
     opened = RunFolder.open(Path(folder))
     own = Goal(opened.recipe.objective)
@@ -222,7 +222,7 @@ def _work(
     reporter: Reporter | None,
     ray_address: str | None = None,
 ) -> list[Summary]:
-    """All stages of some goals that are not done with today's inputs."""
+    """Do all stages of some goals that are not done with the current inputs; return the results."""
     reporter = reporter or make_reporter()
     reporter.log = folder.path / "log.jsonl"
     job = Job(ingredients, folder, reporter)
@@ -242,7 +242,7 @@ def _work(
 
 @contextlib.contextmanager
 def _ray(job: Job, address: str | None) -> Iterator[None]:
-    """Ray, if the recipe asks for workers and there is something left to do."""
+    """Connect to Ray, or start it here if the recipe asks for workers."""
     workers = job.recipe.workers
     if address is not None:
         if workers == 0:

@@ -1,7 +1,8 @@
-"""Operators in Triton for the networks that a search finds.
+"""Triton operators for the networks that a search finds.
 
-Import from the modules: Triton has to be told whether it interprets (``TRITON_INTERPRET=1``) before
-the first kernel is defined, which a package that imports all of them would forestall.
+Import from the modules of this package: Triton has to know whether it interprets
+(``TRITON_INTERPRET=1``) before the first kernel is defined, and a package that imports all modules
+would define kernels too early.
 """
 
 __all__: list[str] = []

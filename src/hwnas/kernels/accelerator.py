@@ -1,4 +1,4 @@
-"""What a graphics card has, as far as kernels are limited by it."""
+"""GPUs, described by the properties that limit kernels."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from hwnas.plugin import closest
 __all__ = ["ACCELERATORS", "Accelerator"]
 
 WARP = 32
-# Programs that a multiprocessor holds, where they are not 32, by compute capability times ten.
+# Most resident programs of a multiprocessor by ten times the compute capability, if not 32.
 _PROGRAMS = {75: 16, 86: 16, 87: 16, 89: 24, 110: 24, 120: 24, 121: 24}
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A graphics card.
+    """GPU model with the limits of its multiprocessors.
 
     Attributes:
-        name: As the driver gives it.
-        capability: Compute capability times ten, so 90 for Hopper.
-        multiprocessors: Their number.
-        shared_bytes: Shared memory that one program can have.
-        registers: 32-bit registers of a multiprocessor.
-        registers_per_thread: The most that a thread can have.
-        warps: The most that a multiprocessor holds.
-        programs: The most that a multiprocessor holds.
+        name: Name that the driver reports.
+        capability: Ten times the compute capability, so 90 for Hopper.
+        multiprocessors: Number of multiprocessors.
+        shared_bytes: Most bytes of shared memory of one program.
+        registers: Number of 32-bit registers of a multiprocessor.
+        registers_per_thread: Most registers of one thread.
+        warps: Most resident warps of a multiprocessor.
+        programs: Most resident programs of a multiprocessor.
         l2_bytes: Size of the second-level cache.
     """
 
@@ -46,25 +46,25 @@ class Accelerator:
 
     @property
     def key(self) -> str:
-        """Its name as the stem of a file."""
+        """Name of the GPU as the stem of a file name."""
         return re.sub(r"[^a-z0-9.]+", "-", self.name.lower()).strip("-.")
 
     @classmethod
     def here(cls, index: int | None = None) -> Accelerator:
-        """A card of this machine.
+        """Return a GPU of this machine.
 
         Args:
-            index: Among those that PyTorch sees; the current one if None.
+            index: Index among the GPUs that PyTorch sees; the current one if None.
 
         Raises:
-            DeviceError: There is none.
+            DeviceError: PyTorch finds no GPU that it can use.
         """
         if not torch.cuda.is_available():
             raise DeviceError(
                 "no graphics card that PyTorch can use was found; name one of "
                 f"{', '.join(ACCELERATORS)} to compile for it without having it"
             )
-        # PyTorch lists fewer of its attributes than it has.
+        # PyTorch declares fewer attributes of this object than it has, hence Any.
         card: Any = torch.cuda.get_device_properties(
             torch.cuda.current_device() if index is None else index
         )
@@ -82,17 +82,17 @@ class Accelerator:
 
     @classmethod
     def named(cls, name: str) -> Accelerator:
-        """A card that is known without having it.
+        """Return a known GPU, which need not be in this machine.
 
         Raises:
-            ConfigError: It is not known; the message lists those that are.
+            ConfigError: The GPU is unknown; the message lists the known ones.
         """
         if name not in ACCELERATORS:
             raise ConfigError(f"unknown accelerator {name!r}; {closest(name, ACCELERATORS)}")
         return ACCELERATORS[name]
 
 
-# From NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities", and the cards' data sheets.
+# From NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities", and the GPUs' data sheets.
 ACCELERATORS: dict[str, Accelerator] = {
     card.key: card
     for card in (

@@ -1,6 +1,6 @@
-"""Activations inside kernels, on float32 values, and the same in PyTorch.
+"""Activation functions in kernels, on float32 values, and the same functions in PyTorch.
 
-Not-a-number stays what it is, as in PyTorch, which ``tl.maximum`` would not grant.
+NaN stays NaN, as in PyTorch; ``tl.maximum`` would not guarantee that.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def check_activation(name: str, of: str = "activation") -> None:
-    """Whether it is one of `ACTIVATIONS`.
+    """Raise if a name is not one of `ACTIVATIONS`.
 
     Args:
-        name: That it is.
-        of: What it is the name of.
+        name: Name to check.
+        of: Description of the name in the message, such as the parameter that it was given for.
 
     Raises:
-        KernelError: It is not.
+        KernelError: The name is unknown.
     """
     if name not in ACTIVATIONS:
         raise KernelError(f"{of} {name!r} is not one of {', '.join(ACTIVATIONS)}")
@@ -46,7 +46,7 @@ def check_activation(name: str, of: str = "activation") -> None:
 def activated(
     total: Tensor, residual: Tensor | None, activation: str, residual_first: bool
 ) -> Tensor:
-    """Activation(total) + residual, or activation(total + residual), in PyTorch."""
+    """Return activation(total) + residual, or activation(total + residual), in PyTorch."""
     if residual is None:
         return ACTIVATIONS[activation](total)
     if residual_first:
@@ -56,7 +56,7 @@ def activated(
 
 @triton.jit
 def activate(x, NAME: tl.constexpr):
-    """An activation by its name in `ACTIVATIONS`; x is a block of float32."""
+    """Return an activation of x, a block of float32, by its name in `ACTIVATIONS`."""
     if NAME == "relu":
         return tl.where(x < 0, 0.0, x)
     elif NAME == "relu6":

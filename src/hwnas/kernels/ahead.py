@@ -1,8 +1,8 @@
-"""Many kernels compiled ahead of time, in a process of their own.
+"""Ahead-of-time compilation of many kernels in a child process.
 
-That process does not interpret, whatever this one does, and where the compiler itself dies or
-hangs, it costs one answer and not all of them. ``python -m hwnas.kernels.ahead`` reads a request a
-line and writes an answer a line, both in JSON.
+The child process does not interpret kernels, even if this process does. If the compiler itself
+crashes or hangs, only one answer is lost, not all of them. ``python -m hwnas.kernels.ahead`` reads
+one request a line and writes one answer a line, both in JSON.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from hwnas.plugin import resolve
 
 __all__ = ["Compiled", "Request", "compile_in_child"]
 
-Compiled = tuple[Resources, ...] | str  # of each kernel of an operator, or why there are none
+Compiled = tuple[Resources, ...] | str  # for each kernel, or the reason of a failure
 
 
 @dataclass(frozen=True)
 class Request:
-    """An operator to be compiled with a configuration.
+    """Request to compile an operator with a configuration.
 
     Attributes:
-        operator: Its name among operators and chains, or ``"package.module:object"``.
-        sizes: Of its inputs.
-        dtype: Of its first input.
-        config: One of its configurations.
-        card: The card to compile for.
+        operator: Name among operators and chains, or ``"package.module:object"``.
+        sizes: Sizes of the inputs.
+        dtype: Type of the first input.
+        config: Configuration of the operator.
+        card: GPU to compile for.
     """
 
     operator: str
@@ -50,25 +50,27 @@ class Request:
     card: Accelerator
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
+        """Return the request as a JSON object."""
         return asdict(self) | {"dtype": dtype_name(self.dtype)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Request:
-        """The inverse of `to_json`."""
+        """Restore the request from an object of `to_json`."""
         dtype, card = getattr(torch, data["dtype"]), Accelerator(**data["card"])
         return cls(**{**data, "dtype": dtype, "card": card})
 
 
 def compile_in_child(requests: Sequence[Request], seconds: float = 60.0) -> list[Compiled]:
-    """Compile operators in a process of their own, one after the other.
+    """Compile operators in a child process, one after the other.
 
     Args:
-        requests: Those that differ in the configuration only are best side by side.
-        seconds: That one may take, besides the start of the process.
+        requests: Requests. Those that differ in the configuration only are best placed side by
+            side, since they share their inputs.
+        seconds: Time limit of one request, without the start of the process.
 
     Returns:
-        For each request what its kernels take, or in words why they could not be compiled.
+        For each request the resource usage of its kernels, or a text that says why they cannot be
+        compiled.
 
     Raises:
         DeviceError: The process cannot be started.
@@ -84,7 +86,7 @@ def compile_in_child(requests: Sequence[Request], seconds: float = 60.0) -> list
 
 
 def _started(requests: Sequence[Request], told: IO[str]) -> subprocess.Popen[str]:
-    """The process, with all its requests to be read from a file."""
+    """Start the child process, which reads all requests from a file."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     with tempfile.TemporaryFile("w+") as lines:
@@ -101,7 +103,7 @@ def _started(requests: Sequence[Request], told: IO[str]) -> subprocess.Popen[str
 
 
 def _answers(child: subprocess.Popen[str], seconds: float) -> Iterator[Compiled]:
-    """Answers as long as there are any, and none takes too long."""
+    """Yield answers until the process ends; kill it when an answer takes too long."""
     assert child.stdout
     starting = 60.0
     with child, child.stdout:
@@ -118,8 +120,8 @@ def _answers(child: subprocess.Popen[str], seconds: float) -> Iterator[Compiled]
 
 
 def _end(child: subprocess.Popen[str], told: IO[str], seconds: float) -> str:
-    """Why a process ended before it had answered."""
-    if child.returncode >= 0:  # errors are answers, so it did not come to its requests
+    """Return why a process ended before it had answered all requests."""
+    if child.returncode >= 0:  # errors are answers, so it did not reach its requests
         told.seek(0)
         last = told.read().strip().splitlines()[-1:]
         raise DeviceError(f"kernels cannot be compiled in a process of its own: {''.join(last)}")
@@ -131,7 +133,7 @@ def _answer(request: Request) -> Compiled:
         operator, inputs = _example(request.operator, tuple(request.sizes.items()), request.dtype)
         launches = operator.launches(inputs, operator.outputs(inputs), request.config)
         return tuple(compile_ahead(launch, request.card) for launch in launches)
-    except Exception as error:  # operators and configurations may be a user's own
+    except Exception as error:  # operators and configurations may be the user's own
         name = "" if isinstance(error, DeviceError) else f"{type(error).__name__}: "
         return " ".join(f"{name}{error}".split())
 
@@ -149,7 +151,7 @@ def _example(
 
 
 def _main() -> None:
-    """Answer all requests; what libraries print meanwhile goes to standard error."""
+    """Answer all requests; what libraries print in the meantime goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

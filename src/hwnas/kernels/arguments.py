@@ -1,6 +1,6 @@
-"""What an operator is called with, looked at before a kernel is: shapes, types and names.
+"""Checks of the arguments of an operator before a kernel runs: shapes, types and names.
 
-Kernels read memory by numbers that they are given, so what does not fit would not be noticed there.
+Kernels compute addresses from the sizes that they are given, so they would not notice a mismatch.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from hwnas.kernels.sizes import dtype_name
 
 __all__ = ["MOST", "check_activations", "check_counts", "check_shapes", "check_types", "reach"]
 
-MOST = 2**31 - 1  # values that kernels count in 32 bits
+MOST = 2**31 - 1  # most values of a tensor, which kernels index with 32 bits
 
 
 def check_shapes(
     name: str, takes: str, fits: bool, inputs: Mapping[str, Any], *numbers: str
 ) -> None:
-    """Look whether an operator takes tensors of such shapes.
+    """Raise if the shapes of an operator's tensors do not fit.
 
     Args:
-        name: Of the operator.
-        takes: Its tensors and their shapes, in words.
-        fits: Whether shapes fit each other.
-        inputs: What it is called with, by name.
-        numbers: Names of those that shapes have to fit, beside each other.
+        name: Name of the operator.
+        takes: Expected tensors and their shapes, in words.
+        fits: Whether the shapes fit each other.
+        inputs: Arguments of the operator, by name.
+        numbers: Names of further arguments that the shapes have to fit, for the message.
 
     Raises:
-        KernelError: It does not.
+        KernelError: The shapes do not fit.
     """
     if not fits:
         given = {key: tuple(value.shape) for key, value in _tensors(inputs).items()}
@@ -44,15 +44,15 @@ def check_shapes(
 def check_types(
     name: str, taken: Mapping[str, tuple[torch.dtype, ...]], inputs: Mapping[str, Any]
 ) -> None:
-    """Look whether an operator takes all tensors in the types that they have.
+    """Raise if a tensor has a type that the operator does not take.
 
     Args:
-        name: Of the operator.
-        taken: By name of a tensor; the others have to be of the type of the first one.
-        inputs: What it is called with, by name.
+        name: Name of the operator.
+        taken: Allowed types by name of a tensor; other tensors must have the type of the first one.
+        inputs: Arguments of the operator, by name.
 
     Raises:
-        KernelError: It does not.
+        KernelError: A tensor has another type.
     """
     tensors = _tensors(inputs)
     first = next(iter(tensors.values())).dtype
@@ -64,10 +64,10 @@ def check_types(
 
 
 def check_activations(inputs: Mapping[str, Any]) -> None:
-    """Look whether what is called "activation", or ends so, is the name of one.
+    """Raise if an argument whose name ends in "activation" is not the name of an activation.
 
     Raises:
-        KernelError: It is not.
+        KernelError: The name is unknown.
     """
     for key, value in inputs.items():
         if key.endswith("activation"):
@@ -82,16 +82,19 @@ def reach(tensor: Tensor) -> int:
 
 
 def check_counts(name: str, batched: str, *counts: int, allowed: int = MOST) -> None:
-    """Refuse tensors in which 32 bits cannot count the values, before memory is taken for them.
+    """Raise if a tensor has too many values to be counted in 32 bits.
+
+    The check needs numbers only, so it can come before memory is allocated.
 
     Args:
-        name: Of the operator.
-        batched: The size of which less makes tensors smaller.
-        counts: Values of each tensor, or how far it reaches: inputs, outputs and workspaces.
-        allowed: The most.
+        name: Name of the operator.
+        batched: Name of the size to reduce for smaller tensors, for the message.
+        counts: Number of values of each input, output and workspace, or how far it reaches in
+            memory.
+        allowed: Largest allowed number.
 
     Raises:
-        KernelError: One is too large.
+        KernelError: A tensor is too large.
     """
     most = max(counts, default=0)
     if most > allowed:

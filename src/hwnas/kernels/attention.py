@@ -1,13 +1,13 @@
-"""Attention for short sequences, scores never leaving the chip.
+"""Attention for short sequences, with scores that never leave the chip.
 
 y = softmax(Q K' / sqrt(d)) V for each head. As in FlashAttention-2 (Dao, ICLR 2024, algorithm 1) a
-program keeps a block of queries and goes over the keys in blocks, with a running maximum and a
-running sum of each row, and divides once, at the end. Powers are those of two, which a card has an
-instruction for, so the scale contains log2(e).
+program keeps a block of queries and iterates over blocks of keys, with a running maximum and a
+running sum of each row; it divides once, at the end. Exponentials are powers of two, for which a
+GPU has an instruction, so the scale contains log2(e).
 
-Queries, keys and values are read where linear layers have left them, (N, T, h, d), also where they
-are parts of the rows of one layer; y has the same order, so the layer after it takes
-``y.flatten(2)``. No copy is made on either side.
+Queries, keys and values are read in the layout that linear layers write, (N, T, h, d), also as
+parts of the rows of one layer. y has the same layout, so the next layer takes ``y.flatten(2)``.
+Neither side needs a copy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hwnas.kernels.tiles import power_block, powers
 
 __all__ = ["Attention", "attended", "attention"]
 
-WIDEST = 128  # channels of a head
+WIDEST = 128  # most channels of a head
 
 
 @triton.jit
@@ -42,27 +42,27 @@ def attention_kernel(
     T,
     S,
     heads,
-    query_image,  # values from one image to the next
-    query_token,  # and from one token to the next
+    query_image,  # stride of images, in values
+    query_token,  # stride of tokens, in values
     key_image,
     key_token,
     value_image,
     value_token,
-    scale,  # of scores, in powers of two
+    scale,  # log2(e) / sqrt(d)
     WIDTH: tl.constexpr,  # d
     UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """One program computes BLOCK_M rows of one head of one image."""
+    """Compute BLOCK_M rows of one head of one image in each program."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     image, head = tl.program_id(1) // heads, tl.program_id(1) % heads
     columns = tl.arange(0, BLOCK_D)
     in_width = columns[None, :] < WIDTH
     in_rows = (rows[:, None] < T) & in_width
     channels = head * WIDTH + columns[None, :]
-    # Strided views, as the parts of one packed layer, can reach beyond what 32 bits count.
+    # Offsets in strided views, such as the parts of one packed layer, can exceed 32 bits.
     wide_image, wide_rows = image.to(tl.int64), rows.to(tl.int64)
     query += wide_image * query_image
     key += wide_image * key_image
@@ -90,17 +90,17 @@ def attention_kernel(
 
 @triton.jit
 def attended(q, k, v, valid, scale, total, highest, weights):
-    """One block of keys and values more for a block of queries.
+    """Attend from a block of queries to one more block of keys and values.
 
-    ``total`` and ``weights`` are sums of weighted values and of weights, both relative to the power
-    of the ``highest`` score so far, times the scale.
+    ``highest`` is the highest score so far, times the scale. ``total`` is the sum of weighted
+    values and ``weights`` the sum of weights, both relative to the power of two of ``highest``.
     """
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
     scores = tl.where(valid, scores, float("-inf"))
     reached = tl.maximum(highest, tl.max(scores, 1) * scale)
-    # Where all scores so far are minus infinity a difference to the highest would not be a number.
+    # If all scores so far are minus infinity, their difference to the highest would be NaN.
     base = tl.where(reached == float("-inf"), 0.0, reached)
-    powers_of_two = tl.exp2(scores * scale - base[:, None])  # one instruction before the power
+    powers_of_two = tl.exp2(scores * scale - base[:, None])  # one fused multiply-add before exp2
     shrink = tl.exp2(highest - base)
     weights = weights * shrink + tl.sum(powers_of_two, 1)
     total = tl.dot(powers_of_two.to(v.dtype), v, total * shrink[:, None], input_precision="ieee")
@@ -108,7 +108,11 @@ def attended(q, k, v, valid, scale, total, highest, weights):
 
 
 class Attention(Operator):
-    """Bytes: those of Q, K, V and y, once each. Tolerance: weights are rounded as values are."""
+    """Scaled dot-product attention with several heads.
+
+    Bytes: Q, K, V and y, once each. Tolerance: attention weights are rounded to the type of the
+    values.
+    """
 
     name = "attention"
     dtypes = (torch.float16, torch.bfloat16, torch.float32)
@@ -124,15 +128,15 @@ class Attention(Operator):
 
     @staticmethod
     def reference(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """The formula above.
+        """Compute the module's formula in PyTorch.
 
         Args:
-            query: (N, T, h, d), d at most 128.
-            key: (N, S, h, d).
-            value: (N, S, h, d).
+            query: Queries, (N, T, h, d), d at most 128.
+            key: Keys, (N, S, h, d).
+            value: Values, (N, S, h, d).
 
         Returns:
-            (N, T, h, d), contiguous, in the type of the queries.
+            Output y, (N, T, h, d), contiguous, in the type of the queries.
         """
         q, k, v = (x.transpose(1, 2) for x in (query, key, value))
         scores = (q * query.shape[3] ** -0.5) @ k.transpose(2, 3)
@@ -140,7 +144,7 @@ class Attention(Operator):
         return y.transpose(1, 2).contiguous()
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Images, tokens that ask and that are asked, heads and the channels of a head."""
+        """Return the numbers of images, queries, keys, heads and channels of a head."""
         query, key, value = inputs["query"], inputs["key"], inputs["value"]
         fits = (
             query.dim() == key.dim() == 4
@@ -157,7 +161,7 @@ class Attention(Operator):
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Values of a normal distribution; queries are larger, so that few keys have the weight."""
+        """Return Gaussian values; queries are larger, so that few keys have most of the weight."""
         normal = RandomValues(dtype, generator, device).normal
         images, width = sizes["images"], (sizes["heads"], sizes["width"])
         keys = images, sizes["keys"], *width
@@ -172,18 +176,18 @@ class Attention(Operator):
         return tensor.numel()
 
     def laid_out(self, inputs: Inputs) -> Inputs:
-        """Copied only where the channels of a token do not lie side by side."""
+        """Return the inputs, copied only if the channels of a token are not contiguous."""
         return {name: x if _rows_lie_together(x) else x.contiguous() for name, x in inputs.items()}
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         query: Tensor = inputs["query"]
         return (query.new_empty(query.shape),)
 
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel."""
+        """Return the launch of the kernel."""
         images, queries, heads, width = inputs["query"].shape
         strides = {
             f"{name}_{of}": x.stride(axis)
@@ -211,7 +215,7 @@ class Attention(Operator):
         ]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """Blocks of queries and keys, whose scores, and what is summed, are in registers."""
+        """Return blocks of queries and keys whose scores and sums fit into registers."""
         width, keys = power_block(sizes["width"]), sizes["keys"]
         return Problem(
             {
@@ -247,10 +251,10 @@ class Attention(Operator):
         )
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """Blocks of 16 queries while that makes no more programs than a card can hold.
+        """Return blocks of 16 queries unless that makes more programs than a GPU can hold.
 
-        Without tensor cores, which float32 has none of, a thread keeps all channels of its queries,
-        so there are more threads.
+        Float32 products use no tensor cores. A thread then keeps all channels of its queries, so
+        there are more threads.
         """
         programs = sizes["images"] * sizes["heads"] * triton.cdiv(sizes["queries"], 16)
         block_m = min(64, power_block(sizes["queries"])) if programs > 1024 else 16
@@ -264,7 +268,7 @@ class Attention(Operator):
         }
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Of two products of matrices."""
+        """Return the work of two matrix products."""
         queries, keys = sizes["queries"], sizes["keys"]
         channels = sizes["images"] * sizes["heads"] * sizes["width"]
         values = 2 * (queries + keys) * channels
@@ -272,7 +276,7 @@ class Attention(Operator):
 
 
 def _rows_lie_together(x: Tensor) -> bool:
-    """Whether the heads of a token, and the channels of a head, are next to each other."""
+    """Return whether the heads of a token and the channels of a head are contiguous."""
     return x.stride(3) == 1 and x.stride(2) == x.shape[3]
 
 

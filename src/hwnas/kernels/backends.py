@@ -1,4 +1,4 @@
-"""Ways to compute operators: the formula as it is, what the compiler makes of it, and kernels."""
+"""Backends that compute operators: eager PyTorch, ``torch.compile`` and Triton kernels."""
 
 from __future__ import annotations
 
@@ -16,78 +16,78 @@ __all__ = ["BACKENDS", "Backend", "CompiledByTorch", "Kernels", "Reference"]
 
 @runtime_checkable
 class Backend(Protocol):
-    """A way to compute operators."""
+    """Backend that computes operators."""
 
     @property
     def name(self) -> str:
-        """As it is asked for."""
+        """Name by which a user selects the backend."""
         ...
 
     def unavailable(self, device: torch.device) -> str | None:
-        """Why it cannot compute on a device, or None if it can."""
+        """Return why the backend cannot compute on a device, or None if it can."""
         ...
 
     def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
-        """A call that computes the operator on these inputs, as `Operator.reference` does.
+        """Return a call that computes the operator on these inputs, as `Operator.reference` does.
 
         Raises:
-            HwnasError: It does not take the operator, or not with these inputs.
+            HwnasError: The backend does not take the operator, or not with these inputs.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The formulas in eager PyTorch."""
+    """Backend that computes the formulas in eager PyTorch."""
 
     name: str = "reference"
 
     def unavailable(self, device: torch.device) -> str | None:
-        """Never."""
+        """Return None: eager PyTorch is always available."""
         return None
 
     def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
-        """The reference itself."""
+        """Return a call of the reference itself."""
         return lambda: operator.reference(**inputs)
 
 
 @dataclass(frozen=True)
 class CompiledByTorch:
-    """The formulas through ``torch.compile``.
+    """Backend that compiles the formulas with ``torch.compile``.
 
     Attributes:
-        mode: Of ``torch.compile``; ``max-autotune`` tunes for minutes.
+        mode: Mode of ``torch.compile``; ``max-autotune`` tunes for minutes.
     """
 
     name: str = "compile"
     mode: str = "default"
 
     def unavailable(self, device: torch.device) -> str | None:
-        """Never; where there is no compiler, `prepare`'s call fails."""
+        """Return None; without a compiler the call that `prepare` returns fails."""
         return None
 
     def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
-        """The reference, compiled for these shapes at the first call."""
+        """Return a call of the reference, compiled for these shapes at the first call."""
         network = torch.compile(operator.reference, mode=self.mode, dynamic=False)
         return lambda: network(**inputs)
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Our own kernels, interpreted where there is no card."""
+    """Backend that runs the Triton kernels of this package, in the interpreter if it is on."""
 
     name: str = "triton"
 
     def unavailable(self, device: torch.device) -> str | None:
-        """Why Triton cannot run there."""
+        """Return why Triton cannot run on a device, or None if it can."""
         return cannot_run(device)
 
     def prepare(self, operator: Operator, inputs: Inputs) -> Callable[[], Any]:
-        """The kernels, whatever is known of their speed."""
+        """Return a call of the kernels, whether they are known to be fast or not."""
         return lambda: operator.run(inputs)
 
 
 BACKENDS: dict[str, Backend] = {
     each.name: each for each in (Kernels(), Reference(), CompiledByTorch())
 }
-"""Those of PyTorch; others, such as ONNX Runtime's, are passed in."""
+"""Backends of PyTorch and of this package; others, such as ONNX Runtime's, are passed in."""

@@ -1,4 +1,4 @@
-"""Every operator on every backend, timed in turn at sizes of searched networks."""
+"""Benchmark of every operator on every backend, timed in turn at sizes of searched networks."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from hwnas.kernels.tolerance import exact_outputs
 
 __all__ = ["Timing", "bench_case", "run_bench"]
 
-_ANOTHER = 16.0  # times what a type allows: then it is another thing that a backend computes
+_ANOTHER = 16.0  # times the tolerance; beyond it a backend computes something else
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long a backend takes for a case.
+    """Time that a backend takes for a case.
 
     Attributes:
-        case: What was computed.
-        backend: Its name.
-        timing: How all backends of the case were timed, in words.
-        times: None where it was not timed.
-        reason: Why not.
-        fastest_other_us: The shortest median of another backend; None if there is none.
+        case: Operator, type and sizes.
+        backend: Name of the backend.
+        timing: Timing method of all backends of the case, in words.
+        times: Quantiles of the times; None if the backend was not timed.
+        reason: Reason why it was not timed; empty if it was.
+        fastest_other_us: Shortest median of the other backends; None if none of them was timed.
     """
 
     case: Case
@@ -46,20 +46,20 @@ class Timing:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast it is as the fastest of the others."""
+        """Speed relative to the fastest other backend; None if either was not timed."""
         if self.times is None or self.fastest_other_us is None:
             return None
         return self.fastest_other_us / self.times.p50_us
 
     @property
     def quantiles_ms(self) -> tuple[float, float, float] | None:
-        """The median, and what a fifth of the timings is below and above, in milliseconds."""
+        """Median, 20th percentile and 80th percentile in milliseconds; None if not timed."""
         if self.times is None:
             return None
         return self.times.p50_us / 1000, self.times.p20_us / 1000, self.times.p80_us / 1000
 
     def to_json(self) -> dict[str, Any]:
-        """One row, times in milliseconds."""
+        """Return one result row, with times in milliseconds."""
         median, p20, p80 = self.quantiles_ms or (None, None, None)
         return {
             **self.case.to_json(),
@@ -82,18 +82,18 @@ def run_bench(
     seconds: float,
     seed: int = 0,
 ) -> Iterator[list[Timing]]:
-    """Timings of all backends, case by case.
+    """Yield the timings of all backends, case by case.
 
     Args:
-        cases: What to compute.
-        backends: Who computes.
-        device: Where the inputs lie.
-        timer: Of that device.
-        seconds: After which no case is begun; those that are left say so.
-        seed: Of the inputs.
+        cases: Cases to time.
+        backends: Backends to time.
+        device: Device of the inputs.
+        timer: Timer for that device.
+        seconds: Time after which no case is started; the rows of the remaining cases say so.
+        seed: Seed of the inputs.
 
     Raises:
-        DeviceError: The card does nothing more in this process.
+        DeviceError: The GPU is unusable in this process from now on.
     """
     end = time.monotonic() + seconds
     for case in cases:
@@ -107,10 +107,10 @@ def run_bench(
 def bench_case(
     case: Case, backends: Sequence[Backend], device: torch.device, timer: Timer, seed: int = 0
 ) -> list[Timing]:
-    """Time a case on backends in turn; what is wrong by far is not timed."""
+    """Time a case on all backends in turn; backends with grossly wrong results are not timed."""
     try:
         inputs = case.example(device, seed)
-    except RuntimeError as error:  # as where there is no memory for them
+    except RuntimeError as error:  # such as a lack of memory for them
         reasons = {backend.name: f"no inputs: {why(error)}" for backend in backends}
         return _timings(case, backends, timer, {}, reasons)
     with fair():
@@ -122,7 +122,7 @@ def bench_case(
 def _ready(
     case: Case, backends: Sequence[Backend], device: torch.device, inputs: Inputs
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What is timed, by name, and why the others are not."""
+    """Return the calls to time, by backend, and the reasons why other backends are not timed."""
     truth = exact_outputs(case.operator.reference, inputs)
     runs, absent = {}, {}
     for backend in backends:
@@ -131,7 +131,7 @@ def _ready(
             continue
         try:
             run = backend.prepare(case.operator, inputs)
-        except Exception as error:  # a backend may be anybody's
+        except Exception as error:  # a backend may be the user's own
             absent[backend.name] = why(error)
             continue
         verdict = compared(case, run, truth)
@@ -143,7 +143,7 @@ def _ready(
 
 
 def _untimed(backend: Backend, device: torch.device) -> str | None:
-    """Why a backend has no times on a device."""
+    """Return why a backend is not timed on a device, or None if it can be timed."""
     if isinstance(backend, Kernels) and (device.type != "cuda" or interpreting()):
         cause = "there is no graphics card" if device.type != "cuda" else "TRITON_INTERPRET is set"
         return f"{cause}, and how long Triton's interpreter takes says nothing"

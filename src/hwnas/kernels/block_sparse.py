@@ -1,9 +1,9 @@
-"""Linear layers of which whole blocks of the weight are missing, as LPViT prunes them.
+"""Linear layers with block-sparse weights, as LPViT prunes them.
 
-y = activation(x W + b), where W is cut into blocks of HEIGHT input and WIDTH output channels (Xu et
-al., LPViT: Low-Power Semi-structured Pruning for Vision Transformers, ECCV 2024). Blocks that exist
-are stored dense, strip of columns by strip, with a list of the places in the strip that they come
-from; the others are neither stored nor read nor multiplied. Sums are float32.
+y = activation(x W + b), where W is divided into blocks of HEIGHT input and WIDTH output channels
+(Xu et al., LPViT: Low-Power Semi-structured Pruning for Vision Transformers, ECCV 2024). A strip is
+a column of blocks. The blocks that are kept are stored dense, strip by strip, with a list of their
+positions in the strip; pruned blocks are neither stored nor read nor multiplied. Sums are float32.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ from hwnas.kernels.tiles import (
 
 __all__ = ["BlockSparse", "PackedBlocks", "block_sparse", "pack_blocks"]
 
-SIDES = powers(16, 128)  # the least is what tensor cores take
+SIDES = powers(16, 128)  # tensor cores take 16 at least
 
 
 @dataclass(frozen=True)
 class PackedBlocks:
-    """The blocks of a weight that exist, in the order in which they are read.
+    """Kept blocks of a weight, in the order in which they are read.
 
     Attributes:
-        blocks: (blocks, HEIGHT, WIDTH); beyond the edge of the weight they are zero.
-        places: (blocks,) int32, where in its strip each comes from, counted in blocks.
-        ends: (strips + 1,) int32; strip i has the blocks from ``ends[i]`` to ``ends[i + 1]``.
-        inputs: K, the channels of x.
+        blocks: Values of the blocks, (blocks, HEIGHT, WIDTH); zero beyond the edge of the weight.
+        places: Position of each block in its strip, counted in blocks, (blocks,) int32.
+        ends: Offsets of the strips, (strips + 1,) int32; strip i has the blocks from ``ends[i]`` to
+            ``ends[i + 1]``.
+        inputs: Number of input channels, K.
     """
 
     blocks: Tensor
@@ -57,13 +58,13 @@ class PackedBlocks:
 
 
 def pack_blocks(weight: Tensor, mask: Tensor, height: int, width: int) -> PackedBlocks:
-    """Keep the blocks of a weight that a mask names.
+    """Return the blocks of a weight that a mask keeps.
 
     Args:
-        weight: (K, C); neither has to be a multiple of a block's side.
-        mask: (K / height, C / width), both rounded up, bool: whether a block exists.
+        weight: Weight, (K, C); neither size has to be a multiple of a block's side.
+        mask: Mask of the blocks that are kept, bool, (K / height, C / width), both rounded up.
         height: Input channels of a block: 16, 32, 64 or 128.
-        width: Output channels of a block, of the same.
+        width: Output channels of a block: 16, 32, 64 or 128.
 
     Raises:
         KernelError: Blocks have other sides, or the mask does not fit the weight.
@@ -106,9 +107,9 @@ def block_sparse_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One program computes BLOCK_M rows of BLOCK_N channels of one strip.
+    """Compute BLOCK_M rows of BLOCK_N channels of one strip in each program.
 
-    Each block of the strip is taken in HEIGHT / BLOCK_K steps.
+    Each block of the strip takes HEIGHT / BLOCK_K steps.
     """
     STEPS: tl.constexpr = HEIGHT // BLOCK_K
     PARTS: tl.constexpr = WIDTH // BLOCK_N
@@ -131,7 +132,10 @@ def block_sparse_kernel(
 
 
 class BlockSparse(Operator):
-    """Bytes: those of x, the blocks that exist, b and y, once each. Tolerance: a product's."""
+    """Linear layer with a block-sparse weight.
+
+    Bytes: x, the kept blocks, b and y, once each. Tolerance: that of a product with float32 sums.
+    """
 
     name = "block_sparse"
     dtypes = (torch.float16, torch.bfloat16, torch.float32)
@@ -140,7 +144,7 @@ class BlockSparse(Operator):
         {"rows": 13, "inputs": 64, "outputs": 70, "height": 32, "width": 64, "blocks": 3},
         {"rows": 1, "inputs": 31, "outputs": 1, "height": 16, "width": 32, "blocks": 2},
     )
-    measured = (  # half of the blocks
+    measured = (  # with half of the blocks
         {"rows": 196, "inputs": 240, "outputs": 960, "height": 32, "width": 32, "blocks": 120},
         {"rows": 196, "inputs": 960, "outputs": 240, "height": 32, "width": 32, "blocks": 120},
     )
@@ -156,19 +160,21 @@ class BlockSparse(Operator):
         inputs: int,
         activation: str = "none",
     ) -> Tensor:
-        """The formula above; of x only what meets a block has an influence.
+        """Compute the module's formula in PyTorch.
+
+        Values of x that meet no kept block have no influence.
 
         Args:
-            x: (N, ..., K).
-            blocks: As in `PackedBlocks`, like the next two.
-            places: (blocks,) int32.
-            ends: (strips + 1,) int32.
-            bias: (C,).
-            inputs: K.
-            activation: One of `hwnas.kernels.activations.ACTIVATIONS`.
+            x: Input, (N, ..., K).
+            blocks: Kept blocks, (blocks, HEIGHT, WIDTH), as in `PackedBlocks`.
+            places: Positions of the blocks, (blocks,) int32, as in `PackedBlocks`.
+            ends: Offsets of the strips, (strips + 1,) int32, as in `PackedBlocks`.
+            bias: Bias, (C,).
+            inputs: Number of input channels, K.
+            activation: Name in `hwnas.kernels.activations.ACTIVATIONS`.
 
         Returns:
-            (N, ..., C), in the type of x.
+            Output y, (N, ..., C), in the type of x.
         """
         count, height, width = blocks.shape
         strips, outer = len(ends) - 1, len(bias)
@@ -181,7 +187,7 @@ class BlockSparse(Operator):
         return ACTIVATIONS[activation](y).reshape(*x.shape[:-1], outer)
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Rows of x, channels in and out, sides of the blocks and how many exist."""
+        """Return the rows of x, channels in and out, and the sides and number of kept blocks."""
         x, blocks, bias = inputs["x"], inputs["blocks"], inputs["bias"]
         fits = (
             x.dim() >= 2
@@ -204,13 +210,13 @@ class BlockSparse(Operator):
         }
 
     def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
-        """Lists of blocks are of integers."""
+        """Return int32 for the lists of blocks."""
         return {"places": (torch.int32,), "ends": (torch.int32,)}
 
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Values of a normal distribution, blocks anywhere; the activation is ``hard_swish``."""
+        """Return Gaussian values and random blocks; the activation is ``hard_swish``."""
         normal = RandomValues(dtype, generator, device).normal
         inner, outer = sizes["inputs"], sizes["outputs"]
         height, width = sizes["height"], sizes["width"]
@@ -230,14 +236,14 @@ class BlockSparse(Operator):
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         x: Tensor = inputs["x"]
         return (x.new_empty(*x.shape[:-1], len(inputs["bias"])),)
 
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel."""
+        """Return the launch of the kernel."""
         sizes = self.sizes(inputs)
         rows, strips = sizes["rows"], len(inputs["ends"]) - 1
         parts = strips * (sizes["width"] // config["BLOCK_N"])
@@ -259,19 +265,19 @@ class BlockSparse(Operator):
         ]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """That of a product of matrices in which a program stays inside a strip."""
+        """Return the problem of a matrix product in which a program stays inside a strip."""
         product = product_problem(sizes["rows"], sizes["width"], sizes["inputs"], dtype, card)
         height = sizes["height"]
         whole = Constraint(lambda BLOCK_K: height >= BLOCK_K, "a step is higher than a block")
         return replace(product, constraints=(*product.constraints, whole))
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """That of a product of matrices, in steps no higher than a block."""
+        """Return the default of a matrix product, with steps no longer than a block is high."""
         config = dict(product_default(sizes["rows"], sizes["width"], sizes["inputs"], dtype))
         return config | {"BLOCK_K": min(config["BLOCK_K"], sizes["height"])}
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Of the blocks that exist."""
+        """Return the work of the kept blocks."""
         rows, weights = sizes["rows"], sizes["blocks"] * sizes["height"] * sizes["width"]
         values = rows * sizes["inputs"] + weights + (rows + 1) * sizes["outputs"]
         lists = sizes["blocks"] + triton.cdiv(sizes["outputs"], sizes["width"]) + 1

@@ -1,4 +1,4 @@
-"""How an inverted bottleneck can be cut into programs of a card."""
+"""Tiling of an inverted bottleneck into programs of a GPU."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hwnas.kernels.windows import UNROLLED, out_map, window_registers, window_wa
 
 __all__ = ["Tile", "bottleneck_default", "bottleneck_problem"]
 
-_WIDEST = 256  # outputs that one program can hold
-_MANY = 128  # programs that keep a large card busy
+_WIDEST = 256  # most output channels that one program can hold
+_MANY = 128  # programs that keep a large GPU busy
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A piece of the result, and what it sees of the map that it is made of.
+    """Tile of the output, and the window of the input map that it depends on.
 
     Attributes:
-        height: In pixels.
-        width: In pixels.
-        window_height: Of what it sees, which is no more than the map.
-        window_width: Of what it sees.
-        count: Tiles of an image.
+        height: Height of the tile in pixels.
+        width: Width of the tile in pixels.
+        window_height: Height of the window, at most that of the map.
+        window_width: Width of the window, at most that of the map.
+        count: Number of tiles of an image.
     """
 
     height: int
@@ -39,11 +39,11 @@ class Tile:
 
     @classmethod
     def of(cls, sizes: Sizes, side: int) -> Tile:
-        """A square tile, or what of it fits into the result.
+        """Return a square tile, cut to the size of the output.
 
         Args:
-            sizes: Of an operator, with height, width, kernel and stride.
-            side: In pixels.
+            sizes: Sizes of an operator, with height, width, kernel and stride.
+            side: Side of the tile in pixels.
         """
         _, height, width = out_map(sizes)
         own = min(side, height), min(side, width)
@@ -57,16 +57,16 @@ class Tile:
 
     @property
     def pixels(self) -> int:
-        """Of the result."""
+        """Number of output pixels of the tile."""
         return self.height * self.width
 
     @property
     def seen(self) -> int:
-        """Pixels that it sees."""
+        """Number of pixels of the window."""
         return self.window_height * self.window_width
 
     def constants(self, block_m: int) -> dict[str, int]:
-        """What kernels have to know of it that expand block_m pixels at a time."""
+        """Return the tile's constants for kernels that expand ``block_m`` pixels at a time."""
         return {
             "TILE_H": self.height,
             "TILE_W": self.width,
@@ -78,16 +78,16 @@ class Tile:
 
 
 def bottleneck_problem(sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-    """Tiles that see not much more than is their own, and blocks whose sums are in registers.
+    """Return tiles whose windows are not much larger, and blocks whose sums fit into registers.
 
-    ``FUSED`` says whether all is one kernel, ``TILE`` is the side of a tile, of which BLOCK_M
-    pixels are expanded at a time to BLOCK_C hidden channels; the other blocks are those of the
-    projection where it is a kernel of its own.
+    ``FUSED`` says whether one kernel computes all. ``TILE`` is the side of a tile; BLOCK_M pixels
+    of its window are expanded at a time to BLOCK_C hidden channels. The other blocks are those of
+    the projection where it is a separate kernel.
 
     Args:
-        sizes: As of `inverted_bottleneck`.
-        dtype: Of all factors.
-        card: Whose registers and shared memory must do.
+        sizes: Sizes of `inverted_bottleneck`.
+        dtype: Type of all factors.
+        card: GPU whose registers and shared memory limit the blocks.
     """
     images, height, width = out_map(sizes)
     outer, inner = power_block(sizes["outputs"]), power_block(sizes["inputs"], 64)
@@ -168,10 +168,10 @@ def bottleneck_problem(sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> P
 
 
 def bottleneck_default(sizes: Sizes, dtype: torch.dtype) -> Config:
-    """One kernel where it has tiles for a large card; else tiles of 7 to 16 pixels.
+    """Return one kernel if its tiles fill a large GPU; else tiles of 7 to 16 pixels.
 
-    Without tensor cores, which float32 has none of, factors of the expansion are in registers too,
-    so that less is expanded at a time.
+    Float32 products use no tensor cores. The factors of the expansion are then in registers, too,
+    so less is expanded at a time.
     """
     images, height, width = out_map(sizes)
     outer, sides = power_block(sizes["outputs"]), _sides(sizes)
@@ -180,7 +180,7 @@ def bottleneck_default(sizes: Sizes, dtype: torch.dtype) -> Config:
     block_c, single = 16, dtype.itemsize > 2
     if fused:
         side = 8
-        wide = sizes["kernel"] == UNROLLED.value  # has many loads at once
+        wide = sizes["kernel"] == UNROLLED.value  # issues many loads at once
         block_c = 16 if wide or single else least_idle(sizes["hidden"], (32, 16))
     else:
         blocks = images * triton.cdiv(sizes["hidden"], block_c)
@@ -206,7 +206,7 @@ def bottleneck_default(sizes: Sizes, dtype: torch.dtype) -> Config:
 
 
 def _sides(sizes: Sizes) -> tuple[int, ...]:
-    """Sides of tiles, from small to large, that see at most four times what is their own."""
+    """Return ascending sides of tiles with windows of at most four times their share of the map."""
     side = max(out_map(sizes)[1:])
     sides = [small for small in (4, 7, 8, 14, 16, 28) if small < side]
     sides += [side] if side <= 28 else []

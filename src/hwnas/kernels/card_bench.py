@@ -1,4 +1,4 @@
-"""Configurations of an operator tried on the card of this machine."""
+"""Bench that compiles, checks and times an operator's configurations on the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _READY = 8  # configurations that are kept ready to be timed again
 
 
 class CardBench:
-    """An operator with random inputs of some sizes, on a card.
+    """Bench of an operator with random inputs of some sizes, on a GPU.
 
     Args:
-        operator: The operator.
-        sizes: Of its inputs.
-        dtype: Of its first input.
-        card: That of `device`.
-        timer: How its kernels are timed.
-        device: Where the inputs are made.
-        seed: Of their values.
+        operator: Operator to compile, check and time.
+        sizes: Sizes of the inputs.
+        dtype: Type of the first input.
+        card: Properties of the GPU `device`.
+        timer: Timer of the kernels.
+        device: Device of the inputs.
+        seed: Seed of the values of the inputs.
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class CardBench:
         self._stopwatches: dict[Any, Stopwatch] = {}
 
     def footprint(self, config: Config) -> Footprint:
-        """By the grids of its kernels."""
+        """Return the number of programs and the memory traffic of a configuration."""
         return footprint(self._operator, self.inputs, self._sizes, config, self._card)
 
     def compile(self, configs: Sequence[Config]) -> list[Compiled]:
-        """Side by side; a later start finds them in Triton's cache."""
+        """Compile configurations in parallel; a later launch finds them in Triton's cache."""
         with ThreadPoolExecutor() as pool:
             return list(pool.map(self._compiled, configs))
 
     def error(self, config: Config) -> float:
-        """Against the reference in float64, of all outputs the worst.
+        """Return the worst error of all outputs, compared with the reference in float64.
 
-        They are filled beforehand, so that what a kernel leaves out is not right by chance, with
-        what an older kernel left there.
+        Outputs are filled with NaN or the least integer beforehand. Otherwise values that a kernel
+        leaves out could be right by chance, because an earlier kernel left them in that memory.
         """
         outputs = self._operator.outputs(self.inputs)
         for output in outputs:
@@ -76,7 +76,7 @@ class CardBench:
         return max(map(worst_error, outputs, self._truth))
 
     def times_us(self, config: Config, runs: int) -> Sequence[float]:
-        """By the timer."""
+        """Return the times of some runs of a configuration, in microseconds."""
         key = key_of(config)
         if key not in self._stopwatches:
             if len(self._stopwatches) == _READY:
@@ -86,7 +86,7 @@ class CardBench:
         return done(partial(self._stopwatches[key], runs))
 
     def rival(self, run: Callable[[], object]) -> Times:
-        """What something else takes that computes the same, timed in the same way."""
+        """Time another implementation of the operator in the same way."""
         return Times.of(self._timer.stopwatch(run)(_RUNS))
 
     def _compiled(self, config: Config) -> Compiled:

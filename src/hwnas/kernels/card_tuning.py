@@ -1,4 +1,4 @@
-"""Tunes operators on the card of this machine, and keeps what is best as soon as it is known."""
+"""Tuner of operators on the GPU of this machine, which saves each new best result at once."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ from hwnas.kernels.tuner import Outcome, tune
 
 __all__ = ["CardTuning", "Rival", "keep", "task_of", "versions_here"]
 
-Rival = Callable[[Inputs], Callable[[], object]]  # from inputs, what computes the same on them
+Rival = Callable[[Inputs], Callable[[], object]]  # returns a call that computes the same on inputs
 
 
 @dataclass(frozen=True)
 class CardTuning:
-    """How operators are tuned on the current card.
+    """Settings for the tuning of operators on the current GPU.
 
     Attributes:
-        card: The current card.
-        timer: How kernels and rivals are timed.
-        seconds: For each operator at some sizes; rivals besides the reference come after it.
-        proposer: Makes a proposer of a task and a seed.
-        rivals: Others that compute the same, by name, besides the operator's reference.
-        seed: Of all that is random.
-        bench: Makes that on which an operator is tried, called as `CardBench` is.
+        card: Current GPU.
+        timer: Timer of kernels and rivals.
+        seconds: Time limit for each operator at some sizes; rivals besides the reference are timed
+            after it.
+        proposer: Function of a task and a seed that makes a proposer.
+        rivals: Other implementations, by name, besides the operator's reference.
+        seed: Seed of all random choices.
+        bench: Function that makes the bench on which an operator is tried, called as `CardBench`
+            is.
     """
 
     card: Accelerator
@@ -55,23 +57,24 @@ class CardTuning:
     def tune(
         self, operator: Operator, sizes: Sizes, dtype: torch.dtype, model: CostModel | None = None
     ) -> tuple[Outcome, Entry | None]:
-        """Tune one operator, and keep what is best so far in the user's own results.
+        """Tune one operator, and save the best result so far among the user's own results.
 
         Args:
-            operator: The operator.
-            sizes: Of its inputs.
-            dtype: Of its first input.
-            model: Learned at other sizes of it; learns more here.
+            operator: Operator to tune.
+            sizes: Sizes of the inputs.
+            dtype: Type of the first input.
+            model: Cost model that was trained at other sizes of the operator; it is trained further
+                here.
 
         Returns:
-            All that was tried, and what was kept; None if nothing ran.
+            All trials and the saved entry, which is None if nothing ran.
 
         Raises:
-            ArtifactError: The file of the user's results is damaged, or of another card.
-            StorageError: It cannot be written.
+            ArtifactError: The file of the user's results is damaged, or of another GPU.
+            StorageError: The file cannot be written.
         """
         end = time.monotonic() + self.seconds
-        TunedTable.read(own_path(self.card), self.card)  # before there is anything to lose
+        TunedTable.read(own_path(self.card), self.card)  # raises before there is anything to lose
         bench = self.bench(
             operator, sizes, dtype, self.card, self.timer, torch.device("cuda"), self.seed
         )
@@ -129,10 +132,10 @@ class CardTuning:
 
 
 def task_of(operator: Operator, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Task:
-    """What is tuned; it starts with what is good at these or near sizes, and the default."""
+    """Return the task, which starts with good configurations of near sizes and the default."""
     problem = operator.problem(sizes, dtype, card)
     entries = known_results(card).nearest(operator.name, dtype_name(dtype), sizes)
-    # What was the best here comes first, so that killed at any time nothing worse takes its place.
+    # The best known one comes first, so a run killed at any time saves nothing worse in its place.
     near = [entry.config for entry in entries if not problem.broken(entry.config)][:3]
     starts: dict[object, Config] = {}
     for config in (*near, operator.default_config(sizes, dtype)):
@@ -141,7 +144,7 @@ def task_of(operator: Operator, sizes: Sizes, dtype: torch.dtype, card: Accelera
 
 
 def versions_here() -> dict[str, str]:
-    """Of what decides how fast a kernel is."""
+    """Return the versions of Triton, PyTorch and the driver, which decide how fast a kernel is."""
     module = Path("/proc/driver/nvidia/version")  # "NVRM version: NVIDIA ... Module  570.1  date"
     words = module.read_text().split("Module", 1)[-1].split() if module.exists() else []
     driver = next((word for word in words if word[0].isdigit()), "unknown")
@@ -151,22 +154,22 @@ def versions_here() -> dict[str, str]:
 def _raced(
     bench: CardBench, rivals: Mapping[str, Rival]
 ) -> tuple[dict[str, Times], tuple[str, ...]]:
-    """Times of rivals, and a note for each that cannot run here."""
+    """Return the times of rivals, and a note for each rival that cannot run here."""
     times, absent = {}, []
     for name, rival in rivals.items():
         try:
             times[name] = bench.rival(rival(bench.inputs))
-        except Exception as error:  # as for products of integers, which cards do not have
+        except Exception as error:  # as for integer products, which PyTorch lacks on GPUs
             absent.append(f"rival {name} is absent: {' '.join(str(error).split())}")
     return times, tuple(absent)
 
 
 def keep(card: Accelerator, entry: Entry) -> None:
-    """Put a result among the user's own; others may do so at the same time.
+    """Save a result among the user's own; other processes may do so at the same time.
 
     Raises:
-        ArtifactError: The file of the user's results is damaged, or of another card.
-        StorageError: It cannot be written.
+        ArtifactError: The file of the user's results is damaged, or of another GPU.
+        StorageError: The file cannot be written.
     """
     path = own_path(card)
     with locked(path.parent):

@@ -1,4 +1,4 @@
-"""An operator at one type and one choice of sizes, and those of them that the suite is about."""
+"""Cases of the kernel suite and benchmark: operators, each at one type and one choice of sizes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Case"]
 
 @dataclass(frozen=True)
 class Case:
-    """An operator at one type and one choice of sizes.
+    """Operator at one type and one choice of sizes.
 
     Attributes:
-        name: Of the operator, among all that there are.
-        operator: The operator.
-        dtype: Of its first input.
-        sizes: Of its inputs.
+        name: Name among all operators.
+        operator: Operator of that name.
+        dtype: Type of the first input.
+        sizes: Sizes of the inputs.
     """
 
     name: str
@@ -34,20 +34,20 @@ class Case:
 
     @property
     def config(self) -> Config:
-        """The operator's default configuration."""
+        """Default configuration of the operator."""
         return self.operator.default_config(self.sizes, self.dtype)
 
     def __str__(self) -> str:
-        """As ``pointwise float16 images=1,pixels=49``."""
+        """Return a text such as ``pointwise float16 images=1,pixels=49``."""
         return f"{self.name} {dtype_name(self.dtype)} {sizes_text(self.sizes)}"
 
     def example(self, device: torch.device, seed: int) -> Inputs:
-        """Random inputs."""
+        """Return random inputs."""
         generator = Generator().manual_seed(seed)
         return self.operator.example(self.sizes, self.dtype, generator, device)
 
     def to_json(self) -> dict[str, object]:
-        """The first columns of a row: ``shape`` are the values of ``sizes``, in their order."""
+        """Return the first columns of a row; ``shape`` has the values of ``sizes``, in order."""
         sizes = dict(self.sizes)
         return {
             "op": self.name,
@@ -58,14 +58,14 @@ class Case:
 
     @classmethod
     def all(cls, operators: Mapping[str, Operator], only: Sequence[str] = ()) -> list[Case]:
-        """Each operator at each of its types and of its checked sizes.
+        """Return each operator at each of its types and at each of its checked sizes.
 
         Args:
-            operators: By name.
-            only: Names of those that are wanted; all if empty.
+            operators: Operators by name.
+            only: Names of the requested operators; all if empty.
 
         Raises:
-            ConfigError: There is no such operator.
+            ConfigError: There is no operator of such a name.
         """
         return [
             cls(name, operator, dtype, sizes)
@@ -82,16 +82,16 @@ class Case:
         dtype: str | None = None,
         batches: Sequence[int] = (1,),
     ) -> list[Case]:
-        """Each operator at its sizes in searched networks.
+        """Return each operator at its sizes in searched networks.
 
         Args:
-            operators: By name.
-            only: Names of those that are wanted; all that take the type if empty.
-            dtype: The type; the first of each operator if None.
-            batches: How many images at once.
+            operators: Operators by name.
+            only: Names of the requested operators; all that take the type if empty.
+            dtype: Type of the first input; the first type of each operator if None.
+            batches: Batch sizes.
 
         Raises:
-            ConfigError: There is no such operator, or it does not take the type.
+            ConfigError: There is no operator of such a name, or it does not take the type.
         """
         wanted = _wanted(operators, only)
         taken = {dtype_name(each) for operator in wanted.values() for each in operator.dtypes}

@@ -1,4 +1,4 @@
-"""All operators by their names."""
+"""Registry of all operators by name."""
 
 from __future__ import annotations
 

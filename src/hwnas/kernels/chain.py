@@ -1,6 +1,6 @@
-"""Steps one after the other as an operator, of which `hwnas.kernels.fusion.fuse` makes subclasses.
+"""Operator of a chain of steps; `hwnas.kernels.fusion.fuse` makes subclasses of it.
 
-Between the steps values are float32 and stay in registers, so that memory is read and written once.
+Values between the steps are float32 and stay in registers, so memory is read and written once.
 """
 
 from __future__ import annotations
@@ -33,19 +33,21 @@ from hwnas.kernels.tiles import powers
 
 __all__ = ["FUSED", "Chain", "chain_of"]
 
-FUSED = "fused_"  # names of chains, which go on with their steps and a digest of their kernels
+FUSED = "fused_"  # prefix of chains' names; their steps and a digest of their kernels follow
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-MOST_CHANNELS = 8192  # that one program can hold, where a step needs all of a pixel
-PROGRAMS = 256  # that keep a card busy: two for each multiprocessor, or nearly
+MOST_CHANNELS = 8192  # of one program, if a step needs all channels of a pixel
+PROGRAMS = 256  # that keep a GPU busy: about two for each multiprocessor
 MOST_PARTS = 64
 
 
 class Chain(Operator):
-    """Bytes: those of x, operands and y, once each. Tolerance: that of the type it stores.
+    """Chain of steps that is computed by one kernel, or by two if it reduces pixels in parts.
+
+    Bytes: x, operands and y, once each. Tolerance: that of the type of y.
 
     Attributes:
-        steps: In their order.
-        source: Of the module with its kernels.
+        steps: Steps in their order.
+        source: Source of the module with the kernels.
     """
 
     steps: ClassVar[tuple[Step, ...]]
@@ -62,21 +64,21 @@ class Chain(Operator):
 
     @cached_property
     def kernels(self) -> ModuleType:
-        """The module, loaded from its file."""
+        """Module of the kernels, loaded from its file."""
         return loaded(self.source)
 
     @property
     def reduces(self) -> bool:
-        """Whether one value of each channel is left of an image."""
+        """True if the pixels of an image are reduced to one value of each channel."""
         return any(step.reduction for step in self.steps)
 
     @property
     def needs_rows(self) -> bool:
-        """Whether a step needs all channels of a pixel."""
+        """True if a step needs all channels of a pixel."""
         return any(step.place == "rows" for step in self.steps)
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Images, pixels and channels."""
+        """Return the numbers of images, pixels and channels."""
         x = inputs["x"]
         if x.dim() < 2:
             raise KernelError(f"{self.name} takes x (N, ..., C); given {tuple(x.shape)}")
@@ -101,13 +103,13 @@ class Chain(Operator):
         }
 
     def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
-        """Operands are floats of any type."""
+        """Return any floating type for each operand."""
         return dict.fromkeys(named_operands(self.steps), (*FLOATS, torch.float64))
 
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Values of a normal distribution, or all of int8; operands around what is typical."""
+        """Return Gaussian values, or uniform int8 ones, and operands around typical values."""
         shape = (sizes["images"], sizes["pixels"], sizes["channels"])
         if dtype == torch.int8:
             x = torch.randint(-128, 128, shape, generator=generator, dtype=dtype).to(device)
@@ -122,7 +124,7 @@ class Chain(Operator):
         return inputs
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         x: Tensor = inputs["x"]
         shape = (len(x), x.shape[-1]) if self.reduces else x.shape
         return (x.new_empty(shape, dtype=stored_dtype(self.steps, x.dtype)),)
@@ -130,7 +132,7 @@ class Chain(Operator):
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel, or two where the pixels of an image are reduced in parts."""
+        """Return one launch, or two if the pixels of an image are reduced in parts."""
         images, pixels, channels = self.sizes(inputs).values()
         blocks = triton.cdiv(channels, config["BLOCK_C"])
         constants = {"CHANNELS": channels} | {
@@ -150,7 +152,7 @@ class Chain(Operator):
         return [first] if parts == 1 else [first, self._finish(inputs, target, y)]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """Blocks of which a thread has up to 32 values, and parts that each have a pixel."""
+        """Return blocks with up to 32 values a thread, and parts that each have a pixel."""
         pixels = sizes["pixels"]
         width = triton.next_power_of_2(sizes["channels"])
         height = triton.next_power_of_2(pixels * (1 if self.reduces else sizes["images"]))
@@ -180,7 +182,7 @@ class Chain(Operator):
         return Problem(variables, tuple(constraints))
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """Eight values a thread, so that a load has up to 16 bytes, and programs enough."""
+        """Return eight values a thread, so that a load has up to 16 bytes, and enough programs."""
         images, pixels, channels = sizes["images"], sizes["pixels"], sizes["channels"]
         width = triton.next_power_of_2(channels)
         block_c = width if self.needs_rows else min(32 if self.reduces else 128, width)
@@ -198,12 +200,15 @@ class Chain(Operator):
         if self.reduces:
             programs = images * triton.cdiv(channels, block_c)
             most = min(PROGRAMS // programs, pixels // (2 * block_p))
-            # Fewer parts than eight are not worth the start of a second kernel.
+            # Fewer than eight parts are not worth the launch of a second kernel.
             config["PARTS"] = _clipped(most, 1, MOST_PARTS) if most >= 8 else 1
         return config
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Each step of each value counts as one, though none of them is a product of matrices."""
+        """Return the work, with each step of each value counted as one multiply-accumulate.
+
+        None of the steps is a product of matrices.
+        """
         shape = (sizes["images"], sizes["pixels"], sizes["channels"])
         x = torch.empty(shape, dtype=dtype, device="meta")
         read = sum(
@@ -216,7 +221,7 @@ class Chain(Operator):
         return Work(moved, x.numel() * len(self.steps))
 
     def _finish(self, inputs: Inputs, parts: Tensor, y: Tensor) -> Launch:
-        """The kernel that puts parts (images, PARTS, C) together."""
+        """Return the launch of the kernel that combines the parts, (images, PARTS, C)."""
         cut = next(place for place, step in enumerate(self.steps) if step.reduction)
         named = named_operands(self.steps)
         arguments = {name: inputs[name] for name, (place, _) in named.items() if place >= cut}
@@ -230,7 +235,7 @@ class Chain(Operator):
 
 @cache
 def chain_of(steps: tuple[Step, ...]) -> Chain:
-    """The operator of some steps, always the same for the same ones."""
+    """Return the operator of some steps, which is the same object for the same steps."""
     source = source_of(steps)
     made = type(
         "Chain",
@@ -248,12 +253,12 @@ def chain_of(steps: tuple[Step, ...]) -> Chain:
 
 
 def _shape(operand: Operand, x: Tensor) -> tuple[int, ...]:
-    """That of a tensor, for this input."""
+    """Return the shape of an operand for this input."""
     if operand.per == "channel":
         return tuple(x.shape[-1:])
     return (len(x), x.shape[-1]) if operand.per == "image" else tuple(x.shape)
 
 
 def _clipped(number: int, low: int, high: int) -> int:
-    """The power of two that is not above it, from low to high."""
+    """Return the largest power of two that is at most a number, limited to low..high."""
     return max(low, min(high, 1 << max(0, number.bit_length() - 1)))

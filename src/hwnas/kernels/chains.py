@@ -1,4 +1,4 @@
-"""Chains of pieces as searched networks have them: one of each kind that `fuse` can make."""
+"""Fused chains as searched networks have them: one of each kind that `fuse` can make."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _PIECES = (
     (scale_shift(), relu(), add()),  # batch normalisation, activation, residual
     (scale_shift(), relu(), add(), quantize(0.05, 3)),
     (dequantize(0.05, 3), add(), hard_swish(), quantize(0.05, 3)),
-    (hard_swish(), pixel_mean()),  # what a squeeze-excite or a classifier begins with
+    (hard_swish(), pixel_mean()),  # start of a squeeze-excite or of a classifier
     (add(), layer_norm()),
 )
 
 CHAINS: dict[str, Chain] = {
     "+".join(piece.step.name for piece in pieces): fuse(*pieces).chain for pieces in _PIECES
 }
-"""By the names of their steps."""
+"""Fused chains by the names of their steps."""

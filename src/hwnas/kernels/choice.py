@@ -1,4 +1,4 @@
-"""Which configuration an operator takes: measured at its sizes or the nearest, or the default."""
+"""Choice of an operator's configuration: measured at its sizes or the nearest, or the default."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "chosen", "chosen_on", "forget_choices", "known_results"]
 
 _UNMEASURED = "default configuration: nothing near these sizes was measured"
-_FAR = 4.0  # powers of two, beyond which a result says nothing
+_FAR = 4.0  # distance in powers of two beyond which a result is not used
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What an operator does with some sizes.
+    """Configuration of an operator at some sizes, and whether kernels or PyTorch compute it.
 
     Attributes:
-        config: The configuration of its kernels.
-        kernel: False where PyTorch computes it: the reference was measured to be faster, or
-            nothing was measured on the GPU.
-        note: Where the configuration is from, in words.
-        entry: The measurement that it rests on, if any.
+        config: Configuration of the kernels.
+        kernel: False if PyTorch computes the operator, because the reference was measured to be
+            faster or nothing was measured on the GPU.
+        note: Origin of the configuration, in words.
+        entry: Measurement that the choice rests on, if any.
     """
 
     config: Mapping[str, int]
@@ -50,13 +50,14 @@ def chosen(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Choice:
-    """The choice of an operator; found once a process.
+    """Return the choice of an operator, which is cached for the process.
 
     Args:
-        operator: The operator.
-        sizes: Of its inputs, pairs of name and size.
-        dtype: Of its first input.
-        device: Where the inputs are. Results are those of this card; others have none.
+        operator: Operator to choose for.
+        sizes: Sizes of the inputs, as pairs of name and size.
+        dtype: Type of the first input.
+        device: Device of the inputs. Only results of this GPU are used; there are none for other
+            devices.
     """
     card = _card(device)
     if card is not None:
@@ -73,8 +74,9 @@ def chosen_on(
 ) -> Choice:
     """Return the choice of an operator on a GPU, which need not be here; see `chosen`.
 
-    Kernels are chosen only where a measurement on this GPU, at these sizes or near them, says that
-    they are at least as fast as the reference. Else PyTorch, so the vendor's library, computes.
+    Kernels are chosen only if a measurement on this GPU, at these sizes or near them, says that
+    they are at least as fast as the reference. Otherwise PyTorch computes the operator, with the
+    vendor's library.
     """
     default = operator.default_config(dict(sizes), dtype)
     problem = operator.problem(dict(sizes), dtype, card)
@@ -91,9 +93,9 @@ def chosen_on(
 
 @lru_cache(maxsize=16)
 def known_results(card: Accelerator) -> TunedTable:
-    """Results of a card, the user's own before those that are shipped; read once a process.
+    """Return the results of a GPU, the user's own before the shipped ones; read once in a process.
 
-    A file that cannot be used is left out, and a warning says why.
+    A file that cannot be used is left out, with a warning that says why.
     """
     tables = []
     for path in (own_path(card), shipped_path(card)):
@@ -107,7 +109,7 @@ def known_results(card: Accelerator) -> TunedTable:
 
 
 def forget_choices() -> None:
-    """Let files be read again, after something was tuned."""
+    """Clear the caches, so that files are read again after tuning."""
     chosen.cache_clear()
     known_results.cache_clear()
 

@@ -1,8 +1,8 @@
-"""Which configurations of a kernel are allowed at all: a small problem in integers.
+"""Constraint problem in integers, whose solutions are the allowed configurations of a kernel.
 
-As ConstrINT of FlashRNN (Poeppel, Beck and Hochreiter, ICLR 2025, section 4) the sizes of
-registers, shared memory and the network are written down as constraints, and a solver lists what
-keeps them all, instead of a grid of which most does not compile.
+As in ConstrINT of FlashRNN (Poeppel, Beck and Hochreiter, ICLR 2025, section 4), limits of
+registers, shared memory and the network are written as constraints, and a solver lists what
+satisfies all of them, instead of a grid of which most configurations would not compile.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ __all__ = ["Constraint", "Problem"]
 
 @dataclass(frozen=True)
 class Constraint:
-    """What must hold between some variables.
+    """Constraint on some variables.
 
     Attributes:
-        holds: Takes variables as arguments of their names.
-        reason: What is wrong where it does not hold.
+        holds: Function that returns whether the constraint holds; its parameters are named like
+            variables.
+        reason: Message if the constraint does not hold.
     """
 
     holds: Callable[..., bool]
@@ -33,18 +34,19 @@ class Constraint:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The variables."""
+        """Names of the variables."""
         code: Any = self.holds.__code__
         return tuple(code.co_varnames[: code.co_argcount])
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Integers and what they must keep.
+    """Integer variables and constraints on them.
 
     Attributes:
-        variables: Values that each may have, by name, in the order in which they shall be tried.
-        constraints: All of which hold in a solution.
+        variables: Allowed values of each variable by its name, in the order in which they are
+            tried.
+        constraints: Constraints that all hold in a solution.
     """
 
     variables: Mapping[str, tuple[int, ...]]
@@ -59,16 +61,16 @@ class Problem:
                 )
 
     def solutions(self) -> Iterator[dict[str, int]]:
-        """All solutions, by depth first search that looks ahead.
+        """Yield all solutions, by depth-first search with forward checking.
 
-        A constraint is checked as soon as all its variables but one have a value, and takes values
-        from that one; where none is left the search turns round (forward checking, Haralick and
-        Elliott, Artificial Intelligence 1980).
+        A constraint is checked as soon as all its variables but one have a value, and removes
+        values of that one. If none is left, the search backtracks (Haralick and Elliott, Artificial
+        Intelligence 1980).
         """
         yield from self._extended({}, {k: tuple(v) for k, v in self.variables.items()})
 
     def broken(self, config: Mapping[str, int]) -> list[str]:
-        """Reasons why a configuration is not a solution; empty if it is."""
+        """Return the reasons why a configuration is not a solution; empty if it is one."""
         reasons = [
             f"{name} is {config.get(name)}, not one of {values}"
             for name, values in self.variables.items()
@@ -81,10 +83,10 @@ class Problem:
         ]
 
     def random(self, random: Random) -> dict[str, int]:
-        """A solution, each of which can come, though not equally often.
+        """Return a random solution; all solutions are possible, but not equally likely.
 
         Raises:
-            InfeasibleError: There is none.
+            InfeasibleError: There is no solution.
         """
         names = random.sample([*self.variables], len(self.variables))
         shuffled = {
@@ -97,12 +99,13 @@ class Problem:
         return {name: found[name] for name in self.variables}
 
     def neighbours(self, config: Mapping[str, int]) -> list[dict[str, int]]:
-        """Solutions in which one variable is another, or two are each one step away.
+        """Return the solutions with one variable changed, or with two changed by one step each.
 
-        Two at once, because where constraints tie variables together no single step may be left.
+        Two are changed at once because constraints can tie variables together so that no change of
+        a single variable is a solution.
 
         Args:
-            config: Values that the variables may have; need not keep the constraints.
+            config: Allowed values of the variables, which need not satisfy the constraints.
         """
         single = [
             {**config, name: value}
@@ -120,7 +123,7 @@ class Problem:
         return [near for near in single + double if not self.broken(near)]
 
     def _steps(self, name: str, value: int) -> tuple[int, ...]:
-        """The values before and after a value."""
+        """Return the values next to a value."""
         values = self.variables[name]
         place = values.index(value)
         return values[max(place - 1, 0) : place] + values[place + 1 : place + 2]
@@ -142,7 +145,7 @@ class Problem:
     def _pruned(
         self, chosen: dict[str, int], left: dict[str, tuple[int, ...]]
     ) -> dict[str, tuple[int, ...]] | None:
-        """Values that are left of the free variables, or None where one has none."""
+        """Return the values left for the free variables, or None if a variable has none left."""
         left = dict(left)
         for constraint in self.constraints:
             free = [name for name in constraint.names if name not in chosen]

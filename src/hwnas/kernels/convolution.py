@@ -1,8 +1,8 @@
 """Dense k x k convolution by implicit GEMM: windows are gathered while they are multiplied.
 
 y = activation(x * W + b) + residual, or activation(x * W + b + residual), where batch normalisation
-is folded into W and b. It is a product of a row of k * k * C values for each window with W, added
-up in float32.
+is folded into W and b. The convolution is a product of matrices: a row of k * k * C values for each
+window times W, accumulated in float32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def convolution_kernel(
     bias,  # (N,)
     residual,  # (M, N) or None
     y,  # (M, N)
-    M,  # windows
+    M,  # number of windows
     N,
     height,
     width,
@@ -46,7 +46,7 @@ def convolution_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One program computes BLOCK_N channels of BLOCK_M windows."""
+    """Compute BLOCK_N channels of BLOCK_M windows in each program."""
     N = N // ALIGN_N * ALIGN_N
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -66,14 +66,17 @@ def convolution_kernel(
 
 
 class Convolution(DenseConvolution):
-    """Bytes: those of x, W, b, residual and y, once each. Tolerance: a product of float32."""
+    """Dense convolution by implicit GEMM.
+
+    Bytes: x, W, b, residual and y, once each. Tolerance: that of a product with float32 sums.
+    """
 
     name = "convolution"
 
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel."""
+        """Return the launch of the kernel."""
         x, weight, (y,) = inputs["x"], inputs["weight"], outputs
         inner, outer, rows = x.shape[3], y.shape[3], y.shape[:-1].numel()
         return [

@@ -1,8 +1,8 @@
-"""What a configuration will take, learned from those that were timed.
+"""Cost model that predicts the time of a configuration from those that were timed.
 
-Ridge regression of the logarithm of the time: on the logarithms of the configuration's values,
-their squares and products, what is known before and after compiling, and the sizes, so that what
-was learned at some sizes is worth something at others.
+It is a ridge regression of the logarithm of the time. The features are the logarithms of the
+configuration's values, their squares and products, numbers known before and after compilation, and
+the sizes, so that a model trained at some sizes is useful at others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CostModel", "features"]
 
 
 def features(task: Task, trial: Trial) -> dict[str, float]:
-    """Numbers by name; those of resources are missing where it is not compiled."""
+    """Return features by name, without those of resource usage if the trial is not compiled."""
     logs = {name: math.log2(1 + value) for name, value in sorted(trial.config.items())}
     found = dict(logs)
     for one, other in combinations_with_replacement(logs, 2):
@@ -39,10 +39,13 @@ def features(task: Task, trial: Trial) -> dict[str, float]:
 
 
 class CostModel:
-    """Learns more with each trial that was timed; one serves all sizes of an operator on a card.
+    """Ridge regression of times, trained with each timed trial.
+
+    One model serves all sizes of an operator on a GPU.
 
     Args:
-        penalty: Of squared weights of standardised features, in squares of the natural logarithm.
+        penalty: Penalty of squared weights of standardised features, in squares of the natural
+            logarithm.
     """
 
     def __init__(self, penalty: float = 0.005) -> None:
@@ -54,16 +57,15 @@ class CostModel:
         return len(self._rows)
 
     def learn(self, task: Task, trials: Iterable[Trial]) -> None:
-        """Take in those of some trials that were timed, if only for a few runs."""
+        """Add the timed ones of some trials to the training data, even those of a few runs."""
         timed = [trial for trial in trials if trial.times]
         self._rows += [features(task, trial) for trial in timed]
         self._targets += [math.log(trial.p50_us) for trial in timed]
 
     def predict_us(self, task: Task, trials: Sequence[Trial]) -> NDArray[np.float64]:
-        """Expected medians in microseconds, of shape (trials,).
+        """Predict the medians of trials in microseconds, of shape (trials,).
 
-        What is missing of a trial is taken to be as in the mean trial that was timed. There must
-        be one of those.
+        Missing features have the mean of the timed trials. At least one trial must have been timed.
         """
         names = sorted(set().union(*self._rows))
         known = _table(self._rows, names)
@@ -72,7 +74,7 @@ class CostModel:
         spread[spread < 1e-9] = 1.0
         x = np.nan_to_num((known - mean) / spread)
         y = np.array(self._targets)
-        # With more features than trials the system of the trials is the smaller one.
+        # With more features than trials, the dual system (one row for each trial) is smaller.
         weights = np.linalg.solve(x @ x.T + self._penalty * len(x) * np.eye(len(x)), y - y.mean())
         asked = _table([features(task, trial) for trial in trials], names)
         z = np.nan_to_num((asked - mean) / spread)
@@ -81,5 +83,5 @@ class CostModel:
 
 
 def _table(rows: Sequence[dict[str, float]], names: Sequence[str]) -> NDArray[np.float64]:
-    """Of shape (rows, names); not-a-number where something is missing."""
+    """Return an array of shape (rows, names), with NaN for missing values."""
     return np.array([[row.get(name, math.nan) for name in names] for row in rows])

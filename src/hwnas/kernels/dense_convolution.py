@@ -1,4 +1,4 @@
-"""What the ways to compute a k x k convolution of all channels with all have in common.
+"""Base class of the operators that compute a dense k x k convolution.
 
 k is odd and a map is padded by k // 2 on each side, so that a stride of 1 keeps its size.
 """
@@ -30,20 +30,20 @@ def convolve(
     activation: str = "none",
     residual_first: bool = False,
 ) -> Tensor:
-    """Activation(x * W + b) + residual, where * is a convolution.
+    """Compute activation(x * W + b) + residual, where * is a convolution.
 
     Args:
-        x: (N, H, W, C).
-        weight: (k, k, C, O), rows of a window first; k is odd.
-        bias: (O,).
-        residual: (N, H', W', O).
-        stride: 1 or 2.
-        activation: One of `hwnas.kernels.activations.ACTIVATIONS`.
+        x: Feature maps, (N, H, W, C).
+        weight: Weight, (k, k, C, O), rows of a window first; k is odd.
+        bias: Bias, (O,).
+        residual: Residual, (N, H', W', O).
+        stride: Stride, 1 or 2.
+        activation: Name in `hwnas.kernels.activations.ACTIVATIONS`.
         residual_first: Whether the residual is added before the activation, not after it.
 
     Returns:
-        (N, H', W', O) in the type of x; H' and W' are half of H and W, rounded up, for a stride
-        of 2.
+        Output y, (N, H', W', O), in the type of x; H' and W' are half of H and W, rounded up, for a
+        stride of 2.
     """
     images, filters = x.permute(0, 3, 1, 2), weight.permute(3, 2, 0, 1)
     y = functional.conv2d(images, filters, bias, stride, len(weight) // 2).permute(0, 2, 3, 1)
@@ -51,7 +51,7 @@ def convolve(
 
 
 class DenseConvolution(Operator):
-    """A k x k convolution of all channels with all; a subclass says how it is computed."""
+    """Dense k x k convolution; a subclass says how it is computed."""
 
     dtypes = (torch.float16, torch.bfloat16, torch.float32)
     checked = (
@@ -73,7 +73,7 @@ class DenseConvolution(Operator):
     reference = staticmethod(convolve)
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Images, sides, channels in and out, k, stride, and whether there is a residual."""
+        """Return images, height, width, channels in and out, k, stride and residual (0 or 1)."""
         x, weight, residual, stride = (
             inputs[name] for name in ("x", "weight", "residual", "stride")
         )
@@ -103,7 +103,7 @@ class DenseConvolution(Operator):
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Values of a normal distribution; the activation is ``hard_swish``."""
+        """Return Gaussian values; the activation is ``hard_swish``."""
         normal = RandomValues(dtype, generator, device).normal
         images, height, width = sizes["images"], sizes["height"], sizes["width"]
         side, inner, outer = sizes["kernel"], sizes["inputs"], sizes["outputs"]
@@ -119,22 +119,26 @@ class DenseConvolution(Operator):
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         x, outer = inputs["x"], inputs["weight"].shape[3]
         return (x.new_empty(out_shape(x, inputs["stride"], outer)),)
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """That of its product of matrices."""
+        """Return the problem of the convolution's matrix product."""
         return product_problem(*window_product(sizes), dtype, card)
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """That of its product of matrices, in steps that no pixel begins or ends inside of."""
+        """Return the default of the matrix product, with steps that cross no pixel's edge.
+
+        If the largest power of two that divides the channels is below 32, steps of up to 32 may
+        cross one.
+        """
         channels = sizes["inputs"]
         deepest = max(32, channels & -channels)
         return product_default(*window_product(sizes), dtype, deepest)
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Of one product, whatever is stored on the way to it."""
+        """Return the work of one product, without intermediate results in memory."""
         rows, outer, inner = window_product(sizes)
         values = sizes["images"] * sizes["height"] * sizes["width"] * sizes["inputs"]
         values += inner * outer + outer + rows * outer * (1 + sizes["residual"])

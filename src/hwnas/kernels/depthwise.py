@@ -1,8 +1,8 @@
-"""Depthwise convolution with all that follows it, and sums over pixels for a squeeze-excite.
+"""Depthwise convolution with activation, and optional sums over pixels for a squeeze-excite.
 
 y = activation(sum of x * weight over a window + b), where batch normalisation is folded into weight
-and b. Where the sums of y over all pixels are asked for, they come from the same kernel, before y
-is rounded, so that a squeeze-excite need not read y again to know its means.
+and b. If the sums of y over all pixels are requested, the same kernel computes them before y is
+rounded, so that a squeeze-excite need not read y again for its means.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def depthwise_kernel(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """One program computes BLOCK_C channels of a tile, which is BLOCK_P pixels of one image."""
+    """Compute BLOCK_C channels of a tile, BLOCK_P pixels of one image, in each program."""
     OUT_WIDTH: tl.constexpr = (WIDTH - 1) // STRIDE + 1
     OUT_PIXELS: tl.constexpr = ((HEIGHT - 1) // STRIDE + 1) * OUT_WIDTH
     image = tl.program_id(2)
@@ -93,7 +93,7 @@ def add_tiles_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """One program adds up BLOCK_C channels of an image, always in the same order."""
+    """Add up BLOCK_C channels of an image in each program, always in the same order."""
     image = tl.program_id(1)
     channels = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     total = tl.zeros((BLOCK_T, BLOCK_C), tl.float32)
@@ -108,10 +108,12 @@ def add_tiles_kernel(
 
 
 class Depthwise(Operator):
-    """Bytes: those of x, weight, b, y and the sums, once each. Tolerance: sums of float32.
+    """Depthwise convolution with activation and optional sums over pixels.
 
-    The sums are (N, C) whatever the configuration: where one tile is a whole image its program
-    writes them, else a second small kernel adds those of the tiles.
+    Bytes: x, weight, b, y and the sums, once each. Tolerance: that of float32 sums.
+
+    The sums are (N, C) in every configuration. If one tile is a whole image, its program writes
+    them; otherwise a second small kernel adds those of the tiles.
     """
 
     name = "depthwise"
@@ -142,26 +144,26 @@ class Depthwise(Operator):
         activation: str = "none",
         sums: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """The formula above.
+        """Compute the module's formula in PyTorch.
 
         Args:
-            x: (N, H, W, C).
-            weight: (k, k, C), k odd and at most 11; the map is padded by k // 2.
-            bias: (C,).
-            stride: 1 or 2.
-            activation: One of `hwnas.kernels.activations.ACTIVATIONS`.
-            sums: Whether the sums of y are wanted.
+            x: Feature maps, (N, H, W, C).
+            weight: Weight, (k, k, C), k odd and at most 11; the map is padded by k // 2.
+            bias: Bias, (C,).
+            stride: Stride, 1 or 2.
+            activation: Name in `hwnas.kernels.activations.ACTIVATIONS`.
+            sums: Whether the sums of y are requested.
 
         Returns:
-            y, (N, H / stride, W / stride, C), rounded up, in the type of x; and its sums over
-            pixels, (N, C) in float32, or (N, 0) where they are not wanted.
+            Output y, (N, H / stride, W / stride, C), rounded up, in the type of x; and its sums
+            over pixels, (N, C) in float32, or (N, 0) if they are not requested.
         """
         y = ACTIVATIONS[activation](convolve(x, weight, bias, stride))
         wide = torch.promote_types(y.dtype, torch.float32)
         return y, y.sum((1, 2), dtype=wide) if sums else x.new_empty(len(x), 0, dtype=wide)
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Images, height, width, channels, kernel, stride, and whether there are sums."""
+        """Return images, height, width, channels, kernel size, stride and sums (0 or 1)."""
         check_stride(self.name, inputs["stride"])
         x, weight = inputs["x"], inputs["weight"]
         fits = (
@@ -182,7 +184,7 @@ class Depthwise(Operator):
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Values of a normal distribution; the activation is ``hard_swish``."""
+        """Return Gaussian values; the activation is ``hard_swish``."""
         normal = RandomValues(dtype, generator, device).normal
         kernel, channels = sizes["kernel"], sizes["channels"]
         return {
@@ -195,7 +197,7 @@ class Depthwise(Operator):
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y and its sums."""
+        """Return empty tensors for y and its sums."""
         x: Tensor = inputs["x"]
         images, channels = x.shape[0], x.shape[3]
         return (
@@ -206,7 +208,7 @@ class Depthwise(Operator):
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel, and one more where several tiles have sums."""
+        """Return one launch, and one more if there are sums of several tiles."""
         y, sums = outputs
         images, height, width, channels = inputs["x"].shape
         block_c, warps = config["BLOCK_C"], config["num_warps"]
@@ -239,7 +241,7 @@ class Depthwise(Operator):
         ]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """Tiles of pixels and channels that keep all threads busy and all values in registers."""
+        """Return tiles that keep all threads busy and all values in registers."""
         _, height, width = out_map(sizes)
         return Problem(
             {
@@ -271,7 +273,7 @@ class Depthwise(Operator):
         )
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """Small tiles where there are few."""
+        """Return small tiles if there are few of them."""
         images, height, width = out_map(sizes)
         pixels = height * width
         many = pixels >= 64 and images * pixels * sizes["channels"] >= 2**20
@@ -286,7 +288,7 @@ class Depthwise(Operator):
         }
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Padding is counted as if it were multiplied."""
+        """Return the work, with padding counted as multiplied."""
         images, height, width = out_map(sizes)
         channels, window = sizes["channels"], sizes["kernel"] ** 2
         made = images * height * width * channels

@@ -1,13 +1,13 @@
 """Depthwise convolution and the pointwise one after it, in one kernel.
 
 y = project_activation(activation(window sums of x + b) W + project_bias) + residual, where batch
-normalisations are folded into weights. What the depthwise convolution gives is made in registers a
-few channels at a time, and goes from there into the product: it is never written (as FCM, Qararyah
+normalisations are folded into weights. The output of the depthwise convolution is computed in
+registers, a few channels at a time, and multiplied there: it is never written (as in FCM, Qararyah
 et al., "Fusing Depthwise and Pointwise Convolutions for Efficient Inference on GPUs", ICPP 2024).
 
-Good where one block holds all output channels, some 256 at most, as each further block of them
-computes the depthwise convolution again; and where there are pixels for many programs, as channels
-are taken one block after the other: 7 x 7 x 960 at batch 1 is better left to two operators.
+It is fast if one block holds all output channels, about 256 at most, because each further block
+computes the depthwise convolution again. It also needs pixels for many programs, because a program
+iterates over blocks of channels: two operators are better for 7 x 7 x 960 at batch 1.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def depthwise_pointwise_kernel(
     project_bias,  # (C,)
     residual,  # (N, H', W', C) or None
     y,  # (N, H', W', C)
-    M,  # pixels of all images of y
+    M,  # number of pixels of all images of y
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     INNER: tl.constexpr,
@@ -65,7 +65,7 @@ def depthwise_pointwise_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One program computes BLOCK_N channels of BLOCK_M pixels, which may be of several images."""
+    """Compute BLOCK_N channels of BLOCK_M pixels, also of several images, in each program."""
     OUT_WIDTH: tl.constexpr = (WIDTH - 1) // STRIDE + 1
     OUT_PIXELS: tl.constexpr = ((HEIGHT - 1) // STRIDE + 1) * OUT_WIDTH
     pixels = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
@@ -93,7 +93,7 @@ def depthwise_pointwise_kernel(
             KERNEL,
         )
         hidden += tl.load(bias + line, mask=line < INNER, other=0.0).to(tl.float32)
-        # Not zero where there are no channels: the factors that it meets are.
+        # Columns beyond INNER need not be zero: the weights that they are multiplied by are.
         a = activate(hidden, ACTIVATION).to(x.dtype.element_ty)
         b = tl.load(
             project_weight + channels[:, None] * OUTER + outer,
@@ -113,7 +113,9 @@ def depthwise_pointwise_kernel(
 
 
 class DepthwisePointwise(Operator):
-    """Bytes: those of x, weights, biases, residual and y, once each. Tolerance: sums of float32.
+    """Depthwise convolution followed by a pointwise one.
+
+    Bytes: x, weights, biases, residual and y, once each. Tolerance: that of float32 sums.
 
     Between the convolutions values are rounded to the type of x, as between two layers.
     """
@@ -147,28 +149,29 @@ class DepthwisePointwise(Operator):
         activation: str = "none",
         project_activation: str = "none",
     ) -> Tensor:
-        """The formula above.
+        """Compute the module's formula in PyTorch.
 
         Args:
-            x: (N, H, W, K).
-            weight: (k, k, K), k odd and at most 11; the map is padded by k // 2.
-            bias: (K,).
-            project_weight: (K, C).
-            project_bias: (C,).
-            residual: (N, H / stride, W / stride, C), rounded up, added at the end.
-            stride: 1 or 2, of the depthwise convolution.
-            activation: After it; one of `hwnas.kernels.activations.ACTIVATIONS`.
-            project_activation: After the pointwise one.
+            x: Feature maps, (N, H, W, K).
+            weight: Depthwise weight, (k, k, K), k odd and at most 11; the map is padded by k // 2.
+            bias: Bias of the depthwise convolution, (K,).
+            project_weight: Pointwise weight, (K, C).
+            project_bias: Bias of the pointwise convolution, (C,).
+            residual: Residual, (N, H / stride, W / stride, C), rounded up, added at the end.
+            stride: Stride of the depthwise convolution, 1 or 2.
+            activation: Activation after the depthwise convolution, a name in
+                `hwnas.kernels.activations.ACTIVATIONS`.
+            project_activation: Activation after the pointwise convolution.
 
         Returns:
-            (N, H / stride, W / stride, C), rounded up, in the type of x.
+            Output y, (N, H / stride, W / stride, C), rounded up, in the type of x.
         """
         hidden = ACTIVATIONS[activation](convolve(x, weight, bias, stride))
         y = ACTIVATIONS[project_activation](hidden @ project_weight + project_bias)
         return y if residual is None else y + residual
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Images, height, width, channels in and out, kernel, stride and if there is a residual."""
+        """Return images, height, width, channels in and out, k, stride and residual (0 or 1)."""
         check_stride(self.name, inputs["stride"])
         x, weight, project = inputs["x"], inputs["weight"], inputs["project_weight"]
         residual = inputs["residual"]
@@ -201,7 +204,7 @@ class DepthwisePointwise(Operator):
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Values of a normal distribution; activations are ``hard_swish`` and ``relu``."""
+        """Return Gaussian values; activations are ``hard_swish`` and ``relu``."""
         normal = RandomValues(dtype, generator, device).normal
         kernel, inner, outer = sizes["kernel"], sizes["inputs"], sizes["outputs"]
         images, height, width = out_map(sizes)
@@ -218,14 +221,14 @@ class DepthwisePointwise(Operator):
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         x, channels = inputs["x"], inputs["project_weight"].shape[1]
         return (x.new_empty(out_shape(x, inputs["stride"], channels)),)
 
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel."""
+        """Return the launch of the kernel."""
         [y] = outputs
         _, height, width, inner = inputs["x"].shape
         pixels, outer = y.shape[:-1].numel(), y.shape[-1]
@@ -246,9 +249,9 @@ class DepthwisePointwise(Operator):
         ]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """Sums of the product and of the window are in registers, both factors in shared memory."""
+        """Return blocks whose sums fit into registers, and whose factors fit into shared memory."""
         images, height, width = out_map(sizes)
-        # Loads of a step are made one step ahead where their loop has no other inside.
+        # Loads of a step are issued one step ahead if their loop contains no other loop.
         ahead = sizes["kernel"] ** 2 if sizes["kernel"] <= UNROLLED.value else 0
         return Problem(
             {
@@ -299,7 +302,7 @@ class DepthwisePointwise(Operator):
         )
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """All output channels in one block if it can be; few steps where pixels are few."""
+        """Return all output channels in one block if possible, and few steps if pixels are few."""
         images, height, width = out_map(sizes)
         pixels = images * height * width
         wide, ahead = sizes["kernel"] == UNROLLED.value, False
@@ -318,7 +321,7 @@ class DepthwisePointwise(Operator):
         }
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Padding is counted as if it were multiplied."""
+        """Return the work, with padding counted as multiplied."""
         images, height, width = out_map(sizes)
         inner, outer, window = sizes["inputs"], sizes["outputs"], sizes["kernel"] ** 2
         pixels = images * height * width

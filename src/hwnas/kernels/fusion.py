@@ -1,7 +1,7 @@
-"""Chains of small pieces in one kernel that nobody wrote by hand.
+"""Fusion of a chain of small pieces into one generated kernel.
 
-``fuse(batch_norm(layer), relu(), add(), quantize(0.05))`` is called with x, and with a tensor for
-each that a piece was not given. See `hwnas.kernels.pieces` for what there is.
+``fuse(batch_norm(layer), relu(), add(), quantize(0.05))`` is called with x, and with each tensor
+that a piece was not given. `hwnas.kernels.pieces` has all pieces.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["Fused", "fuse"]
 
 @dataclass(frozen=True, eq=False)
 class Fused:
-    """A chain and what its pieces were given.
+    """Chain with the tensors and numbers that its pieces were given.
 
     Attributes:
-        chain: The operator, which takes everything at the call: what can be verified and tuned.
-        pieces: In their order.
+        chain: Operator that takes all operands at the call; it can be verified and tuned.
+        pieces: Pieces in their order.
     """
 
     chain: Chain
@@ -37,21 +37,21 @@ class Fused:
 
     @property
     def source(self) -> str:
-        """Of the module with the kernels, in Triton."""
+        """Triton source of the module with the kernels."""
         return self.chain.source
 
     def __call__(self, x: Tensor, *given: Tensor) -> Tensor:
-        """Compute it.
+        """Compute the chain.
 
-        Where kernels cannot be run the reference computes it, and a warning says so once.
+        If kernels cannot run, the reference computes it, and a warning says so once.
 
         Args:
-            x: (N, ..., C), as (N, H, W, C) for feature maps.
+            x: Input, (N, ..., C), such as (N, H, W, C) for feature maps.
             given: Tensors that the pieces were not given, in the order of the steps.
 
         Returns:
-            (N, ..., C), or (N, C) where the pixels are reduced; of the type of x, unless the chain
-            ends with `quantize` or `cast`; of float32 if x is int8.
+            Output, (N, ..., C), or (N, C) if the pixels are reduced. Its type is that of x, or
+            float32 if x is int8, unless the chain ends with `quantize` or `cast`.
 
         Raises:
             KernelError: Tensors are missing or too many, or have the wrong shape or type.
@@ -60,24 +60,24 @@ class Fused:
         return y
 
     def reference(self, x: Tensor, *given: Tensor) -> Tensor:
-        """The same in plain PyTorch, by the references of the pieces."""
+        """Compute the same in plain PyTorch, by the references of the pieces."""
         y: Tensor = self.chain.reference(*self._arguments(x, given))
         return y
 
     def launches(self, x: Tensor, *given: Tensor, config: Config | None = None) -> Sequence[Launch]:
-        """The kernels that it would start, with new outputs; see `__call__`.
+        """Return the launches of a call, with new outputs; see `__call__`.
 
         Args:
-            x: Contiguous, like the others.
+            x: Input, contiguous like the other tensors.
             given: Tensors that the pieces were not given.
-            config: The default one if None.
+            config: Configuration of the kernels; the default one if None.
         """
         inputs = self.chain.bound(*self._arguments(x, given))
         config = config or self.chain.default_config(self.chain.sizes(inputs), x.dtype)
         return self.chain.launches(inputs, self.chain.outputs(inputs), config)
 
     def _arguments(self, x: Tensor, given: Sequence[Tensor]) -> list[Any]:
-        """All that the operator takes, in its order."""
+        """Return all arguments of the operator, in its order."""
         missing = [
             f"{operand.name} of step {place} ({piece.step.name})"
             for place, piece in enumerate(self.pieces)
@@ -95,11 +95,11 @@ class Fused:
 
 
 def fuse(*pieces: Piece) -> Fused:
-    """Make one kernel of some pieces, which are done in this order.
+    """Make one kernel of some pieces, which are computed in this order.
 
-    A chain can begin with `dequantize`, can then have any pieces that keep the pixels, can end with
-    one that reduces them, and at the very end says with `quantize` or `cast` how the result is
-    stored. The same steps always have the same kernel, whatever their numbers and tensors are.
+    A chain can begin with `dequantize`, continue with any pieces that keep the pixels, and end with
+    one that reduces them. A final `quantize` or `cast` says how the result is stored. The same
+    steps always have the same kernel, whatever their numbers and tensors are.
 
     Raises:
         KernelError: The pieces do not fit together.
@@ -120,7 +120,7 @@ def fuse(*pieces: Piece) -> Fused:
 
 
 def _unfit(step: Step, follower: Step) -> str | None:
-    """Why a step cannot follow another."""
+    """Return why a step cannot follow another, or None if it can."""
     if follower.place == "first":
         return "it takes int8, which only the input of a chain can be"
     if step.place == "last":

@@ -1,8 +1,8 @@
-"""Source of the kernels of a fused chain: written from its steps, kept in a file, loaded from it.
+"""Source of the kernels of a fused chain: generated from its steps, and loaded from a file.
 
-Two layouts are all there is. A chain that keeps the pixels cuts them and the channels into blocks.
-One that reduces them has programs that each run over a part of an image; where an image has several
-parts a second kernel puts them together, always in the same order.
+There are two layouts. A chain that keeps the pixels divides them and the channels into blocks. A
+chain that reduces them has programs that each iterate over a part of an image; if an image has
+several parts, a second kernel combines them, always in the same order.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ def finish_kernel(
 
 
 def digest(source: str) -> str:
-    """What a file of this content is named by."""
+    """Return the digest of a source, which names its file."""
     return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 def source_of(steps: tuple[Step, ...]) -> str:
-    """A module with ``fused_kernel``, and ``finish_kernel`` where pixels are reduced."""
+    """Return the source with ``fused_kernel``, and ``finish_kernel`` if pixels are reduced."""
     named = named_operands(steps)
     cut = next((place for place, step in enumerate(steps) if step.reduction), len(steps))
     fields = {"arguments": _arguments(named), "channels": _channels(named)}
@@ -120,11 +120,11 @@ def source_of(steps: tuple[Step, ...]) -> str:
 
 
 def loaded(source: str, folder: Path | None = None) -> ModuleType:
-    """A module of this content, from a file, as Triton reads the text of functions from there.
+    """Return a module of this source, loaded from a file, where Triton reads the text of functions.
 
     Args:
-        source: Of the module.
-        folder: Where files are kept; ``$HWNAS_HOME/kernels`` if None.
+        source: Source of the module.
+        folder: Folder of the files; ``$HWNAS_HOME/kernels`` if None.
 
     Raises:
         StorageError: The file cannot be written.
@@ -142,7 +142,7 @@ def loaded(source: str, folder: Path | None = None) -> ModuleType:
 
 
 def _head(steps: tuple[Step, ...], body: str) -> str:
-    """Docstring and imports."""
+    """Return the docstring and the imports."""
     titles = "; ".join(map(_title, steps))
     lines = [f'"""{titles}: fused."""', "", "import triton", "import triton.language as tl"]
     imports = [
@@ -158,20 +158,20 @@ def _title(step: Step) -> str:
 
 
 def _arguments(named: Named) -> str:
-    """Parameters of a kernel, one a line."""
+    """Return the parameters of a kernel, one a line."""
     shapes = {name: SHAPES[operand.per] for name, (_, operand) in named.items()}
     return "".join(f"\n    {name},  # {shape}" for name, shape in shapes.items())
 
 
 def _channels(named: Named) -> str:
-    """What is read once for all pixels."""
+    """Return the loads of operands that are read once for all pixels."""
     names = [name for name, (_, operand) in named.items() if operand.per == "channel"]
     load = "tl.load({0} + channel, mask=channel < CHANNELS, other=0).to(tl.float32)"
     return "".join(f"\n    {name} = {load.format(name)}" for name in names)
 
 
 def _lines(steps: Sequence[Step], first: int, indent: int) -> str:
-    """Steps, of which the first has this place; each has a comment that names it."""
+    """Return the lines of steps, numbered from ``first``; a comment names each step."""
     start = "\n" + " " * indent
     text = ""
     for place, step in enumerate(steps, first):
@@ -183,7 +183,7 @@ def _lines(steps: Sequence[Step], first: int, indent: int) -> str:
 
 
 def _value(operand: Operand, name: str) -> str:
-    """An operand in an expression."""
+    """Return an operand as it stands in an expression."""
     offset = {"value": "place", "image": "image * CHANNELS + channel"}.get(operand.per)
     if offset is None:
         return name

@@ -1,10 +1,11 @@
-"""The hidden map of an inverted bottleneck, made a few channels of a tile at a time.
+"""Kernels for the hidden map of an inverted bottleneck, a few channels of a tile at a time.
 
-A program expands what its tile of the result sees of x, in chunks of pixels; as Triton has no way
-to read a neighbour's registers, it puts them down in a piece of memory of its own. A barrier later
-it reads them back as windows. The piece is a few KB that one multiprocessor writes and reads at
-once, so that its first-level cache can serve it, but it is global memory: Triton does not say where
-shared memory lies. Kernels that do this have one stage: no load may be taken before the barrier.
+A program expands the window of x that its tile of the output depends on, in chunks of pixels.
+Triton has no way to read a neighbouring thread's registers, so the program writes the expanded
+pixels to a scratch buffer of its own and, after a barrier, reads them back as windows. The buffer
+has a few KB, which one multiprocessor writes and soon reads, so that its first-level cache can
+serve it. But it is global memory, because Triton does not expose the addresses of shared memory.
+These kernels have one pipeline stage, because no load may come before the barrier.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def expand_depthwise_kernel(
     weight,  # (k, k, C)
     bias,  # (C,)
     reduce_weight,  # (C, S) or None
-    scratch,  # a window's rows of BLOCK_C channels for each program, rounded up to BLOCK_M
+    scratch,  # (programs, ROWS, BLOCK_C): a buffer for each program
     hidden,  # (N, H', W', C)
     squeezed,  # (N, programs of an image, S), float32, or None
     HEIGHT: tl.constexpr,
@@ -40,17 +41,17 @@ def expand_depthwise_kernel(
     UPCAST: tl.constexpr,
     TILE_H: tl.constexpr,
     TILE_W: tl.constexpr,
-    WINDOW_H: tl.constexpr,  # what a tile sees, no more than the map
+    WINDOW_H: tl.constexpr,  # window of a tile, at most the map
     WINDOW_W: tl.constexpr,
-    ROWS: tl.constexpr,  # of a piece of scratch
+    ROWS: tl.constexpr,  # pixels of a window, rounded up to a multiple of BLOCK_M
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ):
-    """One program computes BLOCK_C channels of a tile, and what they add to the squeezed vector.
+    """Compute BLOCK_C channels of a tile, and their part of the squeezed vector, in each program.
 
-    That vector is linear in the means of channels, so each program multiplies its own means: no
+    That vector is linear in the means of channels, so each program multiplies its own means and no
     kernel has to wait for all of them.
     """
     OUT_WIDTH: tl.constexpr = (WIDTH - 1) // STRIDE + 1
@@ -112,7 +113,7 @@ def gate_kernel(
     BLOCK_S: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """One program adds up the parts of an image's squeezed vector and excites BLOCK_C channels."""
+    """Add the parts of an image's squeezed vector and excite BLOCK_C channels in each program."""
     image = tl.program_id(1)
     channels = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     known = channels < HIDDEN
@@ -148,7 +149,7 @@ def bottleneck_kernel(
     project_weight,  # (C, L)
     project_bias,  # (L,)
     residual,  # (N, H', W', L) or None
-    scratch,  # two pieces for each program
+    scratch,  # (programs, 2, ROWS, BLOCK_C): two buffers for each program
     y,  # (N, H', W', L)
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -164,16 +165,16 @@ def bottleneck_kernel(
     WINDOW_H: tl.constexpr,
     WINDOW_W: tl.constexpr,
     ROWS: tl.constexpr,
-    BLOCK_P: tl.constexpr,  # no less than the tile
+    BLOCK_P: tl.constexpr,  # at least the pixels of the tile
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,  # no less than OUTPUTS
+    BLOCK_N: tl.constexpr,  # at least OUTPUTS
 ):
-    """One program computes all channels of a tile of y, BLOCK_C hidden channels after the other.
+    """Compute all channels of a tile of y in each program, BLOCK_C hidden channels at a time.
 
-    It uses its pieces of scratch in turn, so that one barrier a step is enough: when it is passed,
-    all threads have read what they wanted of the other piece.
+    A program alternates between its two scratch buffers, so that one barrier a step is enough: when
+    it is passed, all threads have read what they need from the other buffer.
     """
     OUT_WIDTH: tl.constexpr = (WIDTH - 1) // STRIDE + 1
     OUT_HEIGHT: tl.constexpr = (HEIGHT - 1) // STRIDE + 1
@@ -239,7 +240,7 @@ def _expand(
     BLOCK_C: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Write BLOCK_C channels of what a tile sees into a piece of scratch, (rows, BLOCK_C)."""
+    """Write BLOCK_C channels of a tile's window to a scratch buffer, (rows, BLOCK_C)."""
     first_row = _window_start(top, HEIGHT, WINDOW_H, STRIDE, KERNEL)
     first_column = _window_start(left, WIDTH, WINDOW_W, STRIDE, KERNEL)
     lanes = tl.arange(0, BLOCK_C)[None, :]
@@ -275,7 +276,7 @@ def _depthwise(
     piece,
     weight,
     bias,
-    rows,  # (P, 1) of pixels of the result
+    rows,  # (P, 1) row of each output pixel
     columns,
     top,
     left,
@@ -291,9 +292,9 @@ def _depthwise(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """The depthwise convolution of what `_expand` wrote, in float32.
+    """Compute the depthwise convolution, in float32, of what `_expand` wrote.
 
-    What lies outside of the piece and is asked for lies outside of the map.
+    Whatever it reads outside of the buffer is outside of the map, too.
     """
     lanes = tl.arange(0, BLOCK_C)[None, :]
     channels = first_channel + lanes
@@ -319,5 +320,5 @@ def _depthwise(
 def _window_start(
     first, SIZE: tl.constexpr, WINDOW: tl.constexpr, STRIDE: tl.constexpr, KERNEL: tl.constexpr
 ):
-    """Where the window of a tile begins, moved so that all of it lies inside the map."""
+    """Return the start of a tile's window, moved so that the window lies inside the map."""
     return tl.minimum(tl.maximum(first * STRIDE - KERNEL // 2, 0), SIZE - WINDOW)

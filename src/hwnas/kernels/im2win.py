@@ -1,11 +1,11 @@
-"""Dense k x k convolution by windows that were laid out side by side, and a plain product.
+"""Dense k x k convolution by Im2win: windows that were laid out side by side, and a plain product.
 
-As Im2win (Lu, Chu and Liu, IEEE HPEC 2022, section III): for each row of windows the columns of
+As in Im2win (Lu, Chu and Liu, IEEE HPEC 2022, section III): for each row of windows the columns of
 the padded map are stored one after the other, each with the k * C values that the row covers. A
-window then is k neighbouring columns, k * k * C values side by side, and windows share what they
-overlap in: 1 / k of what im2col stores at stride 1, 2 / k at stride 2. The paper is about NCHW and
-SIMD lanes; here channels come last and tensor cores multiply. W stays as it is for `convolution`,
-whose formula this has.
+window then is k neighbouring columns, k * k * C contiguous values, and windows share the columns in
+which they overlap: 1 / k of what im2col stores at stride 1, 2 / k at stride 2. The paper is about
+NCHW and SIMD lanes; here channels come last and tensor cores multiply. The formula and the layout
+of W are those of `convolution`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hwnas.kernels.tiles import alignment, product_blocks, store_activated
 
 __all__ = ["Im2win", "im2win"]
 
-_PACKED = 1024  # values that a program moves
+_PACKED = 1024  # values that a program copies
 
 
 @triton.jit
@@ -39,7 +39,7 @@ def window_order_kernel(
     STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program packs BLOCK values of a row of windows."""
+    """Copy BLOCK values of a row of windows in each program."""
     line = tl.program_id(0)
     values = (width + KERNEL - 1) * KERNEL * C
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -58,7 +58,7 @@ def im2win_kernel(
     bias,  # (N,)
     residual,  # (M, N) or None
     y,  # (M, N)
-    M,  # windows
+    M,  # number of windows
     N,
     width,
     out_width,
@@ -73,7 +73,7 @@ def im2win_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One program computes BLOCK_N channels of BLOCK_M windows."""
+    """Compute BLOCK_N channels of BLOCK_M windows in each program."""
     N = N // ALIGN_N * ALIGN_N
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -87,7 +87,7 @@ def im2win_kernel(
             mask=(rows[:, None] < M) & (inner[None, :] < KERNEL * KERNEL * C),
             other=0.0,
         )
-        # Windows come column by column, weights row by row.
+        # Windows are stored column by column, weights row by row.
         tap = inner // C % KERNEL * KERNEL + inner // (KERNEL * C)
         b = tl.load(
             weight + (tap * C + inner % C)[:, None] * N + columns[None, :],
@@ -101,9 +101,10 @@ def im2win_kernel(
 
 
 class Im2win(DenseConvolution):
-    """Bytes: those of x, W, b, residual and y, once each, and twice those of all windows.
+    """Dense convolution by Im2win.
 
-    Tolerance: a product of float32.
+    Bytes: x, W, b, residual and y, once each, and all stored windows twice. Tolerance: that of a
+    product with float32 sums.
     """
 
     name = "im2win"
@@ -111,7 +112,7 @@ class Im2win(DenseConvolution):
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel that lays windows side by side, and one that multiplies them."""
+        """Return the launch that lays out the windows, and the one that multiplies them."""
         x, weight, (y,) = inputs["x"], inputs["weight"], outputs
         images, height, width, inner = x.shape
         _, out_height, out_width, outer = y.shape

@@ -50,7 +50,7 @@ def int8_convolution_kernel(
     residual,  # (M, N) or None
     table,  # (256,) or None
     y,  # (M, N)
-    M,  # windows
+    M,  # number of windows
     N,
     height,
     width,
@@ -71,7 +71,7 @@ def int8_convolution_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One program computes BLOCK_N channels of BLOCK_M windows."""
+    """Compute BLOCK_N channels of BLOCK_M windows in each program."""
     N = N // ALIGN_N * ALIGN_N
     K: tl.constexpr = KERNEL * KERNEL * C
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -112,9 +112,12 @@ def int8_convolution_kernel(
 
 
 class Int8Convolution(RequantisingOperator):
-    """Bytes: those of x, W, b, multiplier, residual and y, once each. Tolerance: one step.
+    """Dense convolution of int8 values.
 
-    A channel's weights lie side by side, because tensor cores read bytes along the sum only.
+    Bytes: x, W, b, multiplier, residual and y, once each. Tolerance: one step.
+
+    The weights of an output channel are contiguous, because tensor cores read int8 values only
+    along the sum.
     """
 
     name = "int8_convolution"
@@ -152,29 +155,34 @@ class Int8Convolution(RequantisingOperator):
         table: Tensor | None = None,
         table_zero: int = 0,
     ) -> Tensor:
-        """The formula above; `hwnas.kernels.requantisation.folded` gives bias and multiplier.
+        """Compute the module's formula in PyTorch.
+
+        `hwnas.kernels.requantisation.folded` returns ``bias`` and ``multiplier``.
 
         Args:
-            x: (N, H, W, C) in int8.
-            weight: (O, k, k, C) in int8, rows of a window first; k is odd.
-            bias: (O,) in int32, less the zero point of x times the sum of a channel's weights.
-            multiplier: (O,) in float32, x_scale * weight_scale / y_scale.
-            x_zero: Of x, from -128 to 127, for what lies outside of the map.
-            y_scale: Of the outcome, above 0.
-            y_zero: Of the outcome, from -128 to 127.
-            residual: (N, H', W', O) in int8, added after the activation or the table.
-            residual_scale: Of the residual, above 0.
-            residual_zero: Of the residual, from -128 to 127.
-            stride: 1 or 2.
-            activation: One of `hwnas.kernels.activations.ACTIVATIONS`, of the value in real units.
-            table: (256,) in float32, instead of an activation.
-            table_zero: Of the steps that the table is read by, from -128 to 127.
+            x: Feature maps, (N, H, W, C) in int8.
+            weight: Weight, (O, k, k, C) in int8, rows of a window first; k is odd.
+            bias: Bias, (O,) in int32, less the zero point of x times the sum of a channel's
+                weights.
+            multiplier: Multiplier, (O,) in float32: x_scale * weight_scale / y_scale.
+            x_zero: Zero point of x, from -128 to 127, which pads the map.
+            y_scale: Scale of the output, above 0.
+            y_zero: Zero point of the output, from -128 to 127.
+            residual: Residual, (N, H', W', O) in int8, added after the activation or the table.
+            residual_scale: Scale of the residual, above 0.
+            residual_zero: Zero point of the residual, from -128 to 127.
+            stride: Stride, 1 or 2.
+            activation: Name in `hwnas.kernels.activations.ACTIVATIONS`, for the value in real
+                units.
+            table: Lookup table, (256,) in float32, instead of an activation.
+            table_zero: Zero point of the steps that index the table, from -128 to 127.
 
         Returns:
-            (N, H', W', O) in int8; H' and W' are half of H and W, rounded up, for a stride of 2.
+            Output y, (N, H', W', O) in int8; H' and W' are half of H and W, rounded up, for a
+            stride of 2.
         """
         padded = functional.pad(x, (0, 0, *(weight.shape[1] // 2,) * 4), value=x_zero)
-        # Exact: whole numbers below 2^53. PyTorch convolves no integers on a GPU.
+        # Exact: integers below 2^53. PyTorch convolves no integers on a GPU.
         images, filters = (each.permute(0, 3, 1, 2).double() for each in (padded, weight))
         total = functional.conv2d(images, filters, bias.double(), stride).permute(0, 2, 3, 1)
         return requantise(
@@ -191,7 +199,7 @@ class Int8Convolution(RequantisingOperator):
         ).contiguous()
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Images, sides, channels in and out, k, stride, and whether there are both others."""
+        """Return the sizes of map, channels, k and stride, and residual and table (0 or 1)."""
         x, weight, residual, stride = (
             inputs[name] for name in ("x", "weight", "residual", "stride")
         )
@@ -223,7 +231,7 @@ class Int8Convolution(RequantisingOperator):
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Steps from all of int8; the activation is ``hard_swish`` where there is no table."""
+        """Return uniform int8 values; the activation is ``hard_swish`` if there is no table."""
         steps = RandomValues(dtype, generator, device).steps
         inner, outer, side = sizes["inputs"], sizes["outputs"], sizes["kernel"]
         x = steps(sizes["images"], sizes["height"], sizes["width"], inner)
@@ -237,14 +245,14 @@ class Int8Convolution(RequantisingOperator):
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         x, outer = inputs["x"], len(inputs["weight"])
         return (x.new_empty(out_shape(x, inputs["stride"], outer)),)
 
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel."""
+        """Return the launch of the kernel."""
         x, weight, (y,) = inputs["x"], inputs["weight"], outputs
         inner, outer, rows = x.shape[3], y.shape[3], y.shape[:-1].numel()
         return [
@@ -263,16 +271,20 @@ class Int8Convolution(RequantisingOperator):
         ]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """That of its product of matrices."""
+        """Return the problem of the convolution's matrix product."""
         return product_problem(*window_product(sizes), dtype, card)
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """That of its product of matrices, in steps that no pixel begins or ends inside of."""
+        """Return the default of the matrix product, with steps that cross no pixel's edge.
+
+        If the largest power of two that divides the channels is below 32, steps of 32 may cross
+        one.
+        """
         channels = sizes["inputs"]
         return int8_product_default(*window_product(sizes), channels & -channels)
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Of one product; bias and multiplier take four bytes each."""
+        """Return the work of one product; bias and multiplier take four bytes each."""
         rows, outer, inner = window_product(sizes)
         moved = sizes["images"] * sizes["height"] * sizes["width"] * sizes["inputs"]
         moved += inner * outer + 8 * outer + rows * outer * (1 + sizes["residual"])

@@ -44,7 +44,7 @@ def int8_depthwise_kernel(
     residual,  # (M, C) or None
     table,  # (256,) or None
     y,  # (M, C)
-    M,  # windows
+    M,  # number of windows
     C,
     height,
     width,
@@ -63,7 +63,7 @@ def int8_depthwise_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """One program computes BLOCK_C channels of BLOCK_M windows."""
+    """Compute BLOCK_C channels of BLOCK_M windows in each program."""
     C = C // ALIGN_C * ALIGN_C
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -71,7 +71,7 @@ def int8_depthwise_kernel(
     image, top, left = corners(rows, out_height, out_width, STRIDE, KERNEL)
     corner = ((image * height + top) * width + left) * C
     total = tl.zeros((BLOCK_M, BLOCK_C), tl.int32)
-    # Loads of all taps are under way at once, but for 49 of them there are too few registers.
+    # Loads of all taps are in flight at once, but for 49 taps there are too few registers.
     for down in tl.range(0, KERNEL, loop_unroll_factor=KERNEL if KERNEL < 7 else 1):
         in_height = in_rows & (top + down >= 0) & (top + down < height)
         for along in tl.static_range(KERNEL):
@@ -83,8 +83,8 @@ def int8_depthwise_kernel(
             )
             places = weight + (down * KERNEL + along) * C + columns[None, :]
             if ALIGN_C >= 8:
-                # A thread has so many channels that it has few windows: it loads its weights by
-                # itself, which is less than handing them round.
+                # A thread has so many channels that it has few windows. It loads its weights
+                # itself, which costs less than an exchange between threads.
                 places = tl.broadcast_to(places, (BLOCK_M, BLOCK_C))
             b = tl.load(places, mask=in_columns[None, :], other=0)
             total += a.to(tl.int32) * b.to(tl.int32)
@@ -109,7 +109,10 @@ def int8_depthwise_kernel(
 
 
 class Int8Depthwise(RequantisingOperator):
-    """Bytes: those of x, W, b, multiplier, residual and y, once each. Tolerance: one step."""
+    """Depthwise convolution of int8 values.
+
+    Bytes: x, W, b, multiplier, residual and y, once each. Tolerance: one step.
+    """
 
     name = "int8_depthwise"
     checked = (
@@ -146,26 +149,31 @@ class Int8Depthwise(RequantisingOperator):
         table: Tensor | None = None,
         table_zero: int = 0,
     ) -> Tensor:
-        """The formula above; `hwnas.kernels.requantisation.folded` gives bias and multiplier.
+        """Compute the module's formula in PyTorch.
+
+        `hwnas.kernels.requantisation.folded` returns ``bias`` and ``multiplier``.
 
         Args:
-            x: (N, H, W, C) in int8.
-            weight: (k, k, C) in int8; k is odd.
-            bias: (C,) in int32, less the zero point of x times the sum of a channel's weights.
-            multiplier: (C,) in float32, x_scale * weight_scale / y_scale.
-            x_zero: Of x, from -128 to 127, for what lies outside of the map.
-            y_scale: Of the outcome, above 0.
-            y_zero: Of the outcome, from -128 to 127.
-            residual: (N, H', W', C) in int8, added after the activation or the table.
-            residual_scale: Of the residual, above 0.
-            residual_zero: Of the residual, from -128 to 127.
-            stride: 1 or 2.
-            activation: One of `hwnas.kernels.activations.ACTIVATIONS`, of the value in real units.
-            table: (256,) in float32, instead of an activation.
-            table_zero: Of the steps that the table is read by, from -128 to 127.
+            x: Feature maps, (N, H, W, C) in int8.
+            weight: Weight, (k, k, C) in int8; k is odd.
+            bias: Bias, (C,) in int32, less the zero point of x times the sum of a channel's
+                weights.
+            multiplier: Multiplier, (C,) in float32: x_scale * weight_scale / y_scale.
+            x_zero: Zero point of x, from -128 to 127, which pads the map.
+            y_scale: Scale of the output, above 0.
+            y_zero: Zero point of the output, from -128 to 127.
+            residual: Residual, (N, H', W', C) in int8, added after the activation or the table.
+            residual_scale: Scale of the residual, above 0.
+            residual_zero: Zero point of the residual, from -128 to 127.
+            stride: Stride, 1 or 2.
+            activation: Name in `hwnas.kernels.activations.ACTIVATIONS`, for the value in real
+                units.
+            table: Lookup table, (256,) in float32, instead of an activation.
+            table_zero: Zero point of the steps that index the table, from -128 to 127.
 
         Returns:
-            (N, H', W', C) in int8; H' and W' are half of H and W, rounded up, for a stride of 2.
+            Output y, (N, H', W', C) in int8; H' and W' are half of H and W, rounded up, for a
+            stride of 2.
         """
         side = len(weight)
         _, height, width, _ = x.shape
@@ -189,7 +197,7 @@ class Int8Depthwise(RequantisingOperator):
         )
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Images, sides, channels, k, stride, and whether there are residual and table."""
+        """Return images, height, width, channels, k, stride, and residual and table (0 or 1)."""
         x, weight, residual, stride = (
             inputs[name] for name in ("x", "weight", "residual", "stride")
         )
@@ -221,7 +229,7 @@ class Int8Depthwise(RequantisingOperator):
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Steps from all of int8; the activation is ``hard_swish`` where there is no table."""
+        """Return uniform int8 values; the activation is ``hard_swish`` if there is no table."""
         steps = RandomValues(dtype, generator, device).steps
         channels, side = sizes["channels"], sizes["kernel"]
         x = steps(sizes["images"], sizes["height"], sizes["width"], channels)
@@ -235,14 +243,14 @@ class Int8Depthwise(RequantisingOperator):
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         x = inputs["x"]
         return (x.new_empty(out_shape(x, inputs["stride"], x.shape[3])),)
 
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel."""
+        """Return the launch of the kernel."""
         x, (y,) = inputs["x"], outputs
         channels, rows = x.shape[3], y.shape[:-1].numel()
         return [
@@ -260,7 +268,7 @@ class Int8Depthwise(RequantisingOperator):
         ]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """Blocks of windows and channels that give each thread some, but not too many."""
+        """Return blocks of windows and channels with 4 to 32 sums a thread."""
         widest = max(16, triton.next_power_of_2(sizes["channels"]))
         return Problem(
             {
@@ -279,7 +287,10 @@ class Int8Depthwise(RequantisingOperator):
         )
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """Eight sums a thread, and whole sectors of 32 bytes that waste the fewest lanes."""
+        """Return eight sums a thread, in blocks of channels that waste the fewest lanes.
+
+        With more than 16 channels a block consists of whole sectors of 32 bytes.
+        """
         channels = sizes["channels"]
         block = min((64, 32), key=lambda size: triton.cdiv(channels, size) * size)
         block = 16 if channels <= 16 else block
@@ -291,7 +302,7 @@ class Int8Depthwise(RequantisingOperator):
         }
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Bias and multiplier take four bytes each."""
+        """Return the work; bias and multiplier take four bytes each."""
         rows, taps = math.prod(out_map(sizes)), sizes["kernel"] ** 2
         read = sizes["images"] * sizes["height"] * sizes["width"] + taps + 8
         moved = read + rows * (1 + sizes["residual"])

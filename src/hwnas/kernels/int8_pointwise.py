@@ -56,7 +56,7 @@ def int8_pointwise_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One program computes BLOCK_M rows of BLOCK_N channels."""
+    """Compute BLOCK_M rows of BLOCK_N channels in each program."""
     N, K = N // ALIGN_N * ALIGN_N, K // ALIGN_K * ALIGN_K
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -94,10 +94,12 @@ def int8_pointwise_kernel(
 
 
 class Int8Pointwise(RequantisingOperator):
-    """Bytes: those of x, W, b, multiplier, residual and y, once each. Tolerance: one step.
+    """Pointwise convolution of int8 values.
 
-    A channel's weights lie side by side, as in ONNX and PyTorch, because tensor cores read bytes
-    along the sum only.
+    Bytes: x, W, b, multiplier, residual and y, once each. Tolerance: one step.
+
+    The weights of an output channel are contiguous, as in ONNX and PyTorch, because tensor cores
+    read int8 values only along the sum.
     """
 
     name = "int8_pointwise"
@@ -128,26 +130,30 @@ class Int8Pointwise(RequantisingOperator):
         table: Tensor | None = None,
         table_zero: int = 0,
     ) -> Tensor:
-        """The formula above; `hwnas.kernels.requantisation.folded` gives bias and multiplier.
+        """Compute the module's formula in PyTorch.
+
+        `hwnas.kernels.requantisation.folded` returns ``bias`` and ``multiplier``.
 
         Args:
-            x: (N, ..., K) in int8, as (N, H, W, K) for feature maps.
-            weight: (C, K) in int8.
-            bias: (C,) in int32, less the zero point of x times the sum of a channel's weights.
-            multiplier: (C,) in float32, x_scale * weight_scale / y_scale.
-            y_scale: Of the outcome, above 0.
-            y_zero: Of the outcome, from -128 to 127.
-            residual: (N, ..., C) in int8, added after the activation or the table.
-            residual_scale: Of the residual, above 0.
-            residual_zero: Of the residual, from -128 to 127.
-            activation: One of `hwnas.kernels.activations.ACTIVATIONS`, of the value in real units.
-            table: (256,) in float32, instead of an activation.
-            table_zero: Of the steps that the table is read by, from -128 to 127.
+            x: Input, (N, ..., K) in int8, such as (N, H, W, K) for feature maps.
+            weight: Weight, (C, K) in int8.
+            bias: Bias, (C,) in int32, less the zero point of x times the sum of a channel's
+                weights.
+            multiplier: Multiplier, (C,) in float32: x_scale * weight_scale / y_scale.
+            y_scale: Scale of the output, above 0.
+            y_zero: Zero point of the output, from -128 to 127.
+            residual: Residual, (N, ..., C) in int8, added after the activation or the table.
+            residual_scale: Scale of the residual, above 0.
+            residual_zero: Zero point of the residual, from -128 to 127.
+            activation: Name in `hwnas.kernels.activations.ACTIVATIONS`, for the value in real
+                units.
+            table: Lookup table, (256,) in float32, instead of an activation.
+            table_zero: Zero point of the steps that index the table, from -128 to 127.
 
         Returns:
-            (N, ..., C) in int8.
+            Output y, (N, ..., C) in int8.
         """
-        # Exact: whole numbers below 2^53. PyTorch multiplies no matrices of integers on a GPU.
+        # Exact: integers below 2^53. PyTorch multiplies no matrices of integers on a GPU.
         total = x.double() @ weight.double().T + bias
         return requantise(
             total,
@@ -163,7 +169,7 @@ class Int8Pointwise(RequantisingOperator):
         )
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Rows, channels in and out, and whether there are residual and table."""
+        """Return the number of rows, channels in and out, and residual and table (0 or 1)."""
         x, weight, residual = inputs["x"], inputs["weight"], inputs["residual"]
         fits = (
             x.dim() >= 2
@@ -186,7 +192,7 @@ class Int8Pointwise(RequantisingOperator):
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Steps from all of int8; the activation is ``hard_swish`` where there is no table."""
+        """Return uniform int8 values; the activation is ``hard_swish`` if there is no table."""
         steps = RandomValues(dtype, generator, device).steps
         rows, outer, inner = self._product(sizes)
         return {
@@ -196,14 +202,14 @@ class Int8Pointwise(RequantisingOperator):
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         x: Tensor = inputs["x"]
         return (x.new_empty(*x.shape[:-1], len(inputs["weight"])),)
 
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel."""
+        """Return the launch of the kernel."""
         x, weight = inputs["x"], inputs["weight"]
         (outer, inner), rows = weight.shape, x.shape[:-1].numel()
         return [
@@ -221,23 +227,23 @@ class Int8Pointwise(RequantisingOperator):
         ]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """That of a product of matrices."""
+        """Return the problem of a matrix product."""
         return product_problem(*self._product(sizes), dtype, card)
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """That of a product of matrices, with longer steps, as bytes are small."""
+        """Return the default of a matrix product, with longer steps, as int8 values are small."""
         rows, outer, inner = self._product(sizes)
         return int8_product_default(rows, outer, inner, triton.next_power_of_2(inner))
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Of one product; bias and multiplier take four bytes each."""
+        """Return the work of one product; bias and multiplier take four bytes each."""
         rows, outer, inner = self._product(sizes)
         moved = rows * inner + inner * outer + 8 * outer + rows * outer * (1 + sizes["residual"])
         return Work(moved, rows * inner * outer)
 
     @staticmethod
     def _product(sizes: Sizes) -> tuple[int, int, int]:
-        """Rows, columns and what is summed over."""
+        """Return M, N and K of the product (rows, columns and length of a sum)."""
         return sizes["rows"], sizes["outputs"], sizes["inputs"]
 
 

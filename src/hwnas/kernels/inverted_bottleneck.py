@@ -1,19 +1,20 @@
-"""A whole inverted bottleneck: expand, depthwise, squeeze-excite where it has one, project.
+"""Whole inverted bottleneck: expand, depthwise, squeeze-excite if it has one, project.
 
 h = activation(window sums of activation(x W + b) + b'), g = hard_sigmoid(W'' relu(W' mean(h))),
 y = (h * g) P + p + residual, where batch normalisations are folded into weights (MobileNetV3,
 Howard et al., ICCV 2019; the same as `search_spaces.layers.InvertedBottleneck`).
 
-There are two ways, and ``FUSED`` of a configuration says which:
+There are two algorithms, and ``FUSED`` of a configuration selects one:
 
-- 1: one kernel, a tile of the result a program; the hidden map is never whole. What neighbours see
-  in common is expanded twice. Good for large maps, or many images, with few channels: there are
-  tiles for all multiprocessors, and the hidden map is what costs most. Not with a squeeze-excite.
-- 0: a kernel makes the hidden map, expanded and convolved, in parallel over its channels as well as
-  over tiles, and a pointwise one projects it. Good for maps of 14 x 14 and 7 x 7 at batch 1 and 8,
-  which have too few tiles. A squeeze-excite costs one small kernel between them. The hidden map is
-  written once and read back, which is 94 KB for 7 x 7 x 960 in float16: the second-level cache
-  holds it. Not good where that cache does not, as for large maps at batch 64.
+- 1: one kernel, in which each program computes a tile of the output; the hidden map is never whole.
+  Pixels that the windows of neighbouring tiles share are expanded more than once. This is fast for
+  large maps, or many images, with few channels: there are tiles for all multiprocessors, and the
+  hidden map costs most. It does not support a squeeze-excite.
+- 0: one kernel expands and convolves the hidden map, in parallel over its channels as well as over
+  tiles, and a pointwise kernel projects it. This is fast for maps of 14 x 14 and 7 x 7 at batch 1
+  and 8, which have too few tiles. A squeeze-excite costs one small kernel between them. The hidden
+  map is written once and read once, which is 94 KB for 7 x 7 x 960 in float16: the second-level
+  cache holds it. This is slow if that cache does not hold it, as for large maps at batch 64.
 """
 
 from __future__ import annotations
@@ -50,12 +51,14 @@ from hwnas.kernels.windows import (
 __all__ = ["InvertedBottleneck", "inverted_bottleneck"]
 
 _GATE = ("reduce_weight", "reduce_bias", "excite_weight", "excite_bias")
-_MADE_OF = ("x", "expand_weight", "expand_bias", "weight", "bias")  # the hidden map
+_MADE_OF = ("x", "expand_weight", "expand_bias", "weight", "bias")  # inputs of the hidden map
 _CONSTANT = ("height", "width", "inputs", "hidden", "kernel", "stride")
 
 
 class InvertedBottleneck(Operator):
-    """Bytes: those of x, weights, biases, residual and y, once each. Tolerance: sums of float32.
+    """Inverted bottleneck with an optional squeeze-excite and an optional residual.
+
+    Bytes: x, weights, biases, residual and y, once each. Tolerance: that of float32 sums.
 
     Between layers values are rounded to the type of x; the gate is float32.
     """
@@ -96,27 +99,28 @@ class InvertedBottleneck(Operator):
         stride: int = 1,
         activation: str = "relu",
     ) -> Tensor:
-        """The formula above.
+        """Compute the module's formulas in PyTorch.
 
         Args:
-            x: (N, H, W, K).
-            expand_weight: (K, C).
-            expand_bias: (C,).
-            weight: (k, k, C), k odd and at most 11; the map is padded by k // 2.
-            bias: (C,).
-            project_weight: (C, L).
-            project_bias: (L,).
-            reduce_weight: (C, S), of the squeeze-excite, which has all four or none.
-            reduce_bias: (S,).
-            excite_weight: (S, C).
-            excite_bias: (C,).
-            residual: (N, H / stride, W / stride, L), rounded up, added at the end.
-            stride: 1 or 2, of the depthwise convolution.
-            activation: After the first two convolutions; one of
+            x: Feature maps, (N, H, W, K).
+            expand_weight: Weight of the expansion, (K, C).
+            expand_bias: Bias of the expansion, (C,).
+            weight: Depthwise weight, (k, k, C), k odd and at most 11; the map is padded by k // 2.
+            bias: Bias of the depthwise convolution, (C,).
+            project_weight: Weight of the projection, (C, L).
+            project_bias: Bias of the projection, (L,).
+            reduce_weight: First weight of the squeeze-excite, (C, S); all four of its tensors or
+                none are given.
+            reduce_bias: First bias of the squeeze-excite, (S,).
+            excite_weight: Second weight of the squeeze-excite, (S, C).
+            excite_bias: Second bias of the squeeze-excite, (C,).
+            residual: Residual, (N, H / stride, W / stride, L), rounded up, added at the end.
+            stride: Stride of the depthwise convolution, 1 or 2.
+            activation: Activation after the first two convolutions, a name in
                 `hwnas.kernels.activations.ACTIVATIONS`.
 
         Returns:
-            (N, H / stride, W / stride, L), rounded up, in the type of x.
+            Output y, (N, H / stride, W / stride, L), rounded up, in the type of x.
         """
         activate = ACTIVATIONS[activation]
         hidden = activate(convolve(activate(x @ expand_weight + expand_bias), weight, bias, stride))
@@ -129,7 +133,7 @@ class InvertedBottleneck(Operator):
         return y if residual is None else y + residual
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Of the map, of all channels and of the window, and if there is a residual."""
+        """Return the sizes of map, channels, window and stride, and residual (0 or 1)."""
         check_stride(self.name, inputs["stride"])
         takes = (
             "x (N, H, W, K), expand_weight (K, C), expand_bias (C,), weight (k, k, C), bias (C,), "
@@ -158,7 +162,7 @@ class InvertedBottleneck(Operator):
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Values of a normal distribution; the activation is ``hard_swish``."""
+        """Return Gaussian values; the activation is ``hard_swish``."""
         normal = RandomValues(dtype, generator, device).normal
 
         def factors(inner: int, outer: int) -> Tensor:
@@ -187,14 +191,14 @@ class InvertedBottleneck(Operator):
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         x, channels = inputs["x"], inputs["project_weight"].shape[1]
         return (x.new_empty(out_shape(x, inputs["stride"], channels)),)
 
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel, or two, or three with a squeeze-excite."""
+        """Return one launch if fused; otherwise two, or three with a squeeze-excite."""
         [y] = outputs
         sizes = self.sizes(inputs)
         tile = Tile.of(sizes, config["TILE"])
@@ -244,15 +248,15 @@ class InvertedBottleneck(Operator):
         return [made, *gates, *pointwise.launches(project, outputs, _projection(config))]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """Ways to cut the result and the hidden channels."""
+        """Return tilings of the output and blocks of the hidden channels."""
         return bottleneck_problem(sizes, dtype, card)
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """One kernel where it has tiles for a large card; else tiles of 7 to 16 pixels."""
+        """Return one kernel if its tiles fill a large GPU; else tiles of 7 to 16 pixels."""
         return bottleneck_default(sizes, dtype)
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Padding is counted as if it were multiplied, and nothing twice."""
+        """Return the work, with padding counted as multiplied and no pixel expanded twice."""
         images, height, width = out_map(sizes)
         inner, hidden, outer = sizes["inputs"], sizes["hidden"], sizes["outputs"]
         window, squeezed = sizes["kernel"] ** 2, sizes["squeezed"]
@@ -266,7 +270,7 @@ class InvertedBottleneck(Operator):
 
     @staticmethod
     def _fit(inputs: Inputs) -> bool:
-        """Whether shapes fit each other."""
+        """Return whether the shapes fit each other."""
         x, expand, project = (inputs[name] for name in ("x", "expand_weight", "project_weight"))
         weight, residual = inputs["weight"], inputs["residual"]
         gate = [inputs[name] for name in _GATE]
@@ -299,7 +303,7 @@ def _whole(
     constants: dict[str, Any],
     num_warps: int,
 ) -> Launch:
-    """All in one kernel."""
+    """Return the launch of the fused kernel."""
     outer, grid = y.shape[3], (tile.count, y.shape[0])
     pieces = y.new_empty(2 * math.prod(grid), constants["ROWS"], constants["BLOCK_C"])
     tensors = ("project_weight", "project_bias", "residual")
@@ -315,7 +319,7 @@ def _whole(
 
 
 def _gate(inputs: Inputs, squeezed: Tensor, gate: Tensor) -> Launch:
-    """The gate of a squeeze-excite, of the parts of a squeezed vector."""
+    """Return the launch that computes the gate from the parts of the squeezed vector."""
     images, parts, size = squeezed.shape
     hidden = gate.shape[1]
     return Launch(
@@ -331,7 +335,7 @@ def _gate(inputs: Inputs, squeezed: Tensor, gate: Tensor) -> Launch:
 
 
 def _projection(config: Config) -> Config:
-    """The configuration of the pointwise kernel in that of all."""
+    """Return the configuration of the pointwise kernel, from that of the operator."""
     block_m, block_n = config["PROJECT_M"], config["PROJECT_N"]
     return {
         "BLOCK_M": block_m,

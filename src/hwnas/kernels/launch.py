@@ -1,4 +1,4 @@
-"""One start of a Triton kernel, as a value that can be run, interpreted or compiled ahead."""
+"""Launch of a Triton kernel, as a value that can be run, interpreted or compiled ahead of time."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ __all__ = ["Launch", "cannot_run", "interpreting"]
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel and all that it is started with.
+    """Kernel with its grid, arguments and compiler options.
 
     Attributes:
-        kernel: A function decorated with ``triton.jit``.
+        kernel: Function decorated with ``triton.jit``.
         grid: Number of programs along each of up to three axes.
-        arguments: Values by name of what the kernel takes at run time. A tensor that it can do
-            without is None.
-        constants: Values by name of its ``tl.constexpr`` parameters.
-        num_warps: Of each program, of 32 threads each.
-        num_stages: Loads that are under way at a time in loops.
-        max_registers: That a thread can have. Left to itself, NVIDIA's assembler moves some values
-            to memory where that lets more programs in; told a number, it takes what it needs.
+        arguments: Run-time arguments of the kernel by name; None for an optional tensor that is
+            left out.
+        constants: Values of the kernel's ``tl.constexpr`` parameters by name.
+        num_warps: Number of warps of each program, of 32 threads each.
+        num_stages: Number of loads in flight at a time in loops.
+        max_registers: Most registers of a thread. If None, NVIDIA's assembler moves some values to
+            memory where that lets more programs in. Given a number, it takes the registers that it
+            needs.
     """
 
     kernel: Any
@@ -43,27 +44,27 @@ class Launch:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What Triton's compiler is told; a multiplication and an addition are one instruction."""
+        """Options of Triton's compiler, with multiply-add fusion."""
         warps, stages = self.num_warps, self.num_stages
         limit = {} if self.max_registers is None else {"maxnreg": self.max_registers}
         return {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True, **limit}
 
     def run(self) -> None:
-        """Start it; on a GPU it is then under way, in the interpreter it is done."""
+        """Run the kernel: asynchronously on a GPU, and to its end in the interpreter."""
         start = self.kernel[self.grid]
         if not interpreting():
             start(**self.arguments, **self.constants, **self.options)
             return
-        # numpy, which interprets, warns of what a GPU does not, in two ways
+        # numpy, which the interpreter uses, warns in two ways of what a GPU does not report
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             start(**self.arguments, **self.constants, **self.options)
 
 
 def interpreting() -> bool:
-    """Whether kernels are run by Triton's interpreter, in numpy, on tensors of the CPU.
+    """Return whether Triton's interpreter runs kernels, in numpy, on CPU tensors.
 
-    That is so where ``TRITON_INTERPRET=1`` was set before `hwnas.kernels` was imported.
+    That is so if ``TRITON_INTERPRET=1`` was set before `hwnas.kernels` was imported.
     """
     return bool(knobs.runtime.interpret)
 
@@ -73,7 +74,7 @@ if interpreting():
 
 
 def cannot_run(device: torch.device) -> str | None:
-    """Why kernels cannot be run on tensors of a device, or None if they can."""
+    """Return why kernels cannot run on tensors of a device, or None if they can."""
     if interpreting():
         return None
     if device.type != "cuda":
@@ -82,6 +83,6 @@ def cannot_run(device: torch.device) -> str | None:
         from triton.runtime import driver
 
         driver.active.get_current_target()
-    except Exception as error:  # drivers that are missing or too old say so in many ways
+    except Exception as error:  # missing or old drivers raise many kinds of errors
         return f"Triton finds no driver: {str(error).splitlines()[0]}"
     return None

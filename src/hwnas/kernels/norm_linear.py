@@ -2,7 +2,7 @@
 
 y = activation(((x - mean) / sqrt(variance + epsilon)) W + b) + residual, with mean and variance of
 each row, so that normalised rows never leave the chip. The scale and shift of the normalisation are
-folded into W and b (`fold_norm`), once and not at each call: (n * s + t) W + b is
+folded into W and b once (`fold_norm`), not at each call: (n * s + t) W + b is
 n (diag(s) W) + (t W + b). Queries, keys and values are one layer whose outputs lie side by side.
 
 Mean and variance of a row are merged from those of its blocks (Chan, Golub and LeVeque, The
@@ -43,13 +43,13 @@ __all__ = ["NormLinear", "fold_norm", "norm_linear"]
 def fold_norm(
     scale: Tensor, shift: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """A linear layer that does the scale and shift of the normalisation before it as well.
+    """Fold the scale and shift of a normalisation into the linear layer after it.
 
     Args:
-        scale: (K,), the weight of ``torch.nn.LayerNorm``.
-        shift: (K,), its bias.
-        weight: (K, C), of the linear layer, transposed as all weights here.
-        bias: (C,), zeros if None.
+        scale: Scale, (K,), the weight of ``torch.nn.LayerNorm``.
+        shift: Shift, (K,), the bias of ``torch.nn.LayerNorm``.
+        weight: Weight of the linear layer, (K, C), transposed as all weights here.
+        bias: Bias of the linear layer, (C,); zeros if None.
 
     Returns:
         Weight (K, C) and bias (C,), computed in float64 and rounded once.
@@ -75,13 +75,13 @@ def norm_linear_kernel(
     ALIGN_N: tl.constexpr,
     ALIGN_K: tl.constexpr,
     ACTIVATION: tl.constexpr,
-    WHOLE: tl.constexpr,  # whether a row is one block, which is then read once
+    WHOLE: tl.constexpr,  # true if a row is one block, which is then read once
     UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One program computes BLOCK_M rows of BLOCK_N channels."""
+    """Compute BLOCK_M rows of BLOCK_N channels in each program."""
     N, K = N // ALIGN_N * ALIGN_N, K // ALIGN_K * ALIGN_K
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -115,7 +115,7 @@ def norm_linear_kernel(
 
 @triton.jit
 def _moments(a, valid, count):
-    """Means of the rows of a, (M,), and sums of the squares of their differences from them."""
+    """Return the mean of each row of a, (M,), and the sum of squared differences from it, (M,)."""
     wide = a.to(tl.float32)
     mean = tl.sum(wide, 1) / count
     apart = tl.where(valid, wide - mean[:, None], 0.0)
@@ -124,14 +124,16 @@ def _moments(a, valid, count):
 
 @triton.jit
 def _normalised(a, mean, scale, valid):
-    """Rows of a with mean 0 and variance 1, and zeros where there is no value, in the type of a."""
+    """Return the rows of a with mean 0 and variance 1, in the type of a; zeros if not ``valid``."""
     return tl.where(valid, (a.to(tl.float32) - mean[:, None]) * scale[:, None], 0.0).to(a.dtype)
 
 
 class NormLinear(Operator):
-    """Bytes: those of x, W, b, residual and y, once each. Tolerance: a product of float32.
+    """Linear layer of layer-normalised rows.
 
-    Rows whose values are all the same become b, for epsilon keeps the division finite.
+    Bytes: x, W, b, residual and y, once each. Tolerance: that of a product with float32 sums.
+
+    Rows whose values are all the same become b, since epsilon keeps the division finite.
     """
 
     name = "norm_linear"
@@ -156,25 +158,25 @@ class NormLinear(Operator):
         activation: str = "none",
         epsilon: float = 1e-5,
     ) -> Tensor:
-        """The formula above.
+        """Compute the module's formula in PyTorch.
 
         Args:
-            x: (N, ..., K), as (N, T, K) for tokens.
-            weight: (K, C), that of `fold_norm` where the normalisation has a scale.
-            bias: (C,), likewise.
-            residual: (N, ..., C), added after the activation.
-            activation: One of `hwnas.kernels.activations.ACTIVATIONS`.
-            epsilon: Added to variances.
+            x: Input, (N, ..., K), such as (N, T, K) for tokens.
+            weight: Weight, (K, C), from `fold_norm` if the normalisation has a scale.
+            bias: Bias, (C,), from `fold_norm` likewise.
+            residual: Residual, (N, ..., C), added after the activation.
+            activation: Name in `hwnas.kernels.activations.ACTIVATIONS`.
+            epsilon: Number that is added to variances.
 
         Returns:
-            (N, ..., C), in the type of x.
+            Output y, (N, ..., C), in the type of x.
         """
         normalised = functional.layer_norm(x, x.shape[-1:], eps=epsilon)
         y = ACTIVATIONS[activation](normalised @ weight + bias)
         return y if residual is None else y + residual
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Rows that are normalised, channels in and out, and whether there is a residual."""
+        """Return the number of normalised rows, channels in and out, and residual (0 or 1)."""
         x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
         residual = inputs["residual"]
         fits = (
@@ -196,7 +198,7 @@ class NormLinear(Operator):
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Rows of different mean and scale; the activation is ``gelu``."""
+        """Return rows of different means and scales; the activation is ``gelu``."""
         normal = RandomValues(torch.float32, generator, torch.device("cpu")).normal
         rows, inner, outer = sizes["rows"], sizes["inputs"], sizes["outputs"]
         values = {
@@ -211,14 +213,14 @@ class NormLinear(Operator):
         return inputs | {"activation": "gelu", "epsilon": 1e-5}
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         x: Tensor = inputs["x"]
         return (x.new_empty(*x.shape[:-1], inputs["weight"].shape[1]),)
 
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel."""
+        """Return the launch of the kernel."""
         x, weight = inputs["x"], inputs["weight"]
         (inner, outer), rows = weight.shape, x.shape[:-1].numel()
         names = ("x", "weight", "bias", "residual", "epsilon")
@@ -238,7 +240,7 @@ class NormLinear(Operator):
         ]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """That of a product, with longer steps, so that a row can be one, held in registers."""
+        """Return the problem of a product, with steps of up to a whole row held in registers."""
         product = product_problem(*self._product(sizes), dtype, card)
         longest = min(512, power_block(sizes["inputs"]))
         return Problem(
@@ -256,9 +258,9 @@ class NormLinear(Operator):
         )
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """That of a product; where rows are short, one step, which reads all at once.
+        """Return the default of a product; with short rows one step, which reads a row once.
 
-        Without tensor cores, which float32 has none of, a long step takes too many registers.
+        Float32 products use no tensor cores. A long step then takes too many registers.
         """
         config = dict(product_default(*self._product(sizes), dtype))
         block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
@@ -269,14 +271,14 @@ class NormLinear(Operator):
         return config
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Of one product."""
+        """Return the work of one product."""
         rows, outer, inner = self._product(sizes)
         values = rows * inner + inner * outer + outer + rows * outer * (1 + sizes["residual"])
         return Work(values * dtype.itemsize, rows * inner * outer)
 
     @staticmethod
     def _product(sizes: Sizes) -> tuple[int, int, int]:
-        """Rows, columns and what is summed over."""
+        """Return M, N and K of the product (rows, columns and length of a sum)."""
         return sizes["rows"], sizes["outputs"], sizes["inputs"]
 
 

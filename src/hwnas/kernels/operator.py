@@ -1,7 +1,7 @@
-"""What an operator is: a formula in PyTorch, and Triton kernels that compute the same faster.
+"""Base class of operators: a formula in PyTorch, and Triton kernels that compute the same faster.
 
-Each operator is one module: kernel, reference, and a final class that holds what a check, a
-benchmark, the tuner and a runtime need to know of it. PyTorch knows each as ``hwnas::<name>``, with
+Each operator is one module: kernel, reference, and a final class with what a check, a benchmark,
+the tuner and a runtime need to know of it. PyTorch knows each operator as ``hwnas::<name>``, with
 its shapes (a fake implementation), so that ``torch.compile`` and ``torch.export`` see one node.
 Feature maps are NHWC: (N, H, W, C), contiguous, so that the channels of a pixel lie side by side.
 """
@@ -29,19 +29,19 @@ from hwnas.kernels.sizes import dtype_name
 __all__ = ["Config", "Inputs", "Operator", "Sizes", "Work", "dtype_name"]
 
 Config = Mapping[str, int]  # block sizes, num_warps and num_stages of a kernel, by name
-Inputs = dict[str, Any]  # what an operator is called with, by the names of its reference
-Sizes = Mapping[str, int]  # what of the inputs decides which configuration is fast, by name
+Inputs = dict[str, Any]  # arguments of an operator, by the parameter names of its reference
+Sizes = Mapping[str, int]  # numbers of the inputs that decide which configuration is fast
 
-_MOST = MOST  # values of a tensor: kernels count them in 32 bits
+_MOST = MOST  # most values of a tensor, which kernels index with 32 bits
 
 
 @dataclass(frozen=True)
 class Work:
-    """What an operator does at least, whoever computes it.
+    """Least work of an operator in any implementation.
 
     Attributes:
-        moved_bytes: Read of each input and written of each output once.
-        macs: Multiplications that are added to something.
+        moved_bytes: Bytes moved if each input is read once and each output is written once.
+        macs: Number of multiply-accumulates.
     """
 
     moved_bytes: int
@@ -49,15 +49,18 @@ class Work:
 
 
 class Operator(ABC):
-    """An operator; a subclass is final, has one instance, and `reference` gives its signature.
+    """Operator with a reference in PyTorch and with Triton kernels.
+
+    A subclass is final and has one instance, and its `reference` gives the signature.
 
     Attributes:
-        name: Of its module, its tests, its benchmark and its PyTorch operator.
-        dtypes: Those of its first input.
-        checked: Sizes at which every change of it is checked: odd, prime, small enough for the
-            interpreter, which takes some 5 ms for each program of a kernel.
-        measured: Sizes of layers of searched networks, for one image, at which it is timed.
-        batched: The size that is as many times as large for several images.
+        name: Name of the operator's module, tests, benchmark and PyTorch operator.
+        dtypes: Types of the first input.
+        checked: Sizes at which every change of the operator is checked: odd, prime, and small
+            enough for the interpreter, which takes some 5 ms for each program of a kernel.
+        measured: Sizes of layers of searched networks, for one image, at which the operator is
+            timed.
+        batched: Name of the size that is proportional to the number of images.
     """
 
     name: ClassVar[str]
@@ -79,21 +82,21 @@ class Operator(ABC):
     @staticmethod
     @abstractmethod
     def reference(*args: Any, **kwargs: Any) -> Any:
-        """The same in plain PyTorch, for any device and any floating type."""
+        """Compute the same in plain PyTorch, for any device and any floating type."""
 
     @abstractmethod
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Sizes of inputs.
+        """Return the sizes of inputs.
 
         Raises:
-            KernelError: Their shapes do not fit each other.
+            KernelError: The shapes of the inputs do not fit each other.
         """
 
     def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
-        """What tensors can be that need not have the type of the first input, by name.
+        """Return allowed types, by name, of tensors that may differ from the first input's type.
 
         Args:
-            dtype: Of the first input.
+            dtype: Type of the first input.
         """
         return {}
 
@@ -101,44 +104,44 @@ class Operator(ABC):
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Random inputs of these sizes, with all that is optional where the sizes say so."""
+        """Return random inputs of these sizes, with those optional ones that the sizes contain."""
 
     @abstractmethod
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """New tensors for what is computed, not filled."""
+        """Return new uninitialised tensors for the outputs."""
 
     @abstractmethod
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """Kernels that fill the outputs, one after the other; inputs are those of `laid_out`."""
+        """Return launches that fill the outputs, in order; inputs are those of `laid_out`."""
 
     @abstractmethod
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """Which configurations may be good on a card."""
+        """Return the problem whose solutions are the configurations that may be fast on a GPU."""
 
     @abstractmethod
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """A solution of `problem` for every card that is seldom far from the best."""
+        """Return a solution of `problem` for every GPU that is seldom far from the best one."""
 
     @abstractmethod
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Bytes and multiplications."""
+        """Return the bytes moved and the multiply-accumulates."""
 
     def traffic(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
-        """Bytes that its programs ask of the caches, each what it reads itself.
+        """Return the bytes that all programs together request from the caches.
 
-        That is more than those of `work` where several programs read the same; an operator that
-        can tell how much more helps the tuner.
+        They exceed the bytes of `work` if several programs read the same values; an operator that
+        can tell by how much helps the tuner.
         """
         return self.work(sizes, dtype).moved_bytes
 
     def at_batch(self, sizes: Sizes, images: int) -> Sizes:
-        """Sizes for several images, of those for one."""
+        """Return the sizes for several images, given those for one."""
         return {**sizes, self.batched: sizes[self.batched] * images}
 
     def choice(self, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> Choice:
-        """The configuration that is known to be fast on a device, or the default one."""
+        """Return the configuration that is known to be fast on a device, or the default one."""
         return chosen(self, tuple(sizes.items()), dtype, device)
 
     def counted(self, tensor: Tensor) -> int:
@@ -146,28 +149,30 @@ class Operator(ABC):
         return reach(tensor)
 
     def laid_out(self, inputs: Inputs) -> Inputs:
-        """Inputs as the kernels read them: contiguous, copied where they are not."""
+        """Return the inputs as the kernels read them: contiguous, copied if they are not."""
         return {
             name: value.contiguous() if isinstance(value, Tensor) else value
             for name, value in inputs.items()
         }
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute it: see `reference` for what it takes.
+        """Compute the operator, which takes the arguments of `reference`.
 
-        Where kernels cannot be run the reference computes it, and a warning says so once; where
-        they are known to be slower than the reference, that computes it, too.
+        If kernels cannot run, the reference computes it, and a warning says so once. The reference
+        also computes it where kernels were measured to be slower, or where nothing was measured on
+        the GPU.
 
         Raises:
-            KernelError: It does not take these shapes or this type, or a tensor is too large.
+            KernelError: The operator does not take these shapes or this type, or a tensor is too
+                large.
         """
         return self._call(*args, **kwargs)
 
     def bound(self, *args: Any, **kwargs: Any) -> Inputs:
-        """What it is called with, by name, after a look whether it takes that.
+        """Return the arguments of a call by name, after a check that the operator takes them.
 
         Raises:
-            KernelError: It does not take these shapes or this type.
+            KernelError: The operator does not take these shapes or this type.
         """
         arguments = self._signature.bind(*args, **kwargs)
         arguments.apply_defaults()
@@ -184,17 +189,17 @@ class Operator(ABC):
         return inputs
 
     def run(self, inputs: Inputs, config: Config | None = None) -> Any:
-        """Compute it by kernels, whatever may be known of their speed.
+        """Compute the operator by kernels, even if they are known to be slower.
 
         Args:
-            inputs: As from `bound` or `example`.
-            config: That of `choice` if None.
+            inputs: Inputs from `bound` or `example`.
+            config: Configuration of the kernels; that of `choice` if None.
 
         Returns:
-            A tensor, or a tuple of them, as `reference` does.
+            A tensor or a tuple of tensors, as `reference` does.
 
         Raises:
-            KernelError: A tensor has more values than kernels can count.
+            KernelError: A tensor has more values than kernels can index.
         """
         inputs = self.laid_out(inputs)
         outputs = self.outputs(inputs)
@@ -203,7 +208,7 @@ class Operator(ABC):
         check_counts(self.name, self.batched, *map(count, tensors), allowed=_MOST)
         config = config or self._choice(inputs).config
         launches = self.launches(inputs, outputs, config)
-        for launch in launches:  # with workspaces, of which a configuration decides the sizes
+        for launch in launches:  # with workspaces, whose sizes the configuration decides
             made = (each for each in launch.arguments.values() if isinstance(each, Tensor))
             check_counts(self.name, self.batched, *map(count, made), allowed=_MOST)
         for launch in launches:

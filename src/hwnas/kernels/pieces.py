@@ -1,9 +1,9 @@
-"""Small pieces of which `hwnas.kernels.fusion.fuse` puts one kernel together.
+"""Pieces of fused chains, which `hwnas.kernels.fusion.fuse` combines into one kernel.
 
-As in the Fused Kernel Library (Amoros et al., 2025, arXiv:2508.07071) a user names the steps, and
-none of them goes to memory in between; there they are C++ templates, here they are lines of a
-Triton kernel that can be read. A tensor that a piece is not given when it is made is given when the
-chain is called.
+As in the Fused Kernel Library (Amoros et al., 2025, arXiv:2508.07071), a user names the steps, and
+no intermediate result goes to memory. Steps are C++ templates there; here they are readable lines
+of a Triton kernel. A tensor that a piece is not given when it is made is given when the chain is
+called.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A step, and a value for each operand; None for a tensor that is given at the call."""
+    """Step with a value for each operand; None for a tensor that is given at the call."""
 
     step: Step
     values: tuple[Tensor | float | None, ...] = ()
@@ -105,10 +105,10 @@ _PIXEL_MAX = Step("pixel_max", "v", lambda v: _pixels(v).amax(1), (), "reduction
 
 
 def activation(name: str) -> Piece:
-    """One of `hwnas.kernels.activations.ACTIVATIONS`.
+    """Return a piece that applies one of `hwnas.kernels.activations.ACTIVATIONS`.
 
     Raises:
-        KernelError: It is not.
+        KernelError: The name is unknown.
     """
     check_activation(name)
     return Piece(Step(name, f'activate(v, "{name}")', ACTIVATIONS[name]))
@@ -124,15 +124,15 @@ gelu = partial(activation, "gelu")
 
 
 def scale_shift(scale: Tensor | None = None, shift: Tensor | None = None) -> Piece:
-    """V * scale + shift, both (C,)."""
+    """Return a piece that computes v * scale + shift, with scale and shift (C,)."""
     return Piece(_SCALE_SHIFT, (scale, shift))
 
 
 def batch_norm(layer: _BatchNorm) -> Piece:
-    """Batch normalisation by a layer's running statistics as they are now: a `scale_shift`.
+    """Return a `scale_shift` that normalises by a layer's running statistics as they are now.
 
     Raises:
-        KernelError: The layer keeps none.
+        KernelError: The layer keeps no running statistics.
     """
     if layer.running_mean is None or layer.running_var is None:
         raise KernelError(f"{layer} keeps no running statistics; give it some or use scale_shift")
@@ -144,71 +144,78 @@ def batch_norm(layer: _BatchNorm) -> Piece:
 
 
 def add(other: Tensor | None = None, per: str = "value") -> Piece:
-    """V + other, one for each ``value``, each channel of each ``image``, or each ``channel``."""
+    """Return a piece that computes v + other.
+
+    ``per`` says what ``other`` has one number for: each ``value``, each channel of each ``image``,
+    or each ``channel``.
+    """
     return Piece(Step("add", "v + {other}", torch.add, (_other(per, 0.0),)), (other,))
 
 
 def multiply(other: Tensor | None = None, per: str = "value") -> Piece:
-    """V * other, as for `add`; the gate of a squeeze-excite is one per image."""
+    """Return a piece that computes v * other, with ``per`` as for `add`.
+
+    The gate of a squeeze-excite is one per ``image``.
+    """
     return Piece(Step("multiply", "v * {other}", torch.mul, (_other(per, 1.0),)), (other,))
 
 
 def clamp(low: float, high: float) -> Piece:
-    """V, but not below low nor above high; what is not a number stays so."""
+    """Return a piece that limits v to low..high; NaN stays NaN."""
     if not low <= high:
         raise KernelError(f"clamp takes a low that is at most high; given {low} and {high}")
     return Piece(_CLAMP, (float(low), float(high)))
 
 
 def softmax() -> Piece:
-    """The softmax of the channels of each pixel."""
+    """Return a piece that computes the softmax of the channels of each pixel."""
     return Piece(_SOFTMAX)
 
 
 def layer_norm(
     weight: Tensor | None = None, bias: Tensor | None = None, epsilon: float = 1e-5
 ) -> Piece:
-    """Layer normalisation of the channels of each pixel; weight and bias are (C,)."""
+    """Return a piece that normalises the channels of each pixel, with weight and bias (C,)."""
     return Piece(_LAYER_NORM, (weight, bias, float(epsilon)))
 
 
 def dequantize(scale: float, zero_point: int = 0) -> Piece:
-    """(v - zero_point) * scale, of an int8 input."""
+    """Return a piece that computes (v - zero_point) * scale of an int8 input."""
     return Piece(_DEQUANTIZE, _integers(scale, zero_point))
 
 
 def quantize(scale: float, zero_point: int = 0) -> Piece:
-    """V / scale + zero_point in int8, rounded to the nearest, from -128 to 127.
+    """Return a piece that computes v / scale + zero_point in int8, limited to -128..127.
 
-    A tie goes to the even one, and what is not a number to the zero point.
+    v / scale is rounded to the nearest integer, halves to even. NaN becomes the zero point.
     """
     return Piece(_QUANTIZE, _integers(scale, zero_point))
 
 
 def cast(dtype: torch.dtype) -> Piece:
-    """Store the result as float16, bfloat16 or float32."""
+    """Return a piece that stores the result as float16, bfloat16 or float32."""
     if dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise KernelError(f"cast takes float16, bfloat16 or float32, not {dtype}; see quantize")
     return Piece(Step("cast", "v", ACTIVATIONS["none"], place="last", gives=dtype))
 
 
 def pixel_sum() -> Piece:
-    """The sum of the pixels of an image for each channel, (N, C)."""
+    """Return a piece that sums the pixels of an image for each channel, (N, C)."""
     return Piece(_PIXEL_SUM)
 
 
 def pixel_mean() -> Piece:
-    """The mean of the pixels of an image for each channel, (N, C)."""
+    """Return a piece that averages the pixels of an image for each channel, (N, C)."""
     return Piece(_PIXEL_MEAN)
 
 
 def pixel_max() -> Piece:
-    """The largest of the pixels of an image for each channel, (N, C)."""
+    """Return a piece that takes the largest pixel of an image for each channel, (N, C)."""
     return Piece(_PIXEL_MAX)
 
 
 def _pixels(v: Tensor) -> Tensor:
-    """(N, pixels, C)."""
+    """Return v with its pixels in one axis, (N, pixels, C)."""
     return v.reshape(len(v), -1, v.shape[-1])
 
 

@@ -1,8 +1,8 @@
-"""Pointwise convolution, or a linear layer, with all that follows it in one kernel.
+"""Pointwise convolution, or a linear layer, with gate, activation and residual in one kernel.
 
 y = activation((x * gate) W + b) + residual, where batch normalisation is folded into W and b and
 the gate is that of a squeeze-excite; or activation((x * gate) W + b + residual), as in a ResNet.
-The product is added up in float32.
+The product is accumulated in float32.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pointwise_kernel(
     M,
     N,
     K,
-    pixels,  # rows that share a line of the gate
+    pixels,  # rows of x that share a row of the gate
     ALIGN_N: tl.constexpr,
     ALIGN_K: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -57,7 +57,7 @@ def pointwise_kernel(
     BLOCK_K: tl.constexpr,
     SPLIT_K: tl.constexpr,
 ):
-    """One program computes BLOCK_M rows of BLOCK_N channels, or a part of their sums."""
+    """Compute BLOCK_M rows of BLOCK_N channels, or a part of their sums, in each program."""
     N, K = N // ALIGN_N * ALIGN_N, K // ALIGN_K * ALIGN_K
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -78,7 +78,10 @@ def pointwise_kernel(
 
 
 class Pointwise(Operator):
-    """Bytes: those of x, W, b, gate, residual and y, once each. Tolerance: a product of float32."""
+    """Pointwise convolution with an optional gate and an optional residual.
+
+    Bytes: x, W, b, gate, residual and y, once each. Tolerance: that of a product with float32 sums.
+    """
 
     name = "pointwise"
     dtypes = (torch.float16, torch.bfloat16, torch.float32)
@@ -103,26 +106,26 @@ class Pointwise(Operator):
         activation: str = "none",
         residual_first: bool = False,
     ) -> Tensor:
-        """The formula above.
+        """Compute the module's formula in PyTorch.
 
         Args:
-            x: (N, ..., K), as (N, H, W, K) for feature maps.
-            weight: (K, C).
-            bias: (C,).
-            gate: (N, K), factors of the channels of each image, in the type of x or float32.
-            residual: (N, ..., C).
-            activation: One of `hwnas.kernels.activations.ACTIVATIONS`.
+            x: Input, (N, ..., K), such as (N, H, W, K) for feature maps.
+            weight: Weight, (K, C).
+            bias: Bias, (C,).
+            gate: Factors of the channels of each image, (N, K), in the type of x or float32.
+            residual: Residual, (N, ..., C).
+            activation: Name in `hwnas.kernels.activations.ACTIVATIONS`.
             residual_first: Whether the residual is added before the activation, not after it.
 
         Returns:
-            (N, ..., C), in the type of x.
+            Output y, (N, ..., C), in the type of x.
         """
         if gate is not None:
             x = (x * gate.reshape(len(x), *(1,) * (x.dim() - 2), -1)).to(x.dtype)
         return activated(x @ weight + bias, residual, activation, residual_first)
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Images, pixels, channels in and out, and whether there are gate and residual."""
+        """Return images, pixels, channels in and out, and gate and residual (0 or 1)."""
         x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
         gate, residual = inputs["gate"], inputs["residual"]
         fits = (
@@ -145,13 +148,13 @@ class Pointwise(Operator):
         }
 
     def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
-        """A gate can be float32, as sums over pixels are."""
+        """Return the type of x or float32 for a gate, as sums over pixels are float32."""
         return {"gate": (dtype, torch.float32)}
 
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Values of a normal distribution; gates from 0 to 1; the activation is ``hard_swish``."""
+        """Return Gaussian values and gates from 0 to 1; the activation is ``hard_swish``."""
         random = RandomValues(dtype, generator, device)
         images, pixels = sizes["images"], sizes["pixels"]
         inner, outer = sizes["inputs"], sizes["outputs"]
@@ -167,14 +170,14 @@ class Pointwise(Operator):
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         x: Tensor = inputs["x"]
         return (x.new_empty(*x.shape[:-1], inputs["weight"].shape[1]),)
 
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel, or two where sums have parts."""
+        """Return one launch, or two if sums are split into parts."""
         [y], (inner, outer) = outputs, inputs["weight"].shape
         rows = y.shape[:-1].numel()
         names = ("x", "weight", "bias", "gate", "residual")
@@ -193,25 +196,25 @@ class Pointwise(Operator):
         return in_parts(whole, y, config["SPLIT_K"])
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """That of a product of matrices whose sums can have parts."""
+        """Return the problem of a matrix product whose sums can be split into parts."""
         product = self._product(sizes)
         return with_parts(product_problem(*product, dtype, card), *product, card)
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """That of a product of matrices; long sums of few programs have parts."""
+        """Return the default of a matrix product; long sums of few programs are split."""
         product = self._product(sizes)
         config = product_default(*product, dtype)
         return {**config, "SPLIT_K": default_parts(*product, config)}
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Of one product."""
+        """Return the work of one product."""
         rows, outer, inner = self._product(sizes)
         values = rows * inner + inner * outer + outer + rows * outer * (1 + sizes["residual"])
         values += sizes["gate"] * sizes["images"] * inner
         return Work(values * dtype.itemsize, rows * inner * outer)
 
     def traffic(self, sizes: Sizes, dtype: torch.dtype, config: Config) -> int:
-        """Each program reads rows and columns of its block, and gates of all rows; then parts."""
+        """Return the bytes of the factors and gates that each program reads, of y and of parts."""
         rows, outer, inner = self._product(sizes)
         reads = product_reads(rows, outer, inner, config)
         reads += sizes["gate"] * rows * inner * -(-outer // config["BLOCK_N"])
@@ -220,7 +223,7 @@ class Pointwise(Operator):
 
     @staticmethod
     def _product(sizes: Sizes) -> tuple[int, int, int]:
-        """Rows, columns and what is summed over."""
+        """Return M, N and K of the product (rows, columns and length of a sum)."""
         return sizes["images"] * sizes["pixels"], sizes["outputs"], sizes["inputs"]
 
 

@@ -1,4 +1,4 @@
-"""Who proposes configurations to the tuner: rules, evolution, or something of the user's own."""
+"""Proposers of configurations for the tuner: rules, evolution, or the user's own."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ __all__ = ["PROPOSERS", "Evolution", "Proposer", "Rules", "proposer_named"]
 
 
 class Proposer(Protocol):
-    """Proposes configurations and is told what became of them.
+    """Proposer of configurations, which is told their results.
 
-    One of the user's own is a class or a function of ``(task, seed)``, named
-    ``"package.module:object"``. A language model finds in a task what is to be tuned and in each
+    A user's own proposer is a class or a function of ``(task, seed)``, named
+    ``"package.module:object"``. A language model finds in the task what is to be tuned, and in each
     trial the verdict, its reason, the registers, the spills and the times.
     """
 
     def ask(self, count: int) -> Sequence[Config]:
-        """Up to so many configurations, the most promising first; the tuner drops known ones."""
+        """Return at most ``count`` configurations, the most promising first.
+
+        The tuner drops known ones.
+        """
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """What became of configurations, also of those that were refused."""
+        """Receive the results of configurations, including refused ones."""
 
 
 class Rules:
-    """Changes the best configurations where the compiler's feedback says that they are limited."""
+    """Proposer that changes the best configurations by rules, based on the compiler's feedback."""
 
     def __init__(self, task: Task, seed: int) -> None:
         self._task = task
@@ -38,7 +41,7 @@ class Rules:
         self._timed: list[Trial] = []
 
     def ask(self, count: int) -> Sequence[Config]:
-        """What to start with, then neighbours of the best three, then any."""
+        """Return the task's starts, neighbours of the best three, and random configurations."""
         problem = self._task.problem
         near = [
             neighbour
@@ -49,11 +52,11 @@ class Rules:
         return list(islice(_distinct([*self._task.starts, *near, *strange]), count))
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Only those that ran are built upon."""
+        """Remember the trials that ran."""
         self._timed += [trial for trial in trials if trial.times]
 
     def _by_rules(self, trial: Trial) -> list[Config]:
-        """Neighbours, first those that take away what limits the trial."""
+        """Return the neighbours of a trial, those first that relieve its bottleneck."""
         card = self._task.card
         few = trial.footprint is not None and trial.footprint.programs < 2 * card.multiprocessors
         crowded = bool(trial.resources) and trial.occupancy(card) < 0.25
@@ -71,7 +74,7 @@ class Rules:
 
 
 class Evolution:
-    """Crosses and changes the best sixteen configurations."""
+    """Evolutionary proposer that crosses and mutates the best sixteen configurations."""
 
     def __init__(self, task: Task, seed: int) -> None:
         self._task = task
@@ -79,7 +82,7 @@ class Evolution:
         self._alive: list[Trial] = []
 
     def ask(self, count: int) -> Sequence[Config]:
-        """What to start with and any, as long as few are alive; then children."""
+        """Return the task's starts and random configurations until four ran, then children."""
         problem, random = self._task.problem, self._random
         if len(self._alive) < 4:
             return [*self._task.starts, *(problem.random(random) for _ in range(count))][:count]
@@ -87,12 +90,12 @@ class Evolution:
         return list(_distinct(child for child in children if not problem.broken(child)))
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Those that ran live on while they are among the best."""
+        """Keep the best sixteen of the trials that ran."""
         alive = self._alive + [trial for trial in trials if trial.times]
         self._alive = sorted(alive, key=lambda trial: trial.p50_us)[:16]
 
     def _child(self) -> Config:
-        """Of two parents, each the better of two; at times one value is any."""
+        """Return a child of two parents, each the better of two trials; each value may mutate."""
         mother, father = (
             min(self._random.sample(self._alive, 2), key=lambda trial: trial.p50_us).config
             for _ in range(2)
@@ -105,7 +108,7 @@ class Evolution:
 
 
 def _distinct(configs: Iterable[Config]) -> Iterator[Config]:
-    """Each once, where it is first."""
+    """Yield each configuration once, where it comes first."""
     seen = set()
     for config in configs:
         if (key := key_of(config)) not in seen:
@@ -117,9 +120,9 @@ PROPOSERS: dict[str, Callable[[Task, int], Proposer]] = {"evolution": Evolution,
 
 
 def proposer_named(name: str) -> Callable[[Task, int], Proposer]:
-    """What makes a proposer for a task and a seed.
+    """Return the function of a task and a seed that makes the proposer of a name.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: There is no proposer of this name.
     """
     return resolve("proposer", name, PROPOSERS)

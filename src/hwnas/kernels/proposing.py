@@ -1,4 +1,4 @@
-"""A proposer that the tuner can rely on, whatever the one that was given does."""
+"""Wrapper of a proposer, on which the tuner can rely whatever the proposer does."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ __all__ = ["Proposing"]
 T = TypeVar("T")
 
 _AT_ONCE = 256
-_PATIENCE = 3  # times that a proposer may have nothing new
+_PATIENCE = 3  # times in a row that a proposer may propose nothing new
 
 
 class Proposing:
-    """Asks a proposer, refuses what is no solution, and goes on by rules where it fails.
+    """Wrapper of a proposer, which refuses proposals that are no solutions.
+
+    A proposer that fails is replaced by `Rules`.
 
     Args:
-        task: What is tuned.
-        seed: Of the proposer, and of the rules after it.
-        proposer: Makes a proposer of both.
+        task: Tuning task.
+        seed: Seed of the proposer, and of the rules that replace it.
+        proposer: Function of a task and a seed that makes a proposer.
 
     Attributes:
-        notes: What the user should know, a line each.
-        refused: What was proposed and is no solution.
+        notes: Messages for the user, one line each.
+        refused: Proposals that are no solutions.
     """
 
     def __init__(self, task: Task, seed: int, proposer: Callable[[Task, int], Proposer]) -> None:
@@ -49,7 +51,7 @@ class Proposing:
         self._safely(begin, None)
 
     def ask(self) -> list[Config]:
-        """Solutions that were not tried before; none if there is nothing left to try."""
+        """Return solutions that were not tried before; empty if there is nothing left to try."""
         for _ in range(_PATIENCE):
             if new := self._new():
                 return new
@@ -59,7 +61,7 @@ class Proposing:
         return self.ask()
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """What became of them."""
+        """Tell the proposer the results of trials."""
         self._known |= {_key(trial.config) for trial in trials}
         self._hear(trials)
 
@@ -86,12 +88,12 @@ class Proposing:
         return [config for key, config in new.items() if key not in self._known]
 
     def _safely(self, work: Callable[[], T], otherwise: T) -> T:
-        """What a proposer gives; one that fails is given up."""
+        """Return the result of a proposer's call; replace a proposer that fails."""
         if self._by_rules:
             return work()
         try:
             return work()
-        except Exception as error:  # it may be the user's own
+        except Exception as error:  # the proposer may be the user's own
             self._give_up(f"raised {type(error).__name__}: {error}")
             return otherwise
 
@@ -102,7 +104,7 @@ class Proposing:
 
 
 def _fault(problem: Problem, config: object) -> str:
-    """Why something that was proposed is no solution; empty if it is one."""
+    """Return why a proposal is no solution; empty if it is one."""
     if not isinstance(config, Mapping):
         return f"{config!r:.80} is no configuration"
     if set(config) != set(problem.variables):
@@ -114,5 +116,5 @@ def _fault(problem: Problem, config: object) -> str:
 
 
 def _key(config: Config) -> str:
-    """The same for equal solutions, in whatever order their names are."""
+    """Return a key that is the same for equal solutions, in any order of their names."""
     return repr(key_of(config))

@@ -1,4 +1,4 @@
-"""Times of what computes the same, in turn, so that none of it has the machine at a better hour."""
+"""Interleaved timing of calls that compute the same, so that noise affects all of them alike."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hwnas.kernels.timer import Stopwatch, Timer, Times
 __all__ = ["fair", "raced", "why"]
 
 _ROUNDS, _RUNS = 5, 6
-_SECONDS = 10.0  # after which no round begins; on a processor there are layers that take one
+_SECONDS = 10.0  # after which no round begins; some layers take one second on a CPU
 
 
 def raced(
     contenders: Mapping[str, Callable[[], object]], timer: Timer
 ) -> tuple[dict[str, Times], dict[str, str]]:
-    """Times by name, and by name why there are none."""
+    """Return times by name, and by name the reasons why others have none."""
     stopwatches: dict[str, Stopwatch] = {}
     absent = {}
     for name, run in contenders.items():
         try:
             stopwatches[name] = timer.stopwatch(run)
-        except Exception as error:  # as many as there are libraries
+        except Exception as error:  # each library raises errors of its own
             absent[name] = why(error)
     times: dict[str, list[float]] = {name: [] for name in stopwatches}
     end = time.monotonic() + _SECONDS
@@ -39,12 +39,12 @@ def raced(
 
 @contextlib.contextmanager
 def fair() -> Iterator[None]:
-    """PyTorch as it is fastest: cuDNN tries its algorithms, and nothing is kept for gradients."""
-    torch._dynamo.reset()  # it gives up on a function that was compiled for too many sizes
+    """Set PyTorch up for speed: cuDNN tries its algorithms, and no gradients are recorded."""
+    torch._dynamo.reset()  # Dynamo gives up on a function that it compiled for too many sizes
     with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, benchmark=True):
         yield
 
 
 def why(error: Exception) -> str:
-    """An error in a line."""
+    """Return an error as one line of text."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -1,4 +1,4 @@
-"""Random tensors that examples of operators are made of."""
+"""Random tensors for the examples of operators."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["RandomValues"]
 
 @dataclass(frozen=True)
 class RandomValues:
-    """Where they come from, and what they shall be.
+    """Source of random tensors.
 
-    They are drawn in float32 on the CPU, so that a seed gives the same on every device.
+    Values are drawn on the CPU, in float32 or int8, so that a seed gives the same on every device.
 
     Attributes:
-        dtype: Of all tensors.
-        generator: Of the CPU.
-        device: Where the tensors go.
+        dtype: Type of the floating tensors.
+        generator: Random generator of the CPU.
+        device: Device of the tensors.
     """
 
     dtype: torch.dtype
@@ -27,14 +27,14 @@ class RandomValues:
     device: torch.device
 
     def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
-        """Of a normal distribution around zero, with this standard deviation."""
+        """Return values of a normal distribution with mean 0 and standard deviation ``scale``."""
         return (torch.randn(shape, generator=self.generator) * scale).to(self.device, self.dtype)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Between 0 and 1."""
+        """Return uniform values from 0 to 1."""
         return torch.rand(shape, generator=self.generator).to(self.device, self.dtype)
 
     def steps(self, *shape: int) -> Tensor:
-        """All that int8 has, each as often."""
+        """Return uniform values of all of int8."""
         drawn = torch.randint(-128, 128, shape, generator=self.generator, dtype=torch.int8)
         return drawn.to(self.device)

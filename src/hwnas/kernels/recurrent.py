@@ -1,12 +1,12 @@
-"""Recurrent cells over all their time steps in one kernel.
+"""Recurrent layers (LSTM and GRU) with all their time steps in one kernel.
 
-As in FlashRNN (Poeppel, Beck and Hochreiter, ICLR 2025): the part of the gates that
-comes of the input is one product for all steps, computed before; what is left for each step is the
-product with the last output, so its weights are read once and stay on chip where they fit, output
-and state stay in registers, and a step costs no launch and no wait for memory. Heads are blocks on
-the diagonal of the recurrent weights and see only themselves, so each is a program of its own. LSTM
-(Hochreiter and Schmidhuber, Neural Computation 1997) and GRU (Cho et al., EMNLP 2014) are as in
-PyTorch:
+As in FlashRNN (Poeppel, Beck and Hochreiter, ICLR 2025), the part of the gates that depends on the
+input is one product for all steps, computed before this kernel. Each step only needs the product
+with the last output, so its weights are read once and stay on chip if they fit, output and state
+stay in registers, and a step costs no launch and no wait for memory. Heads are blocks on the
+diagonal of the recurrent weights and independent of each other, so each is a program of its own.
+LSTM (Hochreiter and Schmidhuber, Neural Computation 1997) and GRU (Cho et al., EMNLP 2014) are as
+in PyTorch:
 
 LSTM: i, f, o = sigmoid(x + h R), g = tanh(x + h R);  c' = f c + i g; h' = o tanh(c')
 GRU:  r, z = sigmoid(x + h R), n = tanh(x + r (h R + b)); h' = (1 - z) n + z h
@@ -31,8 +31,8 @@ from hwnas.kernels.tiles import load_tile, power_block, powers
 
 __all__ = ["Recurrent", "recurrent"]
 
-LSTM, GRU = 4, 3  # gates
-WIDEST = 128  # channels of a head
+LSTM, GRU = 4, 3  # numbers of gates
+WIDEST = 128  # most channels of a head
 
 
 @triton.jit
@@ -54,7 +54,7 @@ def recurrent_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """One program computes one head of BLOCK_N sequences."""
+    """Compute one head of BLOCK_N sequences in each program."""
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     head = tl.program_id(1)
     columns = tl.arange(0, BLOCK_D)
@@ -81,10 +81,10 @@ def recurrent_kernel(
             w3 = _matrix(weight, 3, columns, WIDTH, UPCAST)
     x0, x1, x2, x3 = _gates(x, H, mask, GATES)
     for step in range(T):
-        # What the next step needs is on its way while this one is computed; the last has no next.
+        # The gates of the next step are loaded during this one; the last step has no next one.
         x += GATES * H * tl.minimum(T - 1 - step, 1)
         next0, next1, next2, next3 = _gates(x, H, mask, GATES)
-        if not KEEP:  # only where they are needed: all at once have no registers to go to
+        if not KEEP:  # one by one: all at once would not fit into registers
             w0 = _matrix(weight, 0, columns, WIDTH, UPCAST)
         first = tl.sigmoid(x0.to(tl.float32) + _times(h, w0))
         if not KEEP:
@@ -111,13 +111,13 @@ def recurrent_kernel(
 
 @triton.jit
 def _matrix(weight, gate, columns, WIDTH: tl.constexpr, UPCAST: tl.constexpr):
-    """The recurrent weights of a gate of a head, (d, d)."""
+    """Return the recurrent weights of one gate of a head, (d, d)."""
     return load_tile(weight + gate * WIDTH * WIDTH, columns, WIDTH, WIDTH, columns, WIDTH, UPCAST)
 
 
 @triton.jit
 def _gates(x, H, mask, GATES: tl.constexpr):
-    """What the input adds to each gate in one step."""
+    """Return the contribution of the input to each gate in one step."""
     x0 = tl.load(x, mask=mask, other=0.0)
     x1 = tl.load(x + H, mask=mask, other=0.0)
     x2 = tl.load(x + 2 * H, mask=mask, other=0.0)
@@ -129,9 +129,10 @@ def _gates(x, H, mask, GATES: tl.constexpr):
 
 @triton.jit
 def _times(h, w):
-    """What outputs, (BLOCK_N, d), add to a gate with its weights, (d, d), a row for each sum.
+    """Return the contribution of outputs h, (BLOCK_N, d), to a gate with weights w, (d, d).
 
-    One sequence fills no tensor core; its sums along rows need no other warp.
+    Each row of w belongs to one sum. One sequence does not fill a tensor core; its sums along rows
+    need no other warp.
     """
     if h.shape[0] == 1:
         return tl.sum(w.to(tl.float32) * h, 1)[None, :]
@@ -145,9 +146,10 @@ def _tanh(x):
 
 
 class Recurrent(Operator):
-    """Bytes: those of x, R, b, first and last state and y, once each.
+    """Recurrent layer, LSTM or GRU, with one or more heads.
 
-    Tolerance: outputs are rounded as x is before a product, the state never is between steps.
+    Bytes: x, R, b, first and last state and y, once each. Tolerance: outputs are rounded to the
+    type of x before a product; the state is not rounded between steps.
     """
 
     name = "recurrent"
@@ -171,15 +173,17 @@ class Recurrent(Operator):
         cell: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The formulas above.
+        """Compute the module's formulas in PyTorch.
 
         Args:
-            x: (N, T, gates, H) with H = h d: the product of inputs and their weights, all biases
-                added but b. Four gates (i, f, g, o) are an LSTM, three (r, z, n) a GRU.
-            weight: (h, gates, d, d), R transposed as in PyTorch, a row for each sum; d at most 128.
-            hidden: (N, H), the output before the first step, zeros if None.
-            cell: (N, H), c before the first step of an LSTM, zeros if None.
-            bias: (H,), b of a GRU, zeros if None.
+            x: Contributions of the input to the gates, (N, T, gates, H) with H = h d: the product
+                of inputs and their weights, with all biases added except b. Four gates (i, f, g, o)
+                are an LSTM, three (r, z, n) a GRU.
+            weight: Recurrent weights, (h, gates, d, d): R transposed as in PyTorch, one row for
+                each sum; d is at most 128.
+            hidden: Output before the first step, (N, H); zeros if None.
+            cell: State c before the first step of an LSTM, (N, H); zeros if None.
+            bias: Bias b of a GRU, (H,); zeros if None.
 
         Returns:
             Outputs of all steps, (N, T, H), and the last state, (N, H): c of an LSTM, the last
@@ -207,7 +211,7 @@ class Recurrent(Operator):
         return torch.stack(outputs, 1), last.flatten(1).clone()
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Sequences, steps, gates, heads, their channels, and whether there is a first state."""
+        """Return sequences, steps, gates, heads, channels of a head, and first state (0 or 1)."""
         x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
         hidden, cell = inputs["hidden"], inputs["cell"]
         first = (*x.shape[:1], *x.shape[-1:])
@@ -239,7 +243,7 @@ class Recurrent(Operator):
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Values of a normal distribution; with a first state there is all that is optional."""
+        """Return Gaussian values; with a first state, all optional inputs are given."""
         normal = RandomValues(dtype, generator, device).normal
         rows, gates, heads, width = (sizes[k] for k in ("sequences", "gates", "heads", "width"))
         channels, initial = heads * width, sizes["initial"]
@@ -252,7 +256,7 @@ class Recurrent(Operator):
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Outputs of all steps and the last state."""
+        """Return empty tensors for the outputs of all steps and the last state."""
         x: Tensor = inputs["x"]
         rows, steps, _, channels = x.shape
         return x.new_empty(rows, steps, channels), x.new_empty(rows, channels)
@@ -260,7 +264,7 @@ class Recurrent(Operator):
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel."""
+        """Return the launch of the kernel."""
         rows, steps, gates, channels = inputs["x"].shape
         heads, _, width, _ = inputs["weight"].shape
         return [
@@ -283,12 +287,12 @@ class Recurrent(Operator):
         ]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """One sequence or a block for tensor cores, and warps whose registers hold the weights."""
+        """Return blocks of 1 sequence, or 16 or 32 for tensor cores, with warps for the weights."""
         width, gates = power_block(sizes["width"]), sizes["gates"]
         blocks = (1, *powers(16, min(32, power_block(sizes["sequences"]))))
 
         def half(num_warps: int) -> int:
-            """Half of the registers that so many warps can have, each thread its share."""
+            """Return half of the registers that ``num_warps`` warps can have together."""
             threads = num_warps * WARP
             return min(card.registers_per_thread, card.registers // threads) // 2 * threads
 
@@ -318,7 +322,7 @@ class Recurrent(Operator):
         )
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """Sums along rows for a few sequences, of which a tensor core would take 16."""
+        """Return one sequence a program if they are few, since a tensor core would take 16."""
         warps = power_block(sizes["width"]) // 8
         room = 64 * warps * WARP
         alone = sizes["sequences"] < 4 and _weight_registers(sizes, dtype, 1) <= room
@@ -331,7 +335,7 @@ class Recurrent(Operator):
         }
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Of the recurrent products."""
+        """Return the work of the recurrent products."""
         rows, steps, gates, heads, width, initial = (sizes[name] for name in self.checked[0])
         channels = heads * width
         values = rows * channels * (steps * (gates + 1) + 1) + gates * channels * width
@@ -341,7 +345,7 @@ class Recurrent(Operator):
 
 
 def _weight_registers(sizes: Sizes, dtype: torch.dtype, block_n: int) -> int:
-    """Registers of 4 bytes for the weights of a head, which without tensor cores are float32."""
+    """Return 4-byte registers for the weights of a head, which are float32 without tensor cores."""
     itemsize = dtype.itemsize if block_n > 1 else 4
     return sizes["gates"] * power_block(sizes["width"]) ** 2 * itemsize // 4
 

@@ -1,20 +1,21 @@
-"""From sums of int8 products back to int8, in the arithmetic of ONNX's QLinearConv.
+"""Requantisation of sums of int8 products to int8, in the arithmetic of ONNX's QLinearConv.
 
-A value is ``scale * (step - zero)`` with an int8 step. Weights are symmetric, so that their zero is
-0, with a scale for each channel. With sums t in int32, bias and zero point of x folded in,
+A real value is ``scale * (step - zero)`` with an int8 step and a zero point. Weights are symmetric,
+so their zero point is 0, with a scale for each channel. With sums t in int32, into which the bias
+and the zero point of x are folded,
 
     y = clamp(round(activation(t * multiplier) + residual) + y_zero),
 
 where the multiplier, x_scale * weight_scale / y_scale, is float32, halves are rounded to even, and
 all is counted in steps of y.
 
-Where a file rounds to int8 between a layer and what follows it, that is a function of 256 steps.
-Then a table takes the place of the activation, whatever it stands for and however often values are
-rounded in it,
+If a file rounds to int8 between a layer and the operations after it, these operations are a
+function of 256 steps. Then a lookup table replaces the activation, whatever operations it stands
+for and however often they round,
 
     y = clamp(round(table[clamp(round(t * multiplier) + table_zero)] + residual) + y_zero),
 
-and the multiplier is x_scale * weight_scale over the scale of the steps that the table is read by.
+and the multiplier is x_scale * weight_scale over the scale of the steps that index the table.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ __all__ = [
     "symmetric",
 ]
 
-# Without a unit these commute with a change of scale, so they need not leave the steps of y.
+# These commute with a change of scale, so they are computed in steps of y.
 _SCALE_FREE = ("none", "relu")
 _TYPES = {"bias": (torch.int32,)} | dict.fromkeys(("multiplier", "table"), (torch.float32,))
 
 
 class RequantisingOperator(Operator):
-    """An operator from int8 to int8, whose kernels end in `store_requantised`."""
+    """Operator from int8 to int8, whose kernels end in `store_requantised`."""
 
     dtypes = (torch.int8,)
 
     def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
-        """Sums are int32, and what is multiplied by float32."""
+        """Return int32 for the bias, and float32 for the multiplier and the table."""
         return _TYPES
 
 
@@ -76,9 +77,10 @@ def store_requantised(
     table_zero,
     ACTIVATION: tl.constexpr,
 ):
-    """Finish a block of sums; bias and multiplier are pointers to a value for each column.
+    """Add the bias to a block of sums, requantise it and store it.
 
-    The table is one to 256 values: 1 KB, which stays in the first-level cache.
+    ``bias`` and ``multiplier`` point to one value for each column. ``table`` points to 256 values:
+    1 KB, which stays in the first-level cache.
     """
     total += tl.load(bias + columns, mask=in_columns, other=0)
     factor = tl.load(multiplier + columns, mask=in_columns, other=0.0)
@@ -97,10 +99,10 @@ def store_requantised(
 
 @triton.jit
 def _rounded(steps, zero):
-    """Clamp(round(steps) + zero) in int32, from -128 to 127.
+    """Return clamp(round(steps) + zero) in int32, from -128 to 127.
 
-    Clamped first, a float to which 1.5 * 2^23 is added has no bits below one: it is rounded half to
-    even, and its lowest bits are the integer.
+    The steps are clamped first. A float to which 1.5 * 2^23 is added has no bits below one: it is
+    rounded half to even, and its lowest bits are the integer.
     """
     steps = tl.minimum(tl.maximum(steps, -128.0 - zero), 127.0 - zero) + 12582912.0
     return steps.to(tl.int32, bitcast=True) - 0x4B400000 + zero
@@ -118,26 +120,26 @@ def requantise(
     table: Tensor | None = None,
     table_zero: int = 0,
 ) -> Tensor:
-    """The formulas above in PyTorch.
+    """Compute the module's formulas in PyTorch.
 
     Args:
-        total: (..., C), whole numbers, with the bias.
-        multiplier: (C,), in whose type it is computed.
-        y_scale: Of the outcome.
-        y_zero: Of the outcome.
-        residual: (..., C) in int8.
-        residual_scale: Of the residual.
-        residual_zero: Of the residual.
-        activation: One of `hwnas.kernels.activations.ACTIVATIONS`.
-        table: (256,), instead of an activation, from the least step to the largest.
-        table_zero: Of the steps that the table is read by.
+        total: Sums, (..., C), integers that include the bias.
+        multiplier: Multiplier, (C,), in whose type all is computed.
+        y_scale: Scale of the output.
+        y_zero: Zero point of the output.
+        residual: Residual, (..., C) in int8.
+        residual_scale: Scale of the residual.
+        residual_zero: Zero point of the residual.
+        activation: Name in `hwnas.kernels.activations.ACTIVATIONS`.
+        table: Lookup table, (256,), from the least step to the largest, instead of an activation.
+        table_zero: Zero point of the steps that index the table.
 
     Returns:
-        (..., C) in int8.
+        Output y, (..., C) in int8.
     """
     steps = total.to(multiplier.dtype) * multiplier
     if table is not None:
-        # What is no number is as in the kernel, which takes the larger number: no place elsewhere.
+        # NaN indexes the first value, as in the kernel, whose maximum with NaN is the other number.
         places = (steps.round() + table_zero).nan_to_num(nan=-128.0).clamp(-128, 127) + 128
         steps = table[places.long()]
     elif activation in _SCALE_FREE:
@@ -150,15 +152,15 @@ def requantise(
 
 
 def symmetric(weight: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Weights in int8 with a scale for each channel.
+    """Quantise weights symmetrically to int8, with a scale for each channel.
 
     Args:
-        weight: Of any floating type, finite.
-        axis: That of the channels.
+        weight: Weight of any floating type, finite.
+        axis: Axis of the channels.
 
     Returns:
-        The same shape in int8, from -127 to 127, and scales (C,) in float32. No weight is wrong by
-        more than half a scale.
+        Weight of the same shape in int8, from -127 to 127, and scales (C,) in float32. The error of
+        a weight is at most half a scale.
     """
     others = [i for i in range(weight.dim()) if i != axis % weight.dim()]
     largest = weight.detach().float().abs().amax(others, keepdim=True)
@@ -175,34 +177,35 @@ def folded(
     x_zero: int,
     y_scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """What an int8 operator takes for the bias of a layer and the scales round it.
+    """Fold the zero point of x into a layer's bias, and the scales into one multiplier.
 
     The sum of (x - x_zero) * weight is the sum of x * weight less a constant for each channel.
 
     Args:
-        weight: In int8.
-        weight_scale: (C,).
-        bias: (C,) in int32, in steps of x_scale * weight_scale, as QLinearConv takes it.
-        axis: That of the channels in weight.
-        x_scale: Of what the layer is given.
-        x_zero: Of what the layer is given.
-        y_scale: Of the outcome.
+        weight: Weight in int8.
+        weight_scale: Scales of the weight, (C,).
+        bias: Bias, (C,) in int32, in steps of x_scale * weight_scale, as QLinearConv takes it.
+        axis: Axis of the channels in the weight.
+        x_scale: Scale of the layer's input.
+        x_zero: Zero point of the layer's input.
+        y_scale: Scale of the output.
 
     Returns:
-        ``bias`` (C,) in int32 and ``multiplier`` (C,) in float32.
+        ``bias``, (C,) in int32, and ``multiplier``, (C,) in float32, of an int8 operator.
     """
     others = [i for i in range(weight.dim()) if i != axis % weight.dim()]
     constant = weight.sum(others, dtype=torch.int64) * x_zero
-    # In ONNX Runtime's order, so that it is rounded alike.
+    # In ONNX Runtime's order, so that it is rounded in the same way.
     multiplier = x_scale * weight_scale.float() / y_scale
     return (bias - constant).to(torch.int32), multiplier
 
 
 def check_requantisation(name: str, inputs: Inputs) -> None:
-    """Whether scales and zero points of an int8 operator are what it takes.
+    """Raise if an int8 operator does not take the scales, the zero points or the table.
 
     Raises:
-        KernelError: They are not.
+        KernelError: A scale or a zero point is out of range, or the table has another shape or
+            comes with an activation.
     """
     for key in ("y_scale", "residual_scale"):
         if not 0 < inputs[key] < float("inf"):
@@ -219,7 +222,7 @@ def check_requantisation(name: str, inputs: Inputs) -> None:
 
 
 def requantised_arguments(inputs: Inputs) -> dict[str, Any]:
-    """What kernels pass on to `store_requantised`."""
+    """Return the arguments of kernels that they pass on to `store_requantised`."""
     names = ("bias", "multiplier", "residual", "table")
     numbers = ("y_scale", "y_zero", "residual_zero", "table_zero")
     step = inputs["residual_scale"] / inputs["y_scale"]
@@ -229,19 +232,19 @@ def requantised_arguments(inputs: Inputs) -> dict[str, Any]:
 def example_requantisation(
     shape: tuple[int, ...], terms: int, sizes: Sizes, generator: Generator, device: torch.device
 ) -> Inputs:
-    """Random ones for sums of random products, such that most outputs lie inside of int8.
+    """Return random arguments for sums of random products, with most outputs inside int8.
 
     Args:
-        shape: (..., C), of the outcome.
-        terms: Of each sum.
-        sizes: Whether there is a residual, and whether there is a table.
-        generator: Where they come from.
-        device: Where they go.
+        shape: Shape of the output, (..., C).
+        terms: Number of products in each sum.
+        sizes: Sizes, which say whether there are a residual and a table.
+        generator: Random generator.
+        device: Device of the tensors.
     """
     channels = shape[-1:]
-    spread = 74**2 * terms**0.5  # standard deviation of a sum; 74 is that of all of int8
+    spread = 74**2 * terms**0.5  # standard deviation of a sum; 74 is that of uniform int8 values
     added = torch.randint(-128, 128, shape, generator=generator, dtype=torch.int8)
-    # So flat that a step more or less, as rounding decides, is none that the outcome shows twice.
+    # So flat that an index off by one, due to rounding, changes the output by at most one step.
     table = 0.4 * ACTIVATIONS["hard_swish"](torch.arange(-128.0, 128.0) / 32) * 32
     return {
         "bias": (torch.randn(channels, generator=generator) * spread).to(device, torch.int32),

@@ -1,4 +1,4 @@
-"""What compiled kernels take of a multiprocessor, known without a card to run them on."""
+"""Resource usage of compiled kernels on a multiprocessor, known without a GPU to run them on."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _ALIGNED = [["tt.divisibility", 16]]
 
 @dataclass(frozen=True)
 class Resources:
-    """What one program of a kernel takes.
+    """Resource usage of one program of a kernel.
 
     Attributes:
-        registers: Of each thread.
-        spilled_bytes: Of registers that did not suffice, per thread, stored and loaded.
-        shared_bytes: Of shared memory.
-        warps: Of 32 threads each.
+        registers: Registers of each thread.
+        spilled_bytes: Bytes of spilled registers per thread, stored and loaded.
+        shared_bytes: Bytes of shared memory.
+        warps: Number of warps, of 32 threads each.
     """
 
     registers: int
@@ -51,11 +51,11 @@ class Resources:
     warps: int
 
     def occupancy(self, card: Accelerator) -> float:
-        """Share of the warps of a multiprocessor that can be at work, from 0 to 1.
+        """Return the share of a multiprocessor's warps that can be resident, from 0 to 1.
 
         As in cuda_occupancy.h of CUDA: each quarter of a multiprocessor gives registers to its
-        warps in units of 256, and shared memory goes to programs in units of 128 bytes, with 1 KiB
-        more for the system.
+        warps in units of 256, and programs get shared memory in units of 128 bytes, with 1 KiB more
+        for the system.
         """
         per_quarter = card.registers // 4 // _multiple(self.registers * WARP, 256)
         by_registers = 4 * per_quarter // self.warps
@@ -65,20 +65,21 @@ class Resources:
 
 
 def _multiple(value: int, unit: int) -> int:
-    """The least multiple of a unit that is not below a value."""
+    """Return the least multiple of a unit that is not below a value."""
     return -(-value // unit) * unit
 
 
 def compile_ahead(launch: Launch, card: Accelerator) -> Resources:
-    """Compile a kernel for a card that need not be here, in 0.2 to 2 seconds.
+    """Compile a kernel for a GPU that need not be in this machine, in 0.2 to 2 seconds.
 
     Args:
-        launch: Its tensors are asked for their types and places only, so they can be anywhere.
-        card: An NVIDIA card.
+        launch: Launch of the kernel. Only types and addresses of its tensors are read, so they can
+            be on any device.
+        card: NVIDIA GPU.
 
     Raises:
-        DeviceError: Kernels are interpreted in this process, the compiler refuses it, or it needs
-            more shared memory than a program can have.
+        DeviceError: Kernels are interpreted in this process, the compiler refuses the kernel, or
+            the kernel needs more shared memory than a program can have.
     """
     if interpreting():
         raise DeviceError(
@@ -91,12 +92,12 @@ def compile_ahead(launch: Launch, card: Accelerator) -> Resources:
     target = GPUTarget("cuda", card.capability, WARP)
     try:
         compiled = triton.compile(ASTSource(launch.kernel, *_types(launch)), target, launch.options)
-    except Exception as error:  # the compiler's passes have no error in common
+    except Exception as error:  # the compiler's passes share no class of errors
         raise DeviceError(
             f"{launch.kernel.__name__} cannot be compiled for {card.name}: {error}"
         ) from error
     shared_bytes = compiled.metadata.shared
-    if shared_bytes > card.shared_bytes:  # Triton itself looks only where it loads the kernel
+    if shared_bytes > card.shared_bytes:  # Triton itself only checks when it loads the kernel
         raise DeviceError(
             f"{launch.kernel.__name__} needs {shared_bytes} bytes of shared memory, and a program "
             f"on {card.name} can have {card.shared_bytes}"
@@ -106,10 +107,10 @@ def compile_ahead(launch: Launch, card: Accelerator) -> Resources:
 
 
 def _types(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], Any]]:
-    """Types, constants and known multiples of 16, as Triton finds them when it starts a kernel.
+    """Return types, constants and known multiples of 16, as Triton finds them at a launch.
 
-    They are written as it writes them, down to attributes that say nothing, because then a start
-    finds in Triton's cache on disk what was compiled here.
+    They have Triton's own format, including attributes that say nothing, so that a launch finds in
+    Triton's cache on disk what was compiled here.
     """
     types: dict[str, str] = {}
     parameters = inspect.signature(launch.kernel.fn).parameters
@@ -131,7 +132,7 @@ def _types(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[tuple[i
 
 
 def _type(value: Tensor | int | float | None) -> tuple[str, bool]:
-    """The type of an argument, and whether it is known to be a multiple of 16."""
+    """Return the type of an argument, and whether it is known to be a multiple of 16."""
     if isinstance(value, Tensor):
         return _POINTERS[value.dtype], value.data_ptr() % 16 == 0
     if isinstance(value, bool):
@@ -144,7 +145,7 @@ def _type(value: Tensor | int | float | None) -> tuple[str, bool]:
 
 
 def _assembled(ptx: str, capability: int) -> tuple[int, int]:
-    """Registers and spilled bytes of a thread, by NVIDIA's assembler."""
+    """Return registers and spilled bytes of a thread, as NVIDIA's assembler reports them."""
     from triton.backends.nvidia.compiler import get_ptxas
 
     architecture = f"sm_{capability}{'a' if capability >= 90 else ''}"

@@ -1,7 +1,7 @@
-"""Rounding to bfloat16 in Triton's interpreter as on a card: to the nearest, ties to even.
+"""Rounding to bfloat16 in Triton's interpreter as on a GPU: to the nearest, ties to even.
 
-By itself the interpreter cuts the lower half of a float32 off. That is twice the error, and always
-towards zero, so that it adds up over the layers of a kernel.
+By itself the interpreter truncates the lower half of a float32. That doubles the error, and always
+rounds towards zero, so that errors add up over the layers of a kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["round_in_interpreter"]
 
 
 def round_in_interpreter() -> None:
-    """Put it into the interpreter of this process, for good."""
+    """Replace the rounding in the interpreter of this process, for good."""
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder

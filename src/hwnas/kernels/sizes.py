@@ -1,4 +1,4 @@
-"""Sizes and types of operators as text, to be read from a command and shown to people."""
+"""Sizes and types of operators as text, to be read from a command and shown to users."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 __all__ = ["dtype_name", "dtype_read", "sizes_read", "sizes_text"]
 
-_MOST = 2**31 - 1  # what a kernel counts with
+_MOST = 2**31 - 1  # most that kernels can index with 32 bits
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As ``float16`` for ``torch.float16``."""
+    """Return a name such as ``float16`` for ``torch.float16``."""
     return str(dtype).removeprefix("torch.")
 
 
 def dtype_read(operator: Operator, name: str, called: str = "") -> torch.dtype:
-    """The inverse of `dtype_name`, for types that an operator takes.
+    """Return the type of a name from `dtype_name`, if an operator takes it.
 
     Args:
-        operator: The operator.
-        name: Of the type.
-        called: What the operator is called, if not by its name.
+        operator: Operator that has to take the type.
+        name: Name of the type.
+        called: Name of the operator in the message, if not its own.
 
     Raises:
-        ConfigError: It does not take it; the message lists those that it does.
+        ConfigError: The operator does not take the type; the message lists the types that it takes.
     """
     taken = {dtype_name(dtype): dtype for dtype in operator.dtypes}
     if name not in taken:
@@ -42,17 +42,17 @@ def dtype_read(operator: Operator, name: str, called: str = "") -> torch.dtype:
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """As ``images=1,pixels=196``."""
+    """Return a text such as ``images=1,pixels=196``."""
     return ",".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def sizes_read(operator: Operator, text: str) -> dict[str, int]:
-    """The inverse of `sizes_text`, for sizes of an operator, in any order.
+    """Return the sizes of an operator from a text of `sizes_text`, in any order.
 
-    What an operator can do without is 0 where it is not said.
+    Sizes of optional inputs are 0 if they are not given.
 
     Raises:
-        ConfigError: A size is missing, not known, no number or too small.
+        ConfigError: A size is missing, unknown, not a number or out of range.
     """
     checked = operator.checked[0]
     least = {name: min(sizes[name] for sizes in operator.checked) for name in checked}

@@ -1,15 +1,15 @@
-"""Slimmed attention: the pointwise layers of queries, keys and values and their attention, as one.
+"""Slimmed attention: pointwise layers of queries, keys and values, and attention, in one kernel.
 
 y = softmax(Q K' / sqrt(d)) V with Q, K, V = x Wq + bq, x Wk + bk, x Wv + bv for each head, as in
-LowFormer (Nottebaum, Dunnhofer and Micheloni, WACV 2025, section 3) on a map that a depthwise
-convolution has shrunk. There are few pixels (49, at most some 200) and few channels to a head, so a
-program can compute the queries, keys and values of its head from the map and keep them: instead of
-writing 3 h d values a pixel and reading them again, and of two or four kernels, the map is read
-once by each head, mostly from the second-level cache.
+LowFormer (Nottebaum, Dunnhofer and Micheloni, WACV 2025, section 3), on a map that a depthwise
+convolution has downsampled. There are few pixels (49, at most some 200) and few channels of a head,
+so a program can compute the queries, keys and values of its head from the map and keep them. Two or
+four kernels would write 3 h d values a pixel and read them again; here each head reads the map
+once, mostly from the second-level cache.
 
-Where all pixels are one block nothing is computed twice. Else each block of queries computes keys
-and values anew, which `Work` does not count: the fewer blocks the better, and from some size on
-`hwnas.kernels.pointwise` and `hwnas.kernels.attention` are.
+If all pixels are one block, nothing is computed twice. Otherwise each block of queries computes
+keys and values again, which `Work` does not count: the fewer blocks the better, and from some size
+on `hwnas.kernels.pointwise` and `hwnas.kernels.attention` are faster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hwnas.kernels.tiles import load_tile, power_block, powers
 
 __all__ = ["SlimAttention", "slim_attention"]
 
-WIDEST = 64  # channels of a head
+WIDEST = 64  # most channels of a head
 
 
 @triton.jit
@@ -45,21 +45,21 @@ def slim_attention_kernel(
     P,
     C,
     heads,
-    scale,  # of scores, in powers of two
+    scale,  # log2(e) / sqrt(d)
     WIDTH: tl.constexpr,  # d
     UPCAST: tl.constexpr,
-    WHOLE: tl.constexpr,  # whether all pixels are one block, which is then read once
+    WHOLE: tl.constexpr,  # true if all pixels are one block, which is then read once
     BLOCK_M: tl.constexpr,  # queries
     BLOCK_N: tl.constexpr,  # keys
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """One program computes BLOCK_M pixels of one head of one image."""
+    """Compute BLOCK_M pixels of one head of one image in each program."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     image, head = tl.program_id(1) // heads, tl.program_id(1) % heads
     all_heads = heads * WIDTH
     columns, end = head * WIDTH + tl.arange(0, BLOCK_D), (head + 1) * WIDTH
-    row = 3 * all_heads  # of the weights
+    row = 3 * all_heads  # stride of the weights' rows
     x += image * P * C
     q = _initial(bias, 0, columns, end, BLOCK_M)
     if not WHOLE:
@@ -104,7 +104,7 @@ def slim_attention_kernel(
 
 @triton.jit
 def _initial(bias, offset, columns, end, ROWS: tl.constexpr):
-    """What sums of a layer start from: its bias, the same for all rows, or zeros."""
+    """Return the initial sums of a layer: its bias, the same for all rows, or zeros."""
     zeros = tl.zeros((ROWS, columns.shape[0]), tl.float32)
     if bias is None:
         return zeros
@@ -115,7 +115,7 @@ def _initial(bias, offset, columns, end, ROWS: tl.constexpr):
 
 @triton.jit
 def _rounded(sums, like, UPCAST: tl.constexpr):
-    """Sums as the next product takes them, in the type that a pointer is of."""
+    """Return sums in the type of a pointer, as the next product takes them; float32 if UPCAST."""
     if UPCAST:
         return sums
     else:
@@ -123,7 +123,10 @@ def _rounded(sums, like, UPCAST: tl.constexpr):
 
 
 class SlimAttention(Operator):
-    """Bytes: those of x, W, b and y, once each. Tolerance: Q, K, V are rounded as x is."""
+    """Attention together with the layers of its queries, keys and values.
+
+    Bytes: x, W, b and y, once each. Tolerance: Q, K and V are rounded to the type of x.
+    """
 
     name = "slim_attention"
     dtypes = (torch.float16, torch.bfloat16, torch.float32)
@@ -139,15 +142,15 @@ class SlimAttention(Operator):
 
     @staticmethod
     def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The formula above.
+        """Compute the module's formula in PyTorch.
 
         Args:
-            x: (N, ..., C), as (N, H, W, C) for feature maps.
-            weight: (C, 3, h, d): of queries, keys and values; d at most 64.
-            bias: (3, h, d), likewise.
+            x: Input, (N, ..., C), such as (N, H, W, C) for feature maps.
+            weight: Weights of queries, keys and values, (C, 3, h, d); d is at most 64.
+            bias: Biases of queries, keys and values, (3, h, d).
 
         Returns:
-            (N, ..., h, d), in the type of x.
+            Output y, (N, ..., h, d), in the type of x.
         """
         layers = torch.einsum("npc,cqhd->qnhpd", x.flatten(1, -2), weight)
         if bias is not None:
@@ -158,7 +161,7 @@ class SlimAttention(Operator):
         return y.transpose(1, 2).reshape(*x.shape[:-1], *weight.shape[2:])
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Images, pixels, their channels, heads, channels of a head, whether there is a bias."""
+        """Return images, pixels, input channels, heads, channels of a head, and bias (0 or 1)."""
         x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
         fits = (
             x.dim() >= 3
@@ -181,7 +184,7 @@ class SlimAttention(Operator):
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Values of a normal distribution; weights leave queries, keys and values as large."""
+        """Return Gaussian values; weights make queries, keys and values about as large as x."""
         normal = RandomValues(dtype, generator, device).normal
         inner, heads, width = sizes["inputs"], sizes["heads"], sizes["width"]
         return {
@@ -191,14 +194,14 @@ class SlimAttention(Operator):
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         x: Tensor = inputs["x"]
         return (x.new_empty(*x.shape[:-1], *inputs["weight"].shape[2:]),)
 
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel."""
+        """Return the launch of the kernel."""
         x, weight = inputs["x"], inputs["weight"]
         images, pixels = len(x), x.shape[1:-1].numel()
         inner, _, heads, width = weight.shape
@@ -219,7 +222,7 @@ class SlimAttention(Operator):
         ]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """Blocks of queries, keys and channels, whose sums are in registers at the same time."""
+        """Return blocks of queries, keys and channels whose sums fit into registers together."""
         inner, width = sizes["inputs"], power_block(sizes["width"])
         pixels = power_block(sizes["pixels"])
         return Problem(
@@ -257,7 +260,7 @@ class SlimAttention(Operator):
         )
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """One block of all pixels where there are 64 at most, 32 without tensor cores."""
+        """Return one block of all pixels up to 64 of them, or up to 32 without tensor cores."""
         block = min(64 if dtype.itemsize <= 2 else 32, power_block(sizes["pixels"]))
         block_c = min(32, power_block(sizes["inputs"]))
         sums = block * block + 4 * block * power_block(sizes["width"])
@@ -272,7 +275,7 @@ class SlimAttention(Operator):
         }
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Of three layers and attention."""
+        """Return the work of three layers and of attention."""
         rows, inner = sizes["images"] * sizes["pixels"], sizes["inputs"]
         channels = sizes["heads"] * sizes["width"]
         values = rows * (inner + channels) + 3 * (inner + sizes["bias"]) * channels

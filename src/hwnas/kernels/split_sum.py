@@ -1,9 +1,9 @@
-"""Long sums of small products, cut into parts, so that more multiprocessors have something to do.
+"""Split-K: long sums of small products in parts, so that more multiprocessors have work.
 
-At batch 1 a product can have fewer blocks than a card has multiprocessors, and each goes over all
-of K. In SPLIT_K parts there are so many times more programs; they write their sums in float32, and
-a second small kernel adds these, always in the same order, and does what follows the product. That
-costs its start and 8 * SPLIT_K bytes for each value of the result.
+At batch 1 a product can have fewer blocks than a GPU has multiprocessors, and each block iterates
+over all of K. With SPLIT_K parts there are SPLIT_K times as many programs. They write their sums in
+float32, and a second small kernel adds these, always in the same order, and applies what follows
+the product. That costs a launch and 8 * SPLIT_K bytes for each value of the result.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hwnas.kernels.tiles import BUSY, load_tile, powers, product_blocks, store_a
 
 __all__ = ["default_parts", "in_parts", "part_of_sum", "parts_bytes", "with_parts"]
 
-_WORTH = 8  # steps of a part, with fewer of which a second kernel does not pay
+_WORTH = 8  # least steps of a part for which a second kernel pays
 
 
 @triton.jit
 def part_of_sum(K, SPLIT_K: tl.constexpr, BLOCK_K: tl.constexpr):
-    """Where a program begins and ends to sum; parts are the third axis of the grid."""
+    """Return the start and end of a program's sum; parts are the third axis of the grid."""
     length = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT_K) * BLOCK_K
     first = tl.program_id(2) * length
     return first, tl.minimum(first + length, K)
@@ -49,7 +49,7 @@ def add_parts_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """One program finishes BLOCK_M rows of BLOCK_N channels."""
+    """Add the parts of BLOCK_M rows of BLOCK_N channels, and finish them, in each program."""
     N = N // ALIGN_N * ALIGN_N
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -60,13 +60,14 @@ def add_parts_kernel(
 
 
 def in_parts(whole: Launch, y: Tensor, count: int) -> list[Launch]:
-    """A product as it is, or in so many parts that a second kernel adds.
+    """Return the launch of a product as it is, or split into parts that a second kernel adds.
 
     Args:
-        whole: It begins and ends where `part_of_sum` says, and finishes with `store_activated`,
-            part after part; its arguments are bias, residual, y, M, N and others.
-        y: The result, (..., N).
-        count: Of parts.
+        whole: Launch of the product. Its kernel starts and ends where `part_of_sum` says, and
+            stores each part with `store_activated`, one after the other; its arguments are bias,
+            residual, y, M, N and others.
+        y: Result, (..., N).
+        count: Number of parts.
     """
     if count == 1:
         return [whole]
@@ -92,7 +93,7 @@ def in_parts(whole: Launch, y: Tensor, count: int) -> list[Launch]:
 
 
 def with_parts(problem: Problem, rows: int, columns: int, inner: int, card: Accelerator) -> Problem:
-    """The problem of a product whose sums can be cut into parts, where that makes sense."""
+    """Return the problem of a product whose sums can be split into parts, where that is useful."""
 
     def needed(BLOCK_M: int, BLOCK_N: int, SPLIT_K: int) -> bool:
         down, across = product_blocks(rows, columns, {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N})
@@ -114,12 +115,12 @@ def with_parts(problem: Problem, rows: int, columns: int, inner: int, card: Acce
 
 
 def default_parts(rows: int, columns: int, inner: int, config: Config) -> int:
-    """As many as keep a large card busy and have steps enough that a second kernel pays."""
+    """Return the number of parts that keeps a large GPU busy, with enough steps for each part."""
     down, across = product_blocks(rows, columns, config)
     steps = triton.cdiv(inner, config["BLOCK_K"])
     return max(powers(1, max(1, min(16, BUSY // (down * across), steps // _WORTH))))
 
 
 def parts_bytes(rows: int, columns: int, count: int) -> int:
-    """Bytes of all parts, written and read."""
+    """Return the bytes of all parts, written and read."""
     return 0 if count == 1 else 8 * count * rows * columns

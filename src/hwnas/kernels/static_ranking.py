@@ -1,4 +1,4 @@
-"""Configurations in the order of what is known of them without any card. Nothing is measured."""
+"""Ranking of configurations by what is known of them without a GPU. Nothing is measured."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from hwnas.plugin import resolve
 
 __all__ = ["ranked_statically"]
 
-_MOST = 20_000  # solutions that are looked at
+_MOST = 20_000  # most solutions that are considered
 
 
 def ranked_statically(
     name: str, sizes: Sizes, dtype: torch.dtype, card: Accelerator, count: int
 ) -> list[Trial]:
-    """Compile those configurations whose busiest multiprocessor reads least, and rank them.
+    """Compile the configurations whose busiest multiprocessor reads least, and rank them.
 
     Args:
-        name: Of an operator in the catalogue, or ``"package.module:object"``.
-        sizes: Of its inputs.
-        dtype: Of its first input.
-        card: Need not be here.
-        count: How many are compiled, 0.2 to 2 seconds each.
+        name: Name of an operator in the registry, or ``"package.module:object"``.
+        sizes: Sizes of the inputs.
+        dtype: Type of the first input.
+        card: GPU, which need not be in this machine.
+        count: Number of configurations to compile, 0.2 to 2 seconds each.
 
     Returns:
-        First those without spills, then those that read less, then those with more warps at work;
-        last those that cannot be compiled, with the reason.
+        Trials in the order of fewer spills, then fewer bytes read, then higher occupancy; at the
+        end those that cannot be compiled, with the reason.
     """
     operator = resolve("operator", name, OPERATORS)
     inputs = operator.example(sizes, dtype, torch.Generator().manual_seed(0), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""What a fused chain is made of: steps, each in Triton and in PyTorch, and what they take."""
+"""Steps of a fused chain, each in Triton and in PyTorch, and their operands."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Operand:
-    """What a step takes beside the value that goes through the chain.
+    """Operand of a step, beside the value that goes through the chain.
 
     Attributes:
-        name: In its expression.
-        per: One for each ``value`` (N, ..., C), for each channel of each ``image`` (N, C), for each
-            ``channel`` (C,), or a single ``number``.
-        typical: A value; random examples of tensors lie around it.
+        name: Name in the step's expression.
+        per: Granularity: one number for each ``value`` (N, ..., C), for each channel of each
+            ``image`` (N, C), for each ``channel`` (C,), or a single ``number``.
+        typical: Typical value; random examples of tensors lie around it.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Operand:
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the pixels of an image become one, in Triton.
+    """Reduction of the pixels of an image to one, as expressions in Triton.
 
     Attributes:
-        start: Of ``total``, a block of pixels and channels.
-        joined: The next ``total``, of it and ``v`` where that is ``inside``.
-        collapsed: ``total`` with one line only, (1, channels).
+        start: Initial value of ``total``, a block of pixels and channels.
+        joined: Next value of ``total``, computed from it and from ``v`` where ``inside`` holds.
+        collapsed: ``total`` reduced to one row, (1, channels).
     """
 
     start: str
@@ -55,18 +55,20 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Step:
-    """What is done with a value.
+    """Step of a fused chain.
 
     Attributes:
-        name: Of the function that makes its pieces.
-        expression: The next ``v`` in Triton, float32: of ``v``, operands in braces, the mask
-            ``inside``, ``pixels`` and ``CHANNELS``. Of a reduction it is what comes after it.
-        reference: The same in PyTorch: takes v, (N, ..., C) in float32 or float64, and operands.
-        operands: In the order in which the reference takes them.
-        place: ``first``, ``middle``, ``rows`` (in the middle, and needs all channels of a pixel),
-            ``reduction`` or ``last``, which is their order in a chain.
-        reduction: Of a reduction only.
-        gives: Type in which the result is stored; None where the chain's input decides.
+        name: Name of the function that makes its pieces.
+        expression: Triton expression of the next ``v``, float32, in terms of ``v``, operands in
+            braces, the mask ``inside``, ``pixels`` and ``CHANNELS``. For a reduction it is applied
+            to the result.
+        reference: The same in PyTorch, as a function of v, (N, ..., C) in float32 or float64, and
+            operands.
+        operands: Operands in the order in which the reference takes them.
+        place: Position in a chain: ``first``, ``middle``, ``rows`` (in the middle, for a step that
+            needs all channels of a pixel), ``reduction`` or ``last``, in this order.
+        reduction: Reduction if the step is one, else None.
+        gives: Type in which the result is stored; None if the type of the chain's input decides.
     """
 
     name: str
@@ -78,11 +80,11 @@ class Step:
     gives: torch.dtype | None = None
 
 
-Named = Mapping[str, tuple[int, Operand]]  # by name in the kernel: place of the step, operand
+Named = Mapping[str, tuple[int, Operand]]  # by name in the kernel: position of the step, operand
 
 
 def named_operands(steps: tuple[Step, ...]) -> Named:
-    """By its name in the kernel each operand, and the place of its step."""
+    """Return each operand with the position of its step, by the operand's name in the kernel."""
     return {
         f"{operand.name}_{place}": (place, operand)
         for place, step in enumerate(steps)
@@ -91,17 +93,17 @@ def named_operands(steps: tuple[Step, ...]) -> Named:
 
 
 def floating(dtype: torch.dtype) -> torch.dtype:
-    """The floating type that goes with that of x."""
+    """Return the floating type that goes with the type of x: float32 for integers."""
     return dtype if dtype.is_floating_point else torch.float32
 
 
 def stored_dtype(steps: tuple[Step, ...], dtype: torch.dtype) -> torch.dtype:
-    """Type of the result where x is of this one."""
+    """Return the type of the result for the type of x."""
     return steps[-1].gives or floating(dtype)
 
 
 def reference_of(steps: tuple[Step, ...]) -> Callable[..., Tensor]:
-    """The references of the steps one after the other, with the signature of the operator."""
+    """Return a function with the operator's signature that applies the references of all steps."""
     named = named_operands(steps)
     kinds = {"x": Tensor} | {
         name: float if operand.per == "number" else Tensor for name, (_, operand) in named.items()
@@ -132,5 +134,5 @@ def reference_of(steps: tuple[Step, ...]) -> Callable[..., Tensor]:
 
 
 def _spread(value: Any, operand: Operand, v: Tensor) -> Any:
-    """An operand so that PyTorch repeats it over the pixels."""
+    """Return an operand in a shape that PyTorch broadcasts over the pixels."""
     return value.reshape(len(v), *(1,) * (v.dim() - 2), -1) if operand.per == "image" else value

@@ -1,7 +1,8 @@
-"""Every operator on every backend: are its values right, and what does it take of a card.
+"""Suite that checks every operator on every backend, and reports the resource usage on a GPU.
 
-After the categories and backends of MultiKernelBench (Wen et al., 2025): operators are the same for
-all, each backend computes them in its own way, and all are judged by the reference in float64.
+Categories and backends follow MultiKernelBench (Wen et al., 2025): operators are the same for all
+backends, each backend computes them in its own way, and all are compared with the reference in
+float64.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from hwnas.kernels.tolerance import as_tuple, exact_outputs, worst_error
 
 __all__ = ["Verdict", "compared", "compiled_suite", "run_suite"]
 
-_PROCESSES = 2  # that compile
+_PROCESSES = 2  # that compile kernels
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a case.
+    """Result of one case on one backend.
 
     Attributes:
-        case: What was computed.
-        share: The worst error of all outputs, as a multiple of what its type allows; None where
-            nothing came out that could be compared.
-        error: The largest difference from the truth, likewise.
-        reason: What went wrong, or why the backend does not take the case.
+        case: Operator, type and sizes.
+        share: Worst error of all outputs, as a multiple of the tolerance of its type; None if no
+            output could be compared.
+        error: Largest absolute difference from the reference in float64; None as for ``share``.
+        reason: Description of what went wrong, or why the backend does not take the case.
         taken: Whether the backend takes the case; if not it is neither right nor wrong.
-        spills: Bytes of registers that did not fit, per thread; None where that is not known.
+        spills: Bytes of spilled registers per thread; None if not known.
     """
 
     case: Case
@@ -51,22 +52,22 @@ class Verdict:
 
     @property
     def correct(self) -> bool | None:
-        """Whether all outputs are within the tolerance of their type; None if it is not taken."""
+        """True if all outputs are within their type's tolerance; None if the case is not taken."""
         return (self.share is not None and self.share <= 1) if self.taken else None
 
     @property
     def failed(self) -> bool:
-        """Whether something went wrong."""
+        """True if something went wrong."""
         return self.taken and bool(self.reason)
 
     def with_resources(self, compiled: Compiled) -> Verdict:
-        """The same, with what the case's kernels take of a card."""
+        """Return the verdict with the resource usage of the case's kernels."""
         if isinstance(compiled, str):
             return replace(self, reason=self.reason or compiled)
         return replace(self, spills=sum(part.spilled_bytes for part in compiled))
 
     def to_json(self) -> dict[str, Any]:
-        """One row."""
+        """Return one result row."""
         return self.case.to_json() | {
             "correct": self.correct,
             "error": self.error,
@@ -81,13 +82,13 @@ def run_suite(
     device: torch.device,
     seed: int = 0,
 ) -> Iterator[Verdict]:
-    """Verdicts on all cases, one by one.
+    """Yield the verdicts on all cases, one by one.
 
     Args:
-        cases: What to compute.
-        backend: Who computes.
-        device: Where the inputs lie.
-        seed: Of the inputs.
+        cases: Cases to check.
+        backend: Backend to check.
+        device: Device of the inputs.
+        seed: Seed of the inputs.
     """
     for case in cases:
         inputs = case.example(device, seed)
@@ -97,9 +98,10 @@ def run_suite(
 
 
 def compiled_suite(cases: Sequence[Case], card: Accelerator) -> list[Compiled]:
-    """What the kernels of all cases take of a card that need not be here, or why they cannot be.
+    """Return for each case the resource usage of its kernels, or why they cannot be compiled.
 
-    They are compiled with their default configurations, in processes of their own, half in each.
+    The GPU need not be in this machine. Kernels are compiled with their default configurations in
+    two child processes, half of the cases in each.
     """
     requests = [Request(case.name, case.sizes, case.dtype, case.config, card) for case in cases]
     answers: list[Compiled] = [""] * len(cases)
@@ -111,10 +113,10 @@ def compiled_suite(cases: Sequence[Case], card: Accelerator) -> list[Compiled]:
 
 
 def compared(case: Case, compute: Callable[[], Any], truth: tuple[Tensor, ...]) -> Verdict:
-    """What is computed, next to the truth."""
+    """Return the verdict on what is computed, compared with the exact outputs."""
     try:
         outputs = as_tuple(compute())
-    except Exception as error:  # a backend may be anybody's
+    except Exception as error:  # a backend may be the user's own
         return Verdict(case, reason=why(error))
     if len(outputs) != len(truth):
         return Verdict(case, reason=f"{len(outputs)} outputs instead of {len(truth)}")
@@ -132,7 +134,7 @@ def _judged(case: Case, backend: Backend, inputs: Inputs) -> Verdict:
         run = backend.prepare(case.operator, inputs)
     except HwnasError as error:
         return Verdict(case, reason=f"not taken by {backend.name}: {error}", taken=False)
-    except Exception as error:  # a backend may be anybody's
+    except Exception as error:  # a backend may be the user's own
         return Verdict(case, reason=why(error))
     return compared(case, run, exact_outputs(case.operator.reference, inputs))
 

@@ -1,4 +1,4 @@
-"""How a product of matrices can be cut into programs of a card."""
+"""Tiling of a matrix product into programs of a GPU."""
 
 from __future__ import annotations
 
@@ -29,50 +29,50 @@ __all__ = [
 
 
 BUSY = 128
-"""Programs that keep a large card busy."""
+"""Number of programs that keep a large GPU busy."""
 
 
 def alignment(size: int) -> int:
-    """The greatest power of two up to 16 that divides a size.
+    """Return the greatest power of two up to 16 that divides a size.
 
-    Triton knows by itself of multiples of 16 only. A kernel that takes this as a constant and
+    Triton itself recognises multiples of 16 only. A kernel that takes this number as a constant and
     begins with ``size = size // ALIGN * ALIGN`` loads rows of 24 values in eights, not one by one,
-    and is compiled once for all sizes that are aligned alike.
+    and is compiled once for all sizes of the same alignment.
     """
     return min(16, size & -size)
 
 
 def powers(low: int, high: int) -> tuple[int, ...]:
-    """Powers of two from low to high, both included."""
+    """Return the powers of two from low to high, both included."""
     return tuple(1 << i for i in range((low - 1).bit_length(), high.bit_length()))
 
 
 def power_block(size: int, most: int = 2**31, least: int = 16) -> int:
-    """The power of two that holds a size, 16 at least as products of tensor cores need it."""
+    """Return the power of two that holds a size; at least 16, which tensor cores need."""
     power: int = triton.next_power_of_2(size)
     return min(most, max(least, power))
 
 
 def least_idle(size: int, blocks: Iterable[int]) -> int:
-    """The block that covers a size with the fewest values beyond it; the largest of several."""
+    """Return the block that covers a size with the least padding; the largest of equal ones."""
     return min(blocks, key=lambda block: (triton.cdiv(size, block) * block, -block))
 
 
 def product_problem(
     rows: int, columns: int, inner: int, dtype: torch.dtype, card: Accelerator
 ) -> Problem:
-    """Blocks BLOCK_M x BLOCK_N of a product over K in steps of BLOCK_K, and warps and stages.
+    """Return blocks BLOCK_M x BLOCK_N of a product over K in steps of BLOCK_K, warps and stages.
 
     Args:
-        rows: M.
-        columns: N.
-        inner: K.
-        dtype: Of both factors.
-        card: Whose registers and shared memory must do.
+        rows: Number of rows of the result, M.
+        columns: Number of columns of the result, N.
+        inner: Length of a sum, K.
+        dtype: Type of both factors.
+        card: GPU whose registers and shared memory limit the blocks.
     """
 
     def blocks(size: int, most: int, least: int = 16) -> tuple[int, ...]:
-        """From the least that tensor cores take to what holds all there is."""
+        """Return sides from the least that tensor cores take to one that holds the size."""
         return powers(least, power_block(size, most, least))
 
     return Problem(
@@ -105,25 +105,25 @@ def product_problem(
 
 
 def product_blocks(rows: int, columns: int, config: Config) -> tuple[int, int]:
-    """Blocks of the result from top to bottom and from left to right: a grid of programs."""
+    """Return the numbers of blocks of the result, down and across: the grid of programs."""
     return triton.cdiv(rows, config["BLOCK_M"]), triton.cdiv(columns, config["BLOCK_N"])
 
 
 def product_default(
     rows: int, columns: int, inner: int, dtype: torch.dtype, deepest: int = 128
 ) -> Config:
-    """Small blocks where there are few sums, so that many programs share the work.
+    """Return small blocks if there are few sums, so that many programs share the work.
 
-    These wait for memory and not for products: they take long steps and load two of them ahead.
-    Without tensor cores, which float32 has none of, a long step takes too many registers, and so
-    do more than 16 sums a thread.
+    Programs of small blocks wait for memory, not for arithmetic: they take long steps and load two
+    of them ahead. Float32 products use no tensor cores. A long step then takes too many registers,
+    and so do more than 16 sums a thread.
 
     Args:
-        rows: M.
-        columns: N.
-        inner: K.
-        dtype: Of both factors.
-        deepest: The longest step along K.
+        rows: Number of rows of the result, M.
+        columns: Number of columns of the result, N.
+        inner: Length of a sum, K.
+        dtype: Type of both factors.
+        deepest: Longest step along K.
     """
     small = rows < 4096
     block_m = 16 if small else 64
@@ -143,13 +143,13 @@ def product_default(
 
 
 def int8_product_default(rows: int, columns: int, inner: int, step: int) -> Config:
-    """That of a product of matrices, in steps along K that are longer, as bytes are small.
+    """Return the default of a matrix product, with longer steps along K, as int8 values are small.
 
     Args:
-        rows: M.
-        columns: N.
-        inner: K.
-        step: The longest that suits, a power of two.
+        rows: Number of rows of the result, M.
+        columns: Number of columns of the result, N.
+        inner: Length of a sum, K.
+        step: Longest suitable step, a power of two.
     """
     block_k = min(128, max(32, step))
     steps = {"BLOCK_K": block_k, "num_stages": min(3, triton.cdiv(inner, block_k))}
@@ -157,14 +157,14 @@ def int8_product_default(rows: int, columns: int, inner: int, step: int) -> Conf
 
 
 def product_reads(rows: int, columns: int, inner: int, config: Config) -> int:
-    """Values that all programs of a product read of both factors."""
+    """Return the number of values of both factors that all programs of a product read."""
     down, across = product_blocks(rows, columns, config)
     return inner * (rows * across + columns * down)
 
 
 @triton.jit
 def load_tile(base, rows, height, stride, columns, end, UPCAST: tl.constexpr):
-    """Some rows and columns of a matrix, and zeros beyond its height and the end of a row."""
+    """Return rows and columns of a matrix, with zeros beyond its height and the end of a row."""
     mask = (rows[:, None] < height) & (columns[None, :] < end)
     tile = tl.load(base + rows[:, None] * stride + columns[None, :], mask=mask, other=0.0)
     if UPCAST:
@@ -185,7 +185,7 @@ def store_activated(
     ACTIVATION: tl.constexpr,
     RESIDUAL_FIRST: tl.constexpr = False,  # before the activation
 ):
-    """Finish a block of sums: bias, activation and residual."""
+    """Finish a block of sums with bias, activation and residual, and store it."""
     if bias is not None:
         total += tl.load(bias + columns, mask=columns < N, other=0.0).to(tl.float32)[None, :]
     if not RESIDUAL_FIRST:

@@ -1,6 +1,7 @@
-"""How long work takes, on a card or on the processor.
+"""Timers of work on a GPU or on a CPU.
 
-On a card CUDA events stand around CUDA graphs; the cache is cold or warm, and that is said.
+On a GPU, CUDA events enclose replays of CUDA graphs; the description says whether the cache is cold
+or warm.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ __all__ = ["CardTimer", "ProcessorTimer", "Stopwatch", "Timer", "Times", "done"]
 
 T = TypeVar("T")
 
-Stopwatch = Callable[[int], Sequence[float]]  # so many times of one thing, in microseconds
+Stopwatch = Callable[[int], Sequence[float]]  # from a number of runs, their times in microseconds
 
-_REPLAY_US = 500.0  # of one replay, beside which its start does not count
+_REPLAY_US = 500.0  # length of a replay, against which its launch is negligible
 _MOST_COPIES = 50
 
 
@@ -33,10 +34,10 @@ class Times:
     """Quantiles of repeated timings, in microseconds.
 
     Attributes:
-        p20_us: A fifth of the timings were shorter.
-        p50_us: The median.
-        p80_us: A fifth of the timings were longer.
-        n: How many timings.
+        p20_us: 20th percentile.
+        p50_us: Median.
+        p80_us: 80th percentile.
+        n: Number of timings.
     """
 
     p20_us: float
@@ -46,45 +47,45 @@ class Times:
 
     @classmethod
     def of(cls, times_us: Sequence[float]) -> Times:
-        """Of at least one timing in microseconds."""
+        """Return the quantiles of at least one timing, in microseconds."""
         p20_us, p50_us, p80_us = np.quantile(times_us, [0.2, 0.5, 0.8]).tolist()
         return cls(p20_us, p50_us, p80_us, len(times_us))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Times:
-        """The inverse of `to_json`."""
+        """Restore the quantiles from an object of `to_json`."""
         p20_us, p50_us, p80_us = (float(data[name]) for name in ("p20_us", "p50_us", "p80_us"))
         return cls(p20_us, p50_us, p80_us, int(data["n"]))
 
     def to_json(self) -> dict[str, float]:
-        """A JSON object."""
+        """Return the quantiles as a JSON object."""
         return asdict(self)
 
 
 class Timer(Protocol):
-    """A way to time things."""
+    """Timer of calls."""
 
     @property
     def description(self) -> str:
-        """In words, for results."""
+        """Timing method in words, for results."""
         ...
 
     def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
-        """Make something ready to be timed; it is run a few times, in which it is compiled."""
+        """Return a stopwatch of a call, which is first run a few times so that it is compiled."""
         ...
 
 
 @dataclass(frozen=True)
 class CardTimer:
-    """Times what is started on the current card.
+    """Timer of work that is launched on the current GPU.
 
     With a graph, several copies of the work are captured one after the other, so that neither
-    Python nor the start of kernels is timed; a rival has to be given the same.
+    Python nor the launch of kernels is timed; a rival has to be timed in the same way.
 
     Attributes:
-        flush_bytes: Written before each run, to drive all else out of the second-level cache; the
-            time of that alone is subtracted. 0 leaves the cache warm.
-        graph: Whether the work is captured in a CUDA graph; if not it is started from Python.
+        flush_bytes: Bytes written before each run, to evict all else from the second-level cache;
+            the time of that alone is subtracted. 0 leaves the cache warm.
+        graph: Whether the work is captured in a CUDA graph; if not it is launched from Python.
     """
 
     flush_bytes: int = 0
@@ -92,17 +93,17 @@ class CardTimer:
 
     @classmethod
     def cold(cls, card: Accelerator) -> CardTimer:
-        """One that finds nothing in the cache of a card."""
+        """Return a timer that empties the second-level cache of a GPU before each run."""
         return cls(flush_bytes=2 * card.l2_bytes)
 
     @property
     def description(self) -> str:
-        """In words, for results."""
+        """Timing method in words, for results."""
         graph = "CUDA graph" if self.graph else "started from Python"
         return f"{graph}, second-level cache {'cold' if self.flush_bytes else 'warm'}"
 
     def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
-        """Make something ready to be timed; it is run a few times, in which it is compiled."""
+        """Return a stopwatch of a call, which is first run a few times so that it is compiled."""
         if not self.flush_bytes:
             return self._stopwatch(run)
         scratch = _scratch(self.flush_bytes)
@@ -115,13 +116,13 @@ class CardTimer:
 
         def difference(runs: int) -> list[float]:
             flush_us = float(np.median(alone(runs)))
-            # What lies within the noise of the flush is not below nothing.
+            # Times within the noise of the flush must not be negative.
             return [max(each_us - flush_us, 0.01) for each_us in both(runs)]
 
         return difference
 
     def _stopwatch(self, run: Callable[[], object]) -> Stopwatch:
-        side = torch.cuda.Stream()  # a capture needs that it has run on another stream before
+        side = torch.cuda.Stream()  # a capture requires an earlier run on another stream
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             run()
@@ -142,30 +143,32 @@ class CardTimer:
 
 @dataclass(frozen=True)
 class ProcessorTimer:
-    """Times what is done when it returns."""
+    """Timer of calls that have finished their work when they return."""
 
     @property
     def description(self) -> str:
-        """In words, for results."""
+        """Timing method in words, for results."""
         return f"processor, {torch.get_num_threads()} threads, started from Python, caches warm"
 
     def stopwatch(self, run: Callable[[], object]) -> Stopwatch:
-        """Make something ready to be timed; it is run a few times, in which it is compiled."""
+        """Return a stopwatch of a call, which is first run a few times so that it is compiled."""
         run()
         copies = _copies(_took_us(run, 1))
 
         def timed(runs: int) -> list[float]:
-            run()  # something else had the caches
+            run()  # other work has filled the caches
             return [_took_us(run, copies) / copies for _ in range(runs)]
 
         return timed
 
 
 def done(work: Callable[[], T]) -> T:
-    """Wait for work; an error after which the card does nothing more is told from others.
+    """Return the result of work on a GPU, after waiting for it.
+
+    Errors are raised as they are if the GPU still works after them.
 
     Raises:
-        DeviceError: It is such a one.
+        DeviceError: The GPU is unusable in this process from now on.
     """
     try:
         found = work()
@@ -188,12 +191,12 @@ def _wait() -> None:
 
 
 def _copies(once_us: float) -> int:
-    """How many runs are timed as one, of something that takes so long."""
+    """Return how many runs of a call are timed together, given the time of one."""
     return int(min(max(_REPLAY_US / max(once_us, 1.0), 1), _MOST_COPIES))
 
 
 def _took_us(run: Callable[[], object], copies: int) -> float:
-    """The time that some runs take, one after the other."""
+    """Return the time of some runs, one after the other, in microseconds."""
     begin = time.perf_counter()
     for _ in range(copies):
         run()
@@ -206,7 +209,7 @@ def _scratch(size: int) -> torch.Tensor:
 
 
 def _elapsed_us(run: Callable[[], object]) -> float:
-    """The time between two events on the current stream."""
+    """Return the time between two events on the current stream, in microseconds."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     run()
@@ -216,10 +219,10 @@ def _elapsed_us(run: Callable[[], object]) -> float:
 
 
 def _captured(run: Callable[[], object], copies: int) -> torch.cuda.CUDAGraph:
-    """A graph of some runs, one after the other."""
+    """Return a CUDA graph of some runs, one after the other."""
     graph = torch.cuda.CUDAGraph()
     collecting = gc.isenabled()
-    gc.disable()  # a kernel that is unloaded meanwhile would spoil the capture
+    gc.disable()  # a kernel that is unloaded meanwhile would invalidate the capture
     try:
         with torch.cuda.graph(graph):
             for _ in range(copies):

@@ -1,4 +1,4 @@
-"""How far a kernel may be from the truth, which is the reference in float64."""
+"""Tolerances of outputs of kernels against the exact result: the reference in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TOLERANCES", "Tolerance", "as_tuple", "exact_outputs", "in_float64",
 
 @dataclass(frozen=True)
 class Tolerance:
-    """|output - truth| must be at most ``absolute + relative * |truth|``, everywhere."""
+    """Tolerance: |output - truth| is at most ``absolute + relative * |truth|``, everywhere."""
 
     absolute: float
     relative: float
@@ -32,7 +32,7 @@ TOLERANCES: dict[torch.dtype, Tolerance] = {
 
 
 def in_float64(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Inputs with each floating tensor in float64; values do not change."""
+    """Return the inputs with each floating tensor in float64; values do not change."""
     return {
         name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
         for name, value in inputs.items()
@@ -40,7 +40,7 @@ def in_float64(inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def exact_outputs(reference: Callable[..., Any], inputs: dict[str, Any]) -> tuple[Tensor, ...]:
-    """What a reference gives in float64; by the processor, where a card has no such products."""
+    """Return the outputs of a reference in float64, on the CPU if a GPU lacks such products."""
     exact = in_float64(inputs)
     try:
         return as_tuple(reference(**exact))
@@ -51,16 +51,17 @@ def exact_outputs(reference: Callable[..., Any], inputs: dict[str, Any]) -> tupl
 
 
 def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
-    """What an operator gives, as a tuple also where that is one tensor."""
+    """Return one or several outputs of an operator as a tuple."""
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def worst_error(output: Tensor, truth: Tensor) -> float:
-    """The largest error as a multiple of what the output's type allows, 1 at most where it agrees.
+    """Return the largest error as a multiple of the tolerance of the output's type.
 
-    Not-a-numbers must be at the same places, and infinities; else the error is infinite. A truth
-    that is too large for the type has to be infinite; what is as near to its largest number as the
-    tolerance may be that or infinite.
+    It is at most 1 if the output is within the tolerance. NaN and infinities of the truth must be
+    at the same places in the output; otherwise the error is infinite. If the truth exceeds the
+    range of the type, the output has to be infinite. If the truth is within the tolerance of the
+    type's largest number, the output may be that number or infinite.
     """
     if output.shape != truth.shape:
         return math.inf

@@ -1,4 +1,4 @@
-"""What the tuner is given, and what it learns of one configuration."""
+"""Task of the tuner, and trials: configurations with all that is known of them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ from hwnas.kernels.timer import Times
 __all__ = ["Footprint", "Task", "Trial", "Verdict", "footprint", "key_of"]
 
 Verdict = Literal["untried", "refused", "failed", "wasteful", "wrong", "slow", "timed"]
-"""Of a configuration: not tried yet; no solution of the problem; it does not compile or run;
-dropped for what the compiler says of it; wrong results; dropped after a few runs; timed."""
+"""Verdict on a configuration.
+
+``untried``: not tried yet. ``refused``: no solution of the problem. ``failed``: does not compile or
+run. ``wasteful``: dropped for what the compiler reports or the cost model predicts. ``wrong``:
+wrong results. ``slow``: dropped after a few runs. ``timed``: timed to the end.
+"""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is tuned.
+    """Tuning task: an operator at some sizes, on a GPU.
 
     Attributes:
-        operator: Its name.
-        sizes: Of its inputs.
-        dtype: Of its first input.
-        card: What it shall be fast on.
-        problem: The configurations that there are.
-        starts: Configurations to be tried first: the default, and what is good at other sizes.
+        operator: Name of the operator.
+        sizes: Sizes of the inputs.
+        dtype: Type of the first input.
+        card: GPU on which the operator is to be fast.
+        problem: Problem whose solutions are the allowed configurations.
+        starts: Configurations to be tried first: the default, and good ones of other sizes.
     """
 
     operator: str
@@ -44,11 +48,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What is known of a configuration before it is compiled.
+    """Number of programs and memory traffic of a configuration, known before compilation.
 
     Attributes:
-        programs: Of all its kernels.
-        busiest_bytes: That the multiprocessor with most programs asks of the caches.
+        programs: Number of programs of all kernels.
+        busiest_bytes: Bytes that the multiprocessor with most programs requests from the caches.
     """
 
     programs: int
@@ -57,15 +61,15 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration and what is known of it.
+    """Configuration and what is known of it.
 
     Attributes:
-        config: The configuration.
-        verdict: What became of it.
-        reason: For that, in words; empty where it was timed.
-        footprint: None if it was refused.
-        resources: Of each of its kernels; none if they were not compiled.
-        times: None where it was not timed; of a few runs only where it is slow.
+        config: Configuration of the kernels.
+        verdict: Outcome of the trial so far.
+        reason: Reason for the verdict, in words; empty if the configuration was timed.
+        footprint: Programs and traffic; None if the configuration was refused.
+        resources: Resource usage of each kernel; empty if not compiled.
+        times: Quantiles of the times; None if not timed. A slow configuration has a few runs only.
     """
 
     config: Config
@@ -77,23 +81,23 @@ class Trial:
 
     @property
     def p50_us(self) -> float:
-        """Its median in microseconds; infinite where it was not timed."""
+        """Median time in microseconds; infinite if not timed."""
         return self.times.p50_us if self.times else math.inf
 
     @property
     def spilled_bytes(self) -> int:
-        """Of all its kernels, per thread."""
+        """Bytes of spilled registers per thread, summed over the kernels."""
         return sum(part.spilled_bytes for part in self.resources)
 
     def occupancy(self, card: Accelerator) -> float:
-        """The least of its kernels."""
+        """Return the least occupancy of the kernels."""
         return min((part.occupancy(card) for part in self.resources), default=0.0)
 
 
 def footprint(
     operator: Operator, inputs: Inputs, sizes: Sizes, config: Config, card: Accelerator
 ) -> Footprint:
-    """What a configuration asks of a card, by the grids of its kernels."""
+    """Return the number of programs and the traffic of a configuration, from its kernels' grids."""
     first: torch.Tensor = next(iter(inputs.values()))
     launches = operator.launches(inputs, operator.outputs(inputs), config)
     grids = [math.prod(launch.grid) for launch in launches]
@@ -102,5 +106,5 @@ def footprint(
 
 
 def key_of(config: Config) -> tuple[tuple[str, int], ...]:
-    """The same for equal configurations, in whatever order their names are."""
+    """Return a key that is the same for equal configurations, in any order of their names."""
     return tuple(sorted(config.items()))

@@ -1,7 +1,7 @@
-"""What was measured of configurations on one card, as a file that people can read.
+"""Tuning results of one GPU, stored in a file that people can read.
 
-Results that come with hwnas lie in ``hwnas/kernels/tuned/<card>.json``; those of the user's own, in
-``$HWNAS_HOME/kernels/<card>.json``, come before them.
+Results that are shipped with hwnas are in ``hwnas/kernels/tuned/<card>.json``. The user's own, in
+``$HWNAS_HOME/kernels/<card>.json``, take precedence.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ __all__ = ["KERNEL", "REFERENCE", "Entry", "TunedTable", "own_path", "shipped_pa
 
 SCHEMA = 1
 KERNEL = "triton"
-REFERENCE = "reference"  # the rival that an operator can fall back on
+REFERENCE = "reference"  # rival that an operator falls back on
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The best configuration of an operator at some sizes.
+    """Best configuration of an operator at some sizes.
 
     Attributes:
-        operator: Its name.
-        dtype: Of its first input, as ``"float16"``.
-        sizes: Of its inputs.
-        config: The configuration.
-        times: Of its kernels.
-        timing: How they and the rivals were timed, in words.
-        rivals: Times of others that compute the same, by name; `REFERENCE` is the operator's own
-            reference in PyTorch.
-        versions: Of Triton, PyTorch and the driver.
-        date: When, in ISO 8601.
+        operator: Name of the operator.
+        dtype: Type of the first input, such as ``"float16"``.
+        sizes: Sizes of the inputs.
+        config: Configuration of the kernels.
+        times: Times of the kernels.
+        timing: Timing method of kernels and rivals, in words.
+        rivals: Times of other implementations, by name; `REFERENCE` is the operator's own reference
+            in PyTorch.
+        versions: Versions of Triton, PyTorch and the driver.
+        date: Date and time in ISO 8601.
     """
 
     operator: str
@@ -55,30 +55,30 @@ class Entry:
 
     @property
     def fastest(self) -> str:
-        """`KERNEL`, or the name of the rival that is faster."""
+        """Name of the fastest implementation: `KERNEL`, or a rival that is faster."""
         rivals = {name: times.p50_us for name, times in self.rivals.items()}
         everyone = {KERNEL: self.times.p50_us, **rivals}
         return min(everyone, key=everyone.__getitem__)
 
     @property
     def beats_reference(self) -> bool:
-        """Whether the kernels are at least as fast as what an operator falls back on."""
+        """True if the kernels are at least as fast as the reference, or it was not timed."""
         rival = self.rivals.get(REFERENCE)
         return rival is None or self.times.p50_us <= rival.p50_us
 
     def distance(self, sizes: Mapping[str, int]) -> float:
-        """How far its sizes are from others, in powers of two; infinite where names differ."""
+        """Return the distance to other sizes in powers of two; infinite if the names differ."""
         if set(sizes) != set(self.sizes):
             return math.inf
         return math.hypot(*(math.log2((1 + sizes[n]) / (1 + self.sizes[n])) for n in sizes))
 
     def replaces(self, other: Entry) -> bool:
-        """Whether it is about the same operator, type and sizes."""
+        """Return whether the operator, type and sizes are those of another entry."""
         mine, others = ((e.operator, e.dtype, dict(e.sizes)) for e in (self, other))
         return mine == others
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object, times in microseconds; `fastest` is told for those who read it."""
+        """Return a JSON object, with times in microseconds, and with `fastest` for its readers."""
         return {
             "operator": self.operator,
             "dtype": self.dtype,
@@ -94,7 +94,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Entry:
-        """The inverse of `to_json`."""
+        """Restore an entry from an object of `to_json`."""
         return cls(
             operator=str(data["operator"]),
             dtype=str(data["dtype"]),
@@ -110,11 +110,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class TunedTable:
-    """Results of one card.
+    """Tuning results of one GPU.
 
     Attributes:
-        device: Its name, as the driver gives it.
-        entries: At most one for each operator, type and sizes.
+        device: Name of the GPU that the driver reports.
+        entries: Entries, at most one for each operator, type and sizes.
     """
 
     device: str
@@ -122,10 +122,10 @@ class TunedTable:
 
     @classmethod
     def read(cls, path: Path, card: Accelerator) -> TunedTable:
-        """Results of a card; none if there is no file.
+        """Return the results of a GPU from a file; empty if there is no file.
 
         Raises:
-            ArtifactError: The file is damaged, of another version of hwnas, or of another card.
+            ArtifactError: The file is damaged, of another version of hwnas, or of another GPU.
         """
         if not path.exists():
             return cls(card.name)
@@ -150,7 +150,7 @@ class TunedTable:
         return cls(device, found)
 
     def write(self, path: Path) -> None:
-        """Write it whole or not at all, operators and sizes in order.
+        """Write the file atomically, with operators and sizes in order.
 
         Raises:
             StorageError: The file cannot be written.
@@ -160,29 +160,29 @@ class TunedTable:
         write_json(path, {"schema": SCHEMA, "device": self.device, "entries": rows})
 
     def with_entry(self, entry: Entry) -> TunedTable:
-        """With an entry in the place of an older one."""
+        """Return the table with an entry, which replaces an older one."""
         others = (other for other in self.entries if not entry.replaces(other))
         return TunedTable(self.device, (*others, entry))
 
     def over(self, other: TunedTable) -> TunedTable:
-        """Its entries, and those of another table that it does not replace."""
+        """Return the entries of this table, and those of another table that they do not replace."""
         merged = other
         for entry in self.entries:
             merged = merged.with_entry(entry)
         return merged
 
     def nearest(self, operator: str, dtype: str, sizes: Mapping[str, int]) -> list[Entry]:
-        """Entries of an operator and type, those of the nearest sizes first."""
+        """Return the entries of an operator and type, those of the nearest sizes first."""
         near = [e for e in self.entries if (e.operator, e.dtype) == (operator, dtype)]
         near = [entry for entry in near if math.isfinite(entry.distance(sizes))]
         return sorted(near, key=lambda entry: entry.distance(sizes))
 
 
 def own_path(card: Accelerator) -> Path:
-    """Where results of the user's own are."""
+    """Return the path of the user's own results."""
     return home() / "kernels" / f"{card.key}.json"
 
 
 def shipped_path(card: Accelerator) -> Path:
-    """Where results that come with hwnas are, if there are any of this card."""
+    """Return the path of the shipped results; the file exists for some GPUs only."""
     return Path(__file__).with_name("tuned") / f"{card.key}.json"

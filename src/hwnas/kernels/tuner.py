@@ -1,10 +1,10 @@
-"""Looks for the configuration that is fastest: propose, check, measure, judge, and again.
+"""Tuner that searches for the fastest configuration: propose, check, measure, judge, and repeat.
 
-The loop is CudaForge's (Zhang et al., 2025), with any proposer in the place of its language models.
-What is proposed has to be a solution of the operator's problem; a learned model picks the most
-promising; those are compiled, and dropped where they spill registers or are hopeless by what the
-compiler says; they must compute what the reference does; and only then they are timed, the slow
-ones for a few runs.
+The loop is CudaForge's (Zhang et al., 2025), with any proposer instead of its language models. A
+proposal has to be a solution of the operator's problem. A cost model picks the most promising ones.
+Those are compiled, and dropped if they spill registers or are hopeless by the compiler's report.
+The others must compute what the reference does, and only then they are timed, the slow ones for a
+few runs.
 """
 
 from __future__ import annotations
@@ -31,49 +31,49 @@ __all__ = ["Bench", "Outcome", "tune"]
 
 T = TypeVar("T")
 
-_BATCH = 4  # compiled at a time
-_TRUSTED = 8  # trials from which on the model is believed
+_BATCH = 4  # configurations compiled at a time
+_TRUSTED = 8  # trials from which on the cost model is used
 _RUNS = 30
-# After so many runs drop what takes so many times the best.
+# Runs, and the multiple of the best time beyond which a configuration is dropped after them.
 _PATIENCE = ((3, 10.0), (10, 1.5), (_RUNS, math.inf))
 _FINALISTS = 3
-_RESERVE = 0.1  # share of the time for them
-_BYTES = 4.0  # times the best's traffic
-_HOPELESS = 3.0  # times the best's time, predicted, which may be wrong by much
+_RESERVE = 0.1  # share of the time limit for the finalists
+_BYTES = 4.0  # most traffic, as a multiple of the best one's
+_HOPELESS = 3.0  # most predicted time, as a multiple of the best; predictions may be far off
 
 
 class Bench(Protocol):
-    """Where configurations are tried: a card, or something that stands for one."""
+    """Bench on which configurations are tried: a GPU, or something that stands for one."""
 
     def footprint(self, config: Config) -> Footprint:
-        """What is known without compiling."""
+        """Return what is known of a configuration without compilation."""
 
     def compile(self, configs: Sequence[Config]) -> Sequence[Compiled]:
-        """What kernels take, or why they cannot be compiled."""
+        """Return the resource usage of each configuration, or why it cannot be compiled."""
 
     def error(self, config: Config) -> float:
-        """The largest error as a multiple of what is allowed.
+        """Return the largest error as a multiple of the tolerance.
 
         Raises:
-            DeviceError: The card can do nothing any more.
+            DeviceError: The GPU is unusable from now on.
         """
 
     def times_us(self, config: Config, runs: int) -> Sequence[float]:
-        """So many times in microseconds.
+        """Return the times of ``runs`` runs, in microseconds.
 
         Raises:
-            DeviceError: The card can do nothing any more.
+            DeviceError: The GPU is unusable from now on.
         """
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What tuning found.
+    """Result of tuning.
 
     Attributes:
-        trials: In the order in which they were made.
-        refused: What was proposed and is no solution of the problem.
-        notes: What the user should know, a line each.
+        trials: Trials in the order in which they were made.
+        refused: Proposals that are no solutions of the problem.
+        notes: Messages for the user, one line each.
     """
 
     trials: tuple[Trial, ...]
@@ -82,7 +82,7 @@ class Outcome:
 
     @property
     def best(self) -> Trial | None:
-        """The fastest that is right; None if nothing was timed to the end."""
+        """Fastest correct trial; None if nothing was timed to the end."""
         return _best(self.trials)
 
 
@@ -97,21 +97,23 @@ def tune(
     model: CostModel | None = None,
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> Outcome:
-    """Look for the fastest configuration as long as there is time.
+    """Search for the fastest configuration within a time limit.
 
     Args:
-        task: What is tuned.
-        bench: Where it is tried.
-        proposer: Makes a proposer of a task and a seed. Where it fails rules go on, and a note
-            says so; one that never comes back cannot be stopped.
-        seconds: For all of it. Nothing is begun that took longer before than there is time left.
-        clock: Gives the time in seconds.
-        seed: Of all that is random. On a real clock two runs may still differ.
-        model: What was learned at other sizes; learns more here.
-        on_trial: Called after each trial, so that a run that is killed leaves what it measured.
+        task: Tuning task.
+        bench: Bench on which configurations are tried.
+        proposer: Function of a task and a seed that makes a proposer. If it fails, rules replace it
+            and a note says so; one that never returns cannot be stopped.
+        seconds: Time limit of the whole search. No step is begun that took longer before than the
+            time left.
+        clock: Function that returns the time in seconds.
+        seed: Seed of all random choices. On a real clock two runs may still differ.
+        model: Cost model that was trained at other sizes; it is trained further here.
+        on_trial: Function that is called after each trial, so that a killed run leaves what it
+            measured.
 
     Returns:
-        All trials.
+        All trials, refused proposals and notes.
     """
     budget = _Budget(clock, seconds)
     tuning = _Tuning(task, bench, budget, CostModel() if model is None else model, on_trial)
@@ -133,7 +135,7 @@ def _best(trials: Iterable[Trial]) -> Trial | None:
 
 
 class _Budget:
-    """Time that is left, and how long each kind of step took at most."""
+    """Time that is left, and the longest duration of each kind of step."""
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
         self._clock, self._seconds, self._end = clock, seconds, clock() + seconds
@@ -145,11 +147,11 @@ class _Budget:
         return self._end - self._clock()
 
     def allows(self, step: str, reserve: float = 0.0) -> bool:
-        """Whether there is time for a step, with a share of all the time left after it."""
+        """Return whether there is time for a step, with a share of the time limit left after it."""
         return self.left > self._longest.get(step, 0.0) + reserve * self._seconds
 
     def spend(self, step: str, work: Callable[[], T]) -> T:
-        """Do a step, and remember how long it took."""
+        """Do a step, and record how long it took."""
         began = self._clock()
         done = work()
         self._longest[step] = max(self._longest.get(step, 0.0), self._clock() - began)
@@ -158,7 +160,7 @@ class _Budget:
 
 @dataclass
 class _Tuning:
-    """The state of the loop."""
+    """State of the tuning loop."""
 
     task: Task
     bench: Bench
@@ -170,7 +172,7 @@ class _Tuning:
         self.trials: list[Trial] = []
 
     def goes_on(self, proposing: Proposing, random: Random) -> bool:
-        """One round; False where there is no time for another, or nothing left to try."""
+        """Do one round; return False if there is no time for one, or nothing left to try."""
         if not self.budget.allows("compile", _RESERVE) or not (proposed := proposing.ask()):
             return False
         batch = self._promising(proposed, random)
@@ -205,7 +207,7 @@ class _Tuning:
         self.on_trial(trial)
 
     def _promising(self, configs: Sequence[Config], random: Random) -> list[Trial]:
-        """Those that the model expects to be fast, and one that it had no say in."""
+        """Return trials that the model predicts to be fast, and one of the others at random."""
         untried = [Trial(c, "untried", footprint=self.bench.footprint(c)) for c in configs]
         if not self.trials or len(self.model) < _TRUSTED:
             return untried[:_BATCH]
@@ -229,12 +231,12 @@ class _Tuning:
         except DeviceError as error:
             self._keep(replace(trial, verdict="failed", reason=str(error)))
             raise
-        except Exception as error:  # drivers refuse to start kernels in many ways
+        except Exception as error:  # drivers refuse to launch kernels with many kinds of errors
             reason = f"{type(error).__name__}: {error}"
             return replace(trial, verdict="failed", reason=reason)
 
     def _hopeless(self, trial: Trial) -> str:
-        """Why it is not worth timing, by what the compiler says of it; empty if it is."""
+        """Return why a trial is not worth timing, by the compiler's report; empty if it is."""
         card, best = self.task.card, _best(self.trials)
         if not trial.occupancy(card):
             return "one program takes more than a multiprocessor has"

@@ -1,9 +1,9 @@
-"""Linear layers with at most two of each four input channels per output: 2:4 sparsity.
+"""Linear layers with 2:4 sparsity: at most two of each four input channels per output.
 
-y = activation(x W + b). The two values of a group of four channels are stored, and four bits that
-say which two they are. Triton has no instruction for the sparse tensor cores, so this saves no
-multiplication: a program expands what it loaded in registers. It saves bytes (a weight of 16-bit
-values takes 9/16 of them), which is what decides at batch 1. Sums are float32.
+y = activation(x W + b). The two values of a group of four channels are stored, with four bits that
+give their positions. Triton has no instruction for the sparse tensor cores, so this saves no
+multiplication: a program expands the loaded values in registers. It saves bytes (a weight of 16-bit
+values takes 9/16 of them), which decide the time at batch 1. Sums are float32.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from hwnas.kernels.tiles import (
 
 __all__ = ["TwoFour", "pack_two_four", "two_four", "unpack_two_four"]
 
-LEAST_K = 64  # tensor cores take 16 channels at least, and each of a group has its own product
+LEAST_K = 64  # tensor cores take 16 channels at least, and each of the four has its own product
 
 
 def pack_two_four(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Take the zeros out of a weight that is 2:4.
+    """Pack a weight with 2:4 sparsity.
 
     Args:
-        weight: (K, C); K is a multiple of 4.
+        weight: Weight, (K, C); K is a multiple of 4.
 
     Returns:
         values, (K / 2, C), two of each group of four rows, and places, (K / 8 rounded up, C) uint8:
-        in its lower four bits the two rows of one group, from 0 to 3, and then those of the next.
+        in its lower four bits the two rows of one group, from 0 to 3, and in its upper four those
+        of the next.
 
     Raises:
-        KernelError: A group has more than two values that are not zero.
+        KernelError: K is no multiple of 4, or a group has more than two values that are not zero.
     """
     inner, outer = weight.shape
     if inner % 4:
@@ -71,7 +72,7 @@ def pack_two_four(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unpack_two_four(values: Tensor, places: Tensor) -> Tensor:
-    """The weight (K, C) that `pack_two_four` was given, with its zeros."""
+    """Return the weight (K, C) that `pack_two_four` was given, with its zeros."""
     half, outer = values.shape
     bits = torch.stack((places & 15, places >> 4), 1).flatten(0, 1)[: half // 2].long()
     rows = torch.stack((bits & 3, bits >> 2), 1)
@@ -97,10 +98,10 @@ def two_four_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One program computes BLOCK_M rows of BLOCK_N channels.
+    """Compute BLOCK_M rows of BLOCK_N channels in each program.
 
-    The first channels of all groups make one product, the second ones another, and so on: so that
-    what is expanded never has to change its place among the threads.
+    The first channels of all groups make one product, the second ones another, and so on, so that
+    expanded values never move between threads.
     """
     N, K = N // ALIGN_N * ALIGN_N, K // ALIGN_K * ALIGN_K
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -132,13 +133,17 @@ def two_four_kernel(
 
 @triton.jit
 def _row(low, high, bits, PLACE: tl.constexpr):
-    """The rows of the weight that have a place in their group."""
+    """Return the rows of the weight that are at a position in their group."""
     row = tl.where((bits >> 2) & 3 == PLACE, high, tl.zeros_like(high))
     return tl.where(bits & 3 == PLACE, low, row)
 
 
 class TwoFour(Operator):
-    """Bytes: those of x, the values, their places, b and y, once each. Tolerance: a product's."""
+    """Linear layer with 2:4 sparsity.
+
+    Bytes: x, the values, their positions, b and y, once each. Tolerance: that of a product with
+    float32 sums.
+    """
 
     name = "two_four"
     dtypes = (torch.float16, torch.bfloat16, torch.float32)
@@ -157,22 +162,22 @@ class TwoFour(Operator):
     def reference(
         x: Tensor, values: Tensor, places: Tensor, bias: Tensor, activation: str = "none"
     ) -> Tensor:
-        """The formula above.
+        """Compute the module's formula in PyTorch.
 
         Args:
-            x: (N, ..., K).
-            values: (K / 2, C), as `pack_two_four` gives them.
-            places: (K / 8 rounded up, C) uint8, likewise.
-            bias: (C,).
-            activation: One of `hwnas.kernels.activations.ACTIVATIONS`.
+            x: Input, (N, ..., K).
+            values: Values, (K / 2, C), from `pack_two_four`.
+            places: Positions of the values, (K / 8 rounded up, C) uint8, from `pack_two_four`.
+            bias: Bias, (C,).
+            activation: Name in `hwnas.kernels.activations.ACTIVATIONS`.
 
         Returns:
-            (N, ..., C), in the type of x.
+            Output y, (N, ..., C), in the type of x.
         """
         return ACTIVATIONS[activation](x @ unpack_two_four(values, places) + bias)
 
     def sizes(self, inputs: Inputs) -> Sizes:
-        """Rows of x, channels in and out."""
+        """Return the rows of x, and channels in and out."""
         x, values, bias = inputs["x"], inputs["values"], inputs["bias"]
         fits = (
             x.dim() >= 2
@@ -189,13 +194,13 @@ class TwoFour(Operator):
         }
 
     def types(self, dtype: torch.dtype) -> Mapping[str, tuple[torch.dtype, ...]]:
-        """Places are bits."""
+        """Return uint8 for the positions."""
         return {"places": (torch.uint8,)}
 
     def example(
         self, sizes: Sizes, dtype: torch.dtype, generator: Generator, device: torch.device
     ) -> Inputs:
-        """Values of a normal distribution, at random places; the activation is ``hard_swish``."""
+        """Return Gaussian values at random positions; the activation is ``hard_swish``."""
         normal = RandomValues(dtype, generator, device).normal
         inner, outer = sizes["inputs"], sizes["outputs"]
         ranks = torch.rand(inner // 4, 4, outer, generator=generator).argsort(1)
@@ -210,14 +215,14 @@ class TwoFour(Operator):
         }
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """Y."""
+        """Return an empty tensor for y."""
         x: Tensor = inputs["x"]
         return (x.new_empty(*x.shape[:-1], len(inputs["bias"])),)
 
     def launches(
         self, inputs: Inputs, outputs: tuple[Tensor, ...], config: Config
     ) -> Sequence[Launch]:
-        """One kernel."""
+        """Return the launch of the kernel."""
         rows, inner, outer = self.sizes(inputs).values()
         arguments = {name: inputs[name] for name in ("x", "values", "places", "bias")}
         return [
@@ -234,13 +239,13 @@ class TwoFour(Operator):
         ]
 
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
-        """That of a product of matrices, with 16 groups a step at least."""
+        """Return the problem of a matrix product with at least 16 groups a step."""
         product = product_problem(*self._product(sizes), dtype, card)
         enough = Constraint(lambda BLOCK_K: BLOCK_K >= LEAST_K, "a step has less than 16 groups")
         return replace(product, constraints=(*product.constraints, enough))
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:
-        """Narrow blocks, as expanding takes registers, and narrower still for programs enough."""
+        """Return narrow blocks, as expansion takes registers; narrower ones if programs are few."""
         rows, columns, inner = self._product(sizes)
         block_m = 64 if rows >= 4096 else 16
         most = 64 if block_m == 64 and dtype.itemsize < 4 else 32
@@ -256,7 +261,7 @@ class TwoFour(Operator):
         }
 
     def work(self, sizes: Sizes, dtype: torch.dtype) -> Work:
-        """Of a product in which only what is stored is multiplied."""
+        """Return the work of a product in which only stored values are multiplied."""
         rows, inner, outer = sizes["rows"], sizes["inputs"], sizes["outputs"]
         values = rows * inner + (inner // 2 + 1 + rows) * outer
         places = triton.cdiv(inner, 8) * outer
@@ -264,7 +269,10 @@ class TwoFour(Operator):
 
     @staticmethod
     def _product(sizes: Sizes) -> tuple[int, int, int]:
-        """Rows, columns and what is summed over, which fills a step at least."""
+        """Return M, N and K of the product (rows, columns and length of a sum).
+
+        K is at least one step.
+        """
         return sizes["rows"], sizes["outputs"], max(sizes["inputs"], LEAST_K)
 
 

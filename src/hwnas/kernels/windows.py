@@ -1,8 +1,8 @@
-"""Windows: what each pixel of a depthwise convolution sees of a feature map.
+"""Windows of convolutions: pixels of a feature map that one output pixel depends on.
 
 A window has an odd size and is padded by half of it, so at stride 1 a map keeps its size. Shapes of
-maps are constants of the kernels: a searched network has few, and then the compiler knows that
-lines of 24 or 72 channels can be loaded 16 bytes at a time, and divides by multiplying.
+maps are constants of the kernels: a searched network has few, and then the compiler knows that rows
+of 24 or 72 channels can be loaded 16 bytes at a time, and divides by multiplying.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ __all__ = [
 
 LARGEST = 11
 STRIDES = (1, 2)
-UNROLLED = tl.constexpr(5)  # the largest window whose loads are all made at once
+UNROLLED = tl.constexpr(5)  # largest window whose loads are all issued at once
 
 
 @triton.jit
 def add_window(
     total,  # (P, C), float32
     x,  # (1 or P, C) pointers to the channels of a map's first pixel
-    weight,  # (1, C) pointers to the channels of a window's first place
-    rows,  # (P, 1) first of each window; outside of the map values are zero
-    columns,  # (P, 1)
-    known,  # (1, C), which channels there are
+    weight,  # (1, C) pointers to the channels of a window's first tap
+    rows,  # (P, 1) first row of each window; values outside of the map are zero
+    columns,  # (P, 1) first column of each window
+    known,  # (1, C) mask of channels
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
-    PITCH: tl.constexpr,  # from a pixel to the next
-    WEIGHT_PITCH: tl.constexpr,  # from a place to the next
+    PITCH: tl.constexpr,  # values from a pixel to the next
+    WEIGHT_PITCH: tl.constexpr,  # values from a tap to the next
     KERNEL: tl.constexpr,
 ):
-    """Add the products of P windows, place for place.
+    """Add the products of P windows with their weights, tap by tap.
 
-    Weights are loaded by all threads that need them: that is (1, C) values out of the first-level
-    cache, where one load for all threads would have to go through shared memory.
+    Each thread loads the weights that it needs: (1, C) values from the first-level cache. A single
+    load for all threads would have to go through shared memory.
     """
     if KERNEL <= UNROLLED:
         for row in tl.static_range(KERNEL):
@@ -66,7 +66,7 @@ def add_window(
                 total, x, weight, rows, columns, known, row,
                 HEIGHT, WIDTH, PITCH, WEIGHT_PITCH, KERNEL,
             )  # fmt: skip
-    else:  # not unrolled: 121 loads at once have no registers to go to
+    else:  # not unrolled: 121 loads at once would not fit into registers
         for row in range(KERNEL):
             total = _add_line(
                 total, x, weight, rows, columns, known, row,
@@ -102,7 +102,7 @@ def _add_line(
 
 @triton.jit
 def corners(windows, out_height, out_width, STRIDE: tl.constexpr, KERNEL: tl.constexpr):
-    """Where windows begin that are counted row by row: images, top rows and left columns.
+    """Return images, top rows and left columns of windows that are counted row by row.
 
     Rows and columns are those of the map without its padding, so they can be negative.
     """
@@ -114,22 +114,23 @@ def corners(windows, out_height, out_width, STRIDE: tl.constexpr, KERNEL: tl.con
 @triton.jit
 def load_windows(
     x,  # (images, height, width, C)
-    corner,  # (M,) places of the windows' first values in x
+    corner,  # (M,) offsets of the windows' first values in x
     top,  # (M,)
     left,  # (M,)
-    in_rows,  # (M, 1), which windows there are
+    in_rows,  # (M, 1) mask of windows
     start,
     height,
     width,
-    other,  # what lies outside of the map
+    other,  # value outside of the map
     C: tl.constexpr,
     KERNEL: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """(M, BLOCK_K): of each window's KERNEL * KERNEL * C values those from ``start`` on.
+    """Return BLOCK_K of the KERNEL * KERNEL * C values of M windows, those from ``start`` on.
 
-    Cut across pixels, they waste lanes once and not in each of them, as with 3 channels. Where a
-    block lies in one pixel anyway, its place is a number and not one for each lane.
+    Blocks cross the edges of pixels, so that lanes are wasted once and not in each pixel, as with 3
+    channels. If a block lies in one pixel anyway, its position is one number and not one for each
+    lane.
     """
     inner = start + tl.arange(0, BLOCK_K)[None, :]
     first = start if C % BLOCK_K == 0 else inner
@@ -137,45 +138,45 @@ def load_windows(
     row = top[:, None] + down
     column = left[:, None] + first // C % KERNEL
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-    # A row of a window lies side by side in memory: k * C values.
+    # A row of a window is contiguous in memory: k * C values.
     place = corner[:, None] + (down * (width - KERNEL) * C + inner)
     return tl.load(x + place, mask=inside & in_rows & (inner < KERNEL * KERNEL * C), other=other)
 
 
 def out_map(sizes: Sizes) -> tuple[int, int, int]:
-    """Images, height and width of what a convolution makes of a map of such sizes."""
+    """Return images, height and width of a convolution's output, for inputs of such sizes."""
     stride = sizes["stride"]
     return sizes["images"], _halved(sizes["height"], stride), _halved(sizes["width"], stride)
 
 
 def window_product(sizes: Sizes) -> tuple[int, int, int]:
-    """Rows, columns and what is summed over, of a dense convolution as a product of matrices."""
+    """Return M, N and K of a dense convolution as a product (rows, columns, length of a sum)."""
     return math.prod(out_map(sizes)), sizes["outputs"], sizes["kernel"] ** 2 * sizes["inputs"]
 
 
 def out_shape(x: Tensor, stride: int, channels: int) -> tuple[int, int, int, int]:
-    """What a convolution makes of the shape of x, (N, H, W, C)."""
+    """Return the shape of a convolution's output for x, (N, H, W, C)."""
     images, height, width, _ = x.shape
     return images, _halved(height, stride), _halved(width, stride), channels
 
 
 def map_sides(x: Tensor, y: Tensor) -> dict[str, int]:
-    """Sides of the maps (N, H, W, C) that a kernel reads and writes, by what kernels call them."""
+    """Return the sides of the maps (N, H, W, C) that a kernel reads and writes, by parameter."""
     sides = ("height", "width", "out_height", "out_width")
     return dict(zip(sides, (*x.shape[1:3], *y.shape[1:3]), strict=True))
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
-    """Depthwise convolution in PyTorch.
+    """Compute a depthwise convolution in PyTorch.
 
     Args:
-        x: (N, H, W, C).
-        weight: (k, k, C).
-        bias: (C,).
-        stride: 1 or 2.
+        x: Feature maps, (N, H, W, C).
+        weight: Weight, (k, k, C).
+        bias: Bias, (C,).
+        stride: Stride, 1 or 2.
 
     Returns:
-        (N, H / stride, W / stride, C), rounded up, contiguous.
+        Output, (N, H / stride, W / stride, C), rounded up, contiguous.
     """
     kernels = weight.permute(2, 0, 1).unsqueeze(1)
     y = functional.conv2d(
@@ -190,24 +191,24 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
 
 
 def check_stride(name: str, stride: int) -> None:
-    """Look whether an operator takes a stride.
+    """Raise if an operator does not take a stride.
 
     Raises:
-        KernelError: It does not.
+        KernelError: The stride is neither 1 nor 2.
     """
     if stride not in STRIDES:
         raise KernelError(f"{name} takes strides 1 and 2; given {stride}")
 
 
 def check_windows(name: str, inputs: Inputs) -> None:
-    """Look whether an operator takes the windows that it is called with.
+    """Raise if an operator does not take the windows that it is called with.
 
     Args:
-        name: Of the operator.
-        inputs: With a ``weight`` (k, k, C).
+        name: Name of the operator.
+        inputs: Inputs with a ``weight`` (k, k, C).
 
     Raises:
-        KernelError: It does not.
+        KernelError: The windows are of even or too large size, or a tensor has 2^31 values or more.
     """
     size = inputs["weight"].shape[0]
     if size % 2 == 0 or size > LARGEST:
@@ -217,16 +218,16 @@ def check_windows(name: str, inputs: Inputs) -> None:
 
 
 def window_registers(values: int, kernel: int, dtype: torch.dtype) -> int:
-    """Registers of a thread for sums over windows, and for what it loads at once for them."""
+    """Return a thread's registers for sums over windows and for what it loads at once for them."""
     loads = kernel**2 if kernel <= UNROLLED.value else kernel
     return values + values * loads * dtype.itemsize // 4
 
 
 def window_warps(values: int, channels: int, kernel: int, dtype: torch.dtype) -> int:
-    """Warps that sum so many windows well.
+    """Return the number of warps that sum so many windows well.
 
-    A thread loads 16 bytes for a place; 8 where the window is so large that there is no room for
-    all its places, and two values where lines of channels are not so aligned.
+    A thread loads 16 bytes for a tap; 8 bytes if the window is so large that there are no registers
+    for all its taps, and two values if rows of channels are not aligned to 16 bytes.
     """
     vector = 16 // dtype.itemsize
     each = vector // 2 if kernel == UNROLLED.value else vector

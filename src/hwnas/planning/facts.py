@@ -1,4 +1,4 @@
-"""What a plan is made from."""
+"""Facts about a job from which its plan is made."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Facts"]
 
 @dataclass(frozen=True)
 class Facts:
-    """The data and the budget of a job.
+    """Data and budget of a job.
 
     Attributes:
-        images: To train on.
+        images: Number of training images.
         image_shape: Height, width and channels of the images.
-        kind: Whether targets are classes, values or masks.
-        minutes: Budget of the whole job, wall-clock.
-        cores: How many networks can be trained at once.
-        most_macs: Multiply-accumulates of the largest networks that keep the limits, about; None
-            if all networks do.
+        kind: Kind of the targets: classes, values or masks.
+        minutes: Wall-clock budget of the whole job.
+        cores: Number of networks that can be trained at once.
+        most_macs: Approximate multiply-accumulates of the largest networks that keep the limits;
+            None if all networks do.
     """
 
     images: int
@@ -33,5 +33,5 @@ class Facts:
 
     @classmethod
     def of(cls, data: ImageData, minutes: float, cores: int) -> Facts:
-        """Return those of a data set."""
+        """Return the facts of a data set."""
         return cls(len(data.train), data.image_shape, data.kind, minutes, cores)

@@ -1,4 +1,4 @@
-"""The plan of a job: what follows from its data, its budget and the speed of the machine."""
+"""Plan of a job: the settings that follow from its data, its budget and the machine's speed."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ _TRAINED = Rungs((1.0,), 2, "similar_cost")  # to the end, all of them
 
 @dataclass(frozen=True)
 class _Halving:
-    """A way to train candidates alone.
+    """Number of candidates that are trained alone, and the rungs that they climb.
 
     Attributes:
-        candidates: How many.
-        rungs: Where the worse of those of similar latency stop.
-        epochs: At least so many for each that is trained to the end, of as many images as
-            `_FITTED_IMAGES` (`_of_data`)...
-        reach: ...if the largest is so far up the range of sizes of the space, in logarithms.
+        candidates: Number of candidates.
+        rungs: Shares of a training after which the worse of those of similar latency stop.
+        epochs: Least epochs of each candidate that is trained to the end, for a data set of
+            `_FITTED_IMAGES` images; `_of_data` scales them.
+        reach: Least position of the largest candidate in the range of sizes of the space, in
+            0..1 on a logarithmic scale, for this way to be chosen.
     """
 
     candidates: int
@@ -59,11 +60,11 @@ _HALVINGS = (
     _Halving(5, _TRAINED, 100.0, 0.5),
     _Halving(4, _TRAINED, 80.0, 0.0),
 )
-"""From the largest budget to the smallest; the first that a budget is enough for is taken."""
-_FITTED_IMAGES = 4300.0  # that were trained on where the numbers of epochs were chosen
-_MOST_EPOCHS = 400.0  # of these, beyond which no network is trained
-_SLOWER = 1.15  # minutes after which a training ends, over those it is expected to take
-_RANGE = 16.0  # of multiply-accumulates, from the smallest candidate to the largest
+"""Ways by falling budget; the first one that the budget suffices for is taken."""
+_FITTED_IMAGES = 4300.0  # training images of the data set on which the epochs were chosen
+_MOST_EPOCHS = 400.0  # of that data set
+_SLOWER = 1.15  # time limit of a training over the time that it is expected to take
+_RANGE = 16.0  # multiply-accumulates of the largest candidate over those of the smallest
 _FIRST_RESOLUTION = 0.6
 _FULL_RESOLUTION_FROM = 0.6
 _PHOTOGRAPH_SIDE = 48  # in pixels; smaller images are cropped less
@@ -76,13 +77,13 @@ _SUPERNET_TOP = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """Keys of a recipe that follow from a budget.
+    """Values of a recipe that follow from a budget.
 
     Attributes:
-        values: By dotted key, as TOML has them.
-        summary: What will be done, a line each.
-        facts: What it was made from.
-        speeds: Likewise.
+        values: TOML values by dotted key.
+        summary: Description of the work for the user, one line each.
+        facts: Data and budget that the plan was made from.
+        speeds: Training speeds that the plan was made from.
     """
 
     values: Mapping[str, Any]
@@ -137,7 +138,7 @@ def _asks_for_supernet(given: Mapping[str, Any]) -> bool:
 
 
 def _halving(facts: Facts, rates: Rates, wanted: int | None) -> Plan:
-    """Networks trained alone, of which the better half of each size goes on."""
+    """Plan trainings of single networks, of which the better half of each size goes on."""
     candidates, rungs, macs = _choose_halving(facts, rates, wanted)
     epochs = min(_of_data(facts, _MOST_EPOCHS), _epochs(facts, rates, candidates, rungs, macs))
     finalists = candidates
@@ -177,7 +178,7 @@ def _halving(facts: Facts, rates: Rates, wanted: int | None) -> Plan:
 
 
 def _choose_halving(facts: Facts, rates: Rates, wanted: int | None) -> tuple[int, Rungs, float]:
-    """Return how many candidates, their rungs, and multiply-accumulates of the largest."""
+    """Return the number of candidates, their rungs, and the largest one's multiply-accumulates."""
     least, largest = rates.sizes[0], _largest(facts, rates)
     sizes = np.geomspace(min(2 * least, largest), largest, 50)
     low, high = math.log(least), math.log(largest)
@@ -196,18 +197,18 @@ def _choose_halving(facts: Facts, rates: Rates, wanted: int | None) -> tuple[int
 
 
 def _largest(facts: Facts, rates: Rates) -> float:
-    """Multiply-accumulates of the largest network that keeps the limits."""
+    """Return the multiply-accumulates of the largest network that keeps the limits."""
     least, largest = rates.sizes
     return largest if facts.most_macs is None else min(largest, max(least, facts.most_macs))
 
 
 def _of_data(facts: Facts, epochs: float) -> float:
-    """Epochs for a data set of another size: of four times as many images, half as many."""
+    """Scale epochs to the size of the data: four times as many images get half the epochs."""
     return epochs * math.sqrt(_FITTED_IMAGES / facts.images)
 
 
 def _epochs(facts: Facts, rates: Rates, candidates: int, rungs: Rungs, macs: float) -> float:
-    """Epochs for each of some candidates, that fill the budget."""
+    """Return the epochs of each candidate that fill the budget."""
     _, mean, longest = _candidates(rates, candidates, macs)
     left, before, seconds = candidates, 0.0, _REFERENCE_SHARE * mean
     for share in rungs.rungs:  # the longest training, or all of them on all cores
@@ -218,23 +219,23 @@ def _epochs(facts: Facts, rates: Rates, candidates: int, rungs: Rungs, macs: flo
 
 
 def _candidates(rates: Rates, count: int, macs: float) -> tuple[float, float, float]:
-    """Seconds for an image of the smallest of some candidates, on average, and of the largest."""
+    """Return seconds an image: of the smallest candidate, on average, and of the largest."""
     sizes = np.geomspace(max(macs / _RANGE, rates.sizes[0]), macs, count)
     seconds = [rates.seconds(size)[0] for size in sizes]
     return seconds[0], float(np.mean(seconds)), rates.seconds(macs)[1]
 
 
 def _minutes(facts: Facts, seconds: float, epochs: float) -> float:
-    """Return minutes of a training whose images took so many seconds each in the probe.
+    """Return the minutes of a training from the seconds that an image took in the probe.
 
-    What it gains at low resolution, it loses to what a probe leaves out: other trainings beside it,
-    the moving average, CutMix, checkpoints.
+    The time saved by low resolution is about what the probe leaves out: contention with the other
+    trainings, the moving average, CutMix, checkpoints.
     """
     return seconds * epochs * facts.images / 60
 
 
 def _supernet(facts: Facts, rates: Rates) -> Plan:
-    """One training of all networks together, a search among them, fine-tuning of the best."""
+    """Plan the training of a supernet, a search among its networks, and fine-tuning of the best."""
     wall = _core_minutes(facts) / facts.cores
     wall /= 1 + _REFERENCE_SHARE / 3
     train, finetune = _SUPERNET_SHARE * wall, _FINETUNE_SHARE * wall
@@ -268,7 +269,7 @@ def _supernet(facts: Facts, rates: Rates) -> Plan:
 
 
 def _common(facts: Facts) -> dict[str, Any]:
-    """Keys that both ways of dividing a budget have."""
+    """Return the values that both strategies have."""
     return {
         "space.resolution": [max(facts.image_shape[:2])],
         "search.workers": facts.cores,
@@ -278,11 +279,11 @@ def _common(facts: Facts) -> dict[str, Any]:
 
 
 def training_values(facts: Facts, minutes: float) -> dict[str, Any]:
-    """Keys of ``[train]``, by dotted key.
+    """Return the values of ``[train]`` by dotted key.
 
     Args:
-        facts: The data.
-        minutes: After which a training ends.
+        facts: Data and budget.
+        minutes: Time limit of one training.
     """
     photographs = max(facts.image_shape[:2]) >= _PHOTOGRAPH_SIDE
     values: dict[str, Any] = {
@@ -306,18 +307,18 @@ def training_values(facts: Facts, minutes: float) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """To three digits, for people to read."""
+    """Round to three significant digits, which are easier to read."""
     return float(f"{value:.3g}")
 
 
 def _core_minutes(facts: Facts) -> float:
-    """For training, over all cores."""
+    """Return the core-minutes that are left for training."""
     overhead = _OVERHEAD_MINUTES + _OVERHEAD_SHARE * facts.minutes
     return max(_LEAST_SHARE * facts.minutes, facts.minutes - overhead) * facts.cores
 
 
 def _faster(speeds: Sequence[Speed]) -> Precision:
-    """The precision in which all networks together train faster."""
+    """Return the precision in which all networks together train faster."""
     seconds = {
         precision: sum(1 / s.images_per_s for s in speeds if s.precision == precision)
         for precision in sorted({s.precision for s in speeds})

@@ -1,4 +1,4 @@
-"""How fast networks train on this machine, measured in seconds."""
+"""Training speed of networks on this machine, measured within seconds."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Numbers = npt.NDArray[np.float64]
 Precision = Literal["fp32", "bf16"]
 
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
-_DRAWN = 50  # networks that the one of middle size is taken from
-_CROP = 0.4  # least area
+_DRAWN = 50  # random networks, from which the one of middle size is taken
+_CROP = 0.4  # least area of a random crop
 _ROUNDING = 1e-6
 _WARM_UP = 1  # steps that are not counted: the first chooses algorithms
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a network trains on one core.
+    """Training speed of one network on one core.
 
     Attributes:
-        network: Which.
-        macs: Its multiply-accumulates for an image.
-        precision: Of forward passes.
-        images_per_s: At its full resolution, with random crops.
-        family: Which kind of network; one line of speed over size goes through each.
+        network: Architecture that was timed.
+        macs: Multiply-accumulates of the network for one image.
+        precision: Number format of forward passes.
+        images_per_s: Images a second at full resolution, with random crops.
+        family: Kind of the network; speed is interpolated over size within one kind.
     """
 
     network: Architecture
@@ -52,18 +52,18 @@ class Speed:
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds that an image takes in training, by the size of a network.
+    """Training seconds an image as a function of the size of a network.
 
     Attributes:
-        families: Of each kind of network, logarithms of multiply-accumulates, rising, and of
-            seconds for an image.
+        families: Logarithms of multiply-accumulates, rising, and of seconds an image, for each
+            kind of network.
     """
 
     families: tuple[tuple[Numbers, Numbers], ...]
 
     @classmethod
     def of(cls, speeds: Sequence[Speed]) -> Rates:
-        """On lines between what was measured; networks of one precision."""
+        """Interpolate between measured speeds, which are of one precision."""
         families = []
         for family in dict.fromkeys(speed.family for speed in speeds):
             own = sorted((s for s in speeds if s.family == family), key=lambda s: s.macs)
@@ -75,15 +75,15 @@ class Rates:
 
     @property
     def sizes(self) -> tuple[float, float]:
-        """Multiply-accumulates of the smallest network and of the largest."""
+        """Multiply-accumulates of the smallest and of the largest network."""
         ends = [(sizes[0], sizes[-1]) for sizes, _ in self.families]
         return math.exp(min(low for low, _ in ends)), math.exp(max(high for _, high in ends))
 
     def seconds(self, macs: float) -> tuple[float, float]:
-        """Return seconds for an image of a network of a size: on average over kinds, and at most.
+        """Return seconds an image for a size of network: the mean over kinds, and the maximum.
 
         Args:
-            macs: Multiply-accumulates; of the kinds those count that have networks of this size.
+            macs: Multiply-accumulates; kinds without networks of this size are left out.
         """
         size = math.log(macs)
         able = [
@@ -96,9 +96,9 @@ class Rates:
 
 
 def probes(space: SearchSpace) -> dict[Architecture, str]:
-    """Return networks of several sizes, each with its kind.
+    """Return the smallest and the largest network of each kind, with the name of the kind.
 
-    They are the smallest of each kind and the largest, and one of middle size if there is one kind.
+    A space of a single kind adds one network of middle size.
     """
     if isinstance(space, UnionSpace):
         return {
@@ -126,13 +126,13 @@ def measure_speeds(
     """Train networks for a moment each, in each precision, on one core.
 
     Args:
-        space: Of the networks.
-        networks: Which, each with its kind.
-        images: Those of a step, (N, H, W, C) uint8.
-        seconds: For all of them together; a step is always finished.
+        space: Space that builds the networks.
+        networks: Networks to time, each with its kind.
+        images: Images of one step, (N, H, W, C) uint8.
+        seconds: Time for all networks together; a step is always finished.
 
     Returns:
-        For each network one speed for each precision.
+        One speed for each network and precision.
     """
     each = seconds / (len(networks) * len(_PRECISIONS))
     return [
@@ -171,7 +171,7 @@ def _images_per_s(
 
 
 def _augmented(images: Images, size: tuple[int, int]) -> torch.Tensor:
-    """Random crops of images, as floats (N, C, *size)."""
+    """Return random crops of images, as floats of shape (N, C, *size)."""
     augment = Augmentation(crop=_CROP, flip=True)
     cropped, _ = augment(images, np.arange(len(images)), np.random.default_rng(0), size)
     return torch.from_numpy(cropped).permute(0, 3, 1, 2).float().div_(255)

@@ -1,4 +1,4 @@
-"""What a candidate will cost, with an uncertainty and a word for where the number comes from."""
+"""Predicted costs of candidates, each with its uncertainty and its origin."""
 
 from hwnas.predictors.calibration import Pool, Reading, calibrate
 from hwnas.predictors.device import DevicePredictor

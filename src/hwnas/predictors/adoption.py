@@ -1,4 +1,4 @@
-"""Devices that were measured elsewhere: a table of costs becomes a profile."""
+"""Import of devices that were measured elsewhere: a table of costs becomes a profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hwnas.search_spaces import StepTable
 
 __all__ = ["adopt"]
 
-_DOUBTFUL_FACTOR = 100.0  # slower or faster than all known devices, so that a unit may be wrong
+_DOUBTFUL_FACTOR = 100.0  # slower or faster than known devices, so that a unit may be wrong
 
 
 def adopt(
@@ -28,17 +28,17 @@ def adopt(
     runtime: str = "",
     trust_units: bool = False,
 ) -> list[DeviceProfile]:
-    """Keep costs that were measured elsewhere; a network that is known is measured anew.
+    """Store costs that were measured elsewhere; they replace the costs of networks already known.
 
     Args:
-        device: A name for where they were measured.
-        costs: What a file says.
-        store: Where profiles are kept.
-        runtime: What ran the networks, in words.
-        trust_units: Keep latencies, however far they are from those of all known devices.
+        device: Name for the device on which the costs were measured.
+        costs: Contents of a file of costs.
+        store: Store of profiles.
+        runtime: Runtime of the networks, in words.
+        trust_units: Whether to store latencies however far they are from those of known devices.
 
     Returns:
-        A profile for each metric.
+        Profile for each metric.
 
     Raises:
         ConfigError: The store knows the device with another runtime.

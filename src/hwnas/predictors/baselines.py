@@ -1,4 +1,4 @@
-"""Methods that the default one has to beat."""
+"""Baselines: methods that the default method has to beat."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["mean_of_devices", "nearest_device", "ridge", "ridge_on_macs", "ridge
 
 
 def ridge(sources: Sources) -> Regression:
-    """Log cost linear in how often each option is taken and in log multiply-accumulates.
+    """Return a regression of log cost on counts of options and log multiply-accumulates.
 
     Nothing is transferred. Positions with fewer or more options than most are left out.
     """
@@ -37,12 +37,12 @@ def ridge(sources: Sources) -> Regression:
 
 
 def ridge_quantiles(sources: Sources) -> ResidualQuantiles:
-    """The same predictions as `ridge`, with intervals from residuals."""
+    """Return a regression with the predictions of `ridge`, and intervals from residuals."""
     return ResidualQuantiles(ridge(sources).features)
 
 
 def ridge_on_macs(sources: Sources) -> Regression:
-    """Log cost linear in log multiply-accumulates.
+    """Return a regression of log cost on log multiply-accumulates.
 
     Raises:
         ConfigError: The multiply-accumulates of the table's networks are not known.
@@ -61,7 +61,7 @@ class Regression:
     """Bayesian ridge regression of log cost on fixed features, at random samples.
 
     Attributes:
-        features: Of all N networks, of shape (N, F).
+        features: Features of all N networks, of shape (N, F).
     """
 
     features: Numbers
@@ -82,14 +82,14 @@ class Regression:
 
 @dataclass(frozen=True)
 class ResidualQuantiles:
-    """`Regression` with the 90% quantile of its residuals as the reach of every interval.
+    """`Regression` with the 90% quantile of its residuals as half the width of every interval.
 
-    The residuals are those of leaving out each sample. Of n, the one of rank 0.9 (n + 1) is taken,
-    rounded up (the jackknife of Barber et al., "Predictive inference with the jackknife+", Annals
-    of Statistics 2021); the largest where there are too few.
+    The residuals are those of leaving out each sample. Of n residuals, the one of rank 0.9 (n + 1),
+    rounded up, is taken (the jackknife of Barber et al., "Predictive inference with the
+    jackknife+", Annals of Statistics 2021); the largest one if there are too few.
 
     Attributes:
-        features: Of all N networks, of shape (N, F).
+        features: Features of all N networks, of shape (N, F).
     """
 
     features: Numbers
@@ -117,12 +117,12 @@ class ResidualQuantiles:
 
 
 def nearest_device(sources: Sources) -> OtherDevices:
-    """The known device that ranks the samples most alike, and its scale corrected."""
+    """Return a method that takes the known device of most similar ranking, rescaled by samples."""
     return OtherDevices(_predicted(sources), nearest=True)
 
 
 def mean_of_devices(sources: Sources) -> OtherDevices:
-    """The mean over known devices; samples correct its scale and leave its ranking."""
+    """Return a method that takes the mean over known devices; samples only correct its scale."""
     return OtherDevices(_predicted(sources), nearest=False)
 
 
@@ -136,11 +136,12 @@ def _predicted(sources: Sources) -> Numbers:
 
 @dataclass(frozen=True)
 class OtherDevices:
-    """What known devices are predicted to take, with a scale for the new one.
+    """Predicted costs on known devices, rescaled for the new one.
 
     Attributes:
-        predicted: Of shape (N, K), logarithms up to a scale for each device.
-        nearest: Whether to take the device whose ranking is most like the samples', or the mean.
+        predicted: Logarithms of costs up to a scale for each device, of shape (N, K).
+        nearest: Whether to take the device whose ranking is most like that of the samples, rather
+            than the mean.
     """
 
     predicted: Numbers
@@ -172,7 +173,7 @@ class OtherDevices:
 def _measured(
     offered: Rows, samples: int, measure: Measure, rng: np.random.Generator
 ) -> tuple[Rows, Numbers]:
-    """Random rows and the logarithms of their costs."""
+    """Measure random rows, and return them with the logarithms of their costs."""
     rows = rng.choice(offered, size=min(samples, len(offered)), replace=False)
     return rows, np.log([measure(int(row)).cost for row in rows])
 

@@ -1,7 +1,7 @@
-"""How well a method predicts costs on devices that it has not seen, on published tables.
+"""Benchmark of methods that predict costs on unseen devices, on published tables.
 
-The rows of a table are split into a pool, from which a method may have some measured on the new
-device, and queries, which are scored and which nothing but the scores looks at.
+The rows of a table are split into a pool and queries. A method may have some rows of the pool
+measured on the new device. The queries are scored, and nothing but the scores reads their costs.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ class PredictorRow:
     """Scores of one method on one device with one seed.
 
     Attributes:
-        device: The new device.
+        device: New device.
         method: Name of the method.
-        samples: Distinct networks that the method had measured on it.
-        seed: Of the half of the pool that was offered.
-        spearman: Rank correlation of predicted and true costs over the queries.
-        kendall: Kendall's tau-b of the same.
+        samples: Number of distinct networks that the method had measured on the new device.
+        seed: Seed of the half of the pool that was offered, and of all other random choices.
+        spearman: Spearman's rank correlation of predicted and true costs over the queries.
+        kendall: Kendall's tau-b of predicted and true costs over the queries.
         mape: Mean of the absolute error over the true cost, in percent.
-        median_ape: Median of the same.
+        median_ape: Median of the absolute error over the true cost, in percent.
         coverage90: Share of the queries whose true cost lies in the 90% interval, 0 to 1.
-        width90: Median of upper over lower bound, minus 1, in percent.
+        width90: Median of upper over lower bound of the interval, minus 1, in percent.
         relative_width90: Median of the difference of the bounds over the predicted cost, in
             percent; in the unit of `median_ape`.
-        violation: How far the network chosen by predicted cost overshoots its budget, in percent
-            of it, in the mean of five budgets.
-        regret: Accuracy lost against the best network within the budget, in the mean of the same
-            budgets, in the table's unit; None where the table has no accuracies.
-        seconds: To choose, adapt and predict.
+        violation: Excess over the budget of the network chosen by predicted cost, in percent of the
+            budget, averaged over five budgets.
+        regret: Accuracy lost against the best network within the budget, averaged over the same
+            budgets, in the table's unit; None if the table has no accuracies.
+        seconds: Time in seconds to choose, adapt and predict.
     """
 
     device: str
@@ -94,8 +94,8 @@ class Split:
     """Rows of a table for one device.
 
     Attributes:
-        pool: May be offered for measurement.
-        queries: Are scored.
+        pool: Rows that may be offered for measurement.
+        queries: Rows that are scored.
     """
 
     pool: Rows
@@ -119,15 +119,15 @@ def bench_predictor(
         table: Costs of networks on devices.
         train: Known devices; only their rows of the pool are read.
         test: New devices.
-        method: A key of `METHODS` or ``"module:object"`` of one's own.
-        samples: Measurements of the new device that the method may take, at least 3.
-        pool: The first so many rows of the table.
+        method: Key of `METHODS`, or ``"module:object"`` of a user's own method.
+        samples: Number of measurements of the new device that the method may take, at least 3.
+        pool: Number of rows of the pool, which are the first ones of the table.
         protocol: ``"trimmed"`` as HELP scores (Lee et al., NeurIPS 2021), or ``"full"``.
-        seeds: Seeds 0 to ``seeds - 1``.
-        on_row: Called with each row as soon as it is there.
+        seeds: Number of seeds, which are 0 to ``seeds - 1``.
+        on_row: Function that is called with each row as soon as it is complete.
 
     Raises:
-        ConfigError: A name is unknown, a device both known and new, or there are too few rows.
+        ConfigError: A name is unknown, a device is both known and new, or there are too few rows.
     """
     _check(table, train, test, samples, pool, seeds)
     columns = np.array([table.column(device) for device in train])
@@ -170,22 +170,25 @@ def _check(
 
 
 def _pool_rows(table: CostTable, pool: int) -> Rows:
-    """Energy tables hold networks that were folded to nothing, whose energy is no network's."""
+    """Return the rows of the pool, for energy without networks that are not connected.
+
+    Energy tables hold networks that were folded to nothing, so their energy is no network's.
+    """
     rows = np.arange(pool)
     return rows[table.space.connected(table.codes[:pool])] if table.metric == "energy" else rows
 
 
 def split_rows(table: CostTable, device: str, pool: int, protocol: Protocol, seed: int) -> Split:
-    """Pool and queries of one device.
+    """Return the pool and the queries of one device.
 
     Args:
-        table: The table.
-        device: The new device, by whose true costs ``trimmed`` drops the fastest and the slowest
-            10% of pool and queries, as HELP's code does.
-        pool: The first so many rows.
-        protocol: ``"full"`` draws up to 5,000 unseen connected networks; where the table knows
-            which networks are isomorphic, unseen means that no isomorphic one is in the pool.
-        seed: Draws the queries of ``"full"``.
+        table: Costs of networks on devices.
+        device: New device, by whose true costs ``"trimmed"`` drops the fastest and the slowest 10%
+            of pool and queries, as HELP's code does.
+        pool: Number of rows of the pool, which are the first ones of the table.
+        protocol: ``"full"`` draws up to 5,000 unseen connected networks; if the table says which
+            networks are isomorphic, unseen means that no isomorphic one is in the pool.
+        seed: Seed of the queries of ``"full"``.
     """
     known = _pool_rows(table, pool)
     if protocol == "trimmed":
@@ -249,7 +252,7 @@ def _scored(
 
 
 class _Counted:
-    """Measures what was offered, no more often than was agreed."""
+    """Measurement function that refuses rows that were not offered, and more than were agreed."""
 
     def __init__(
         self, table: CostTable, column: int, offered: frozenset[int], samples: int
@@ -272,10 +275,10 @@ class _Counted:
 def _choices(
     forecast: Forecast, true: Numbers, accuracies: Numbers | None
 ) -> tuple[float, float | None]:
-    """Violation in percent and regret of choosing by predicted cost, in the mean of budgets.
+    """Return violation in percent and regret of choosing by predicted cost, averaged over budgets.
 
-    Chosen is the most accurate network that is predicted to keep the budget; where accuracies are
-    not known, the costliest one; where none is predicted to, the cheapest.
+    The most accurate network that is predicted to keep the budget is chosen; if accuracies are not
+    known, the costliest one of these; if no network is predicted to keep it, the cheapest one.
     """
     worth = forecast.cost if accuracies is None else accuracies
     violations, regrets = [], []

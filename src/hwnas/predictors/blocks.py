@@ -1,4 +1,4 @@
-"""What is known of networks before anything is measured, in blocks of features.
+"""Features of networks that are known before anything is measured, in blocks.
 
 Shapes: N networks, F features of a block.
 """
@@ -28,16 +28,17 @@ __all__ = [
 
 Blocks = Mapping[str, Numbers]
 """Features of shape (N, F), by name: ``"physical"``; of tabular spaces also ``"counts"`` (how
-often each option is taken in each group of positions) and ``"places"`` (which is taken where)."""
+often each option is taken in each group of positions) and ``"places"`` (the option that is taken
+at each position)."""
 
 
 def blocks_of_steps(steps: StepTable) -> Blocks:
-    """Of any networks."""
+    """Return the features of any networks."""
     return {"physical": physical_features(steps)}
 
 
 def blocks_of_codes(space: TabularSpace, codes: Codes) -> Blocks:
-    """Of networks of a tabular space."""
+    """Return the features of networks of a tabular space."""
     steps = space.steps(codes)
     physical = {} if steps is None else blocks_of_steps(steps)
     return {
@@ -48,18 +49,18 @@ def blocks_of_codes(space: TabularSpace, codes: Codes) -> Blocks:
 
 
 def rows_of(blocks: Blocks, index: npt.NDArray[np.integer]) -> Blocks:
-    """Some of the networks."""
+    """Return the features of some of the networks."""
     return {name: block[index] for name, block in blocks.items()}
 
 
 def places(codes: Codes, options: Sequence[int]) -> Numbers:
-    """One column for each option of each position: 1 where it is taken."""
+    """Return one column for each option of each position: 1 where it is taken."""
     columns = [codes[:, i, None] == np.arange(count) for i, count in enumerate(options)]
     return np.hstack(columns).astype(np.float64)
 
 
 def counts(codes: Codes, options: Sequence[int], groups: Sequence[int]) -> Numbers:
-    """One column for each option of each group of positions: how often it is taken."""
+    """Return one column for each option of each group of positions: how often it is taken."""
     columns = []
     for group in sorted(set(groups)):
         positions = [i for i, each in enumerate(groups) if each == group]
@@ -70,11 +71,11 @@ def counts(codes: Codes, options: Sequence[int], groups: Sequence[int]) -> Numbe
 
 @dataclass(frozen=True)
 class Scale:
-    """Brings a block to columns of mean 0 and rows of mean square 1 over some networks.
+    """Scaling of a block to columns of mean 0 and rows of mean squared norm 1 over some networks.
 
     Attributes:
-        centre: Of each column, (F,).
-        spread: By which columns are divided, (F,); infinite for those that are constant.
+        centre: Mean of each column, (F,).
+        spread: Divisor of each column, (F,); infinite for constant columns.
     """
 
     centre: Numbers
@@ -82,11 +83,11 @@ class Scale:
 
     @classmethod
     def over(cls, block: Numbers, whiten: bool = True) -> Scale:
-        """The scale over the networks of ``block``.
+        """Return the scaling over the networks of ``block``.
 
         Args:
-            block: Of shape (N, F).
-            whiten: Whether all columns count alike, or as much as they vary.
+            block: Features of shape (N, F).
+            whiten: Whether all columns count alike, rather than as much as they vary.
         """
         centre, spread = block.mean(0), block.std(0)
         constant = spread < 1e-9
@@ -97,6 +98,6 @@ class Scale:
         return cls(centre, np.where(constant, np.inf, spread))
 
     def __call__(self, block: Numbers) -> Numbers:
-        """A block of any networks, scaled."""
+        """Return a block of any networks, scaled."""
         scaled: Numbers = (block - self.centre) / self.spread
         return scaled

@@ -1,4 +1,4 @@
-"""Making a device known: the few networks that tell the most are measured on it and kept."""
+"""Calibration of a device: the most informative networks are measured on it and stored."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ __all__ = [
 ]
 
 _POOL = 200
-_BLOCK = 5  # networks that are timed against each other before the next ones are chosen
+_BLOCK = 5  # networks that are timed together before the next ones are chosen
 
 
 def drawn_networks(space: SearchSpace, seed: int, count: int) -> tuple[Architecture, ...]:
-    """The smallest, the largest, and ``count`` random ones, each once."""
+    """Return the smallest, the largest and ``count`` random networks of a space, each once."""
     rng = random.Random(seed)
     drawn = {space.smallest(): None, space.largest(): None}
     return tuple(drawn | dict.fromkeys(space.sample(rng) for _ in range(count)))
@@ -56,9 +56,9 @@ class Pool:
     """Networks of a space that may be measured.
 
     Attributes:
-        networks: The smallest, the largest, and random ones.
-        steps: What they ask of hardware, at batch 1.
-        blocks: Their features, whatever the device.
+        networks: Smallest, largest and random networks.
+        steps: Operator counts of the networks, at batch 1.
+        blocks: Features of the networks that do not depend on the device.
     """
 
     networks: tuple[Architecture, ...]
@@ -67,7 +67,7 @@ class Pool:
 
     @classmethod
     def of(cls, space: SearchSpace, seed: int = 0, count: int = _POOL) -> Pool:
-        """Draw networks; fewer where the space holds fewer."""
+        """Return a pool of drawn networks; they are fewer if the space holds fewer."""
         drawn = drawn_networks(space, seed, count)
         steps = StepTable.of_workloads([space.workload(network) for network in drawn])
         return cls(drawn, steps, blocks_of_steps(steps))
@@ -75,11 +75,11 @@ class Pool:
     def most_informative(
         self, predictor: DevicePredictor, count: int, known: Sequence[str] = ()
     ) -> list[int]:
-        """The networks whose measurement leaves the predictor least unsure of all the others.
+        """Return indices of the networks whose measurement leaves the least variance over all.
 
         Args:
-            predictor: Of the device, as far as it is known.
-            count: How many; fewer where fewer are left.
+            predictor: Predictor of the device from the measurements so far.
+            count: Number of networks; fewer are returned if fewer are left.
             known: Ids of networks that were measured already.
         """
         place = {network.id: index for index, network in enumerate(self.networks)}
@@ -88,21 +88,21 @@ class Pool:
         return most_informative(parts, predictor.variances, count, measured)
 
     def seen_by(self, predictor: DevicePredictor) -> Blocks:
-        """Features of the networks, as a predictor looks at them."""
+        """Return the features of the networks that a predictor uses."""
         return predictor.blocks(self.steps, self.blocks)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One network that was measured.
+    """Measurement of one network.
 
     Attributes:
-        network: Its id.
-        predicted: What was expected before; None while nothing could be.
-        measured: What it took, in the metric's unit.
-        number: So many are known of the device now.
-        error: Upper bound of the 90% interval over the prediction, minus 1, in the median over the
-            pool; None while nothing can be predicted.
+        network: Id of the network.
+        predicted: Estimate before the measurement; None if no prediction was possible yet.
+        measured: Measured cost, in the metric's unit.
+        number: Number of networks that are known of the device now.
+        error: Upper bound of the 90% interval over the prediction, minus 1, as the median over the
+            pool; None if no prediction is possible yet.
     """
 
     network: str
@@ -122,23 +122,23 @@ def calibrate(
     settings: TimingSettings | None = None,
     metric: MeasuredMetric = "latency_ms",
 ) -> DeviceProfile:
-    """Measure networks on a target of this machine until enough is known, and keep what was found.
+    """Measure networks on a target of this machine until enough is known, and store its profile.
 
-    What the store has of the target already counts, so an interrupted calibration goes on where it
-    was. The profile is written after every few networks.
+    Networks that the store already has of the target count, so an interrupted calibration continues
+    where it stopped. The profile is written after every few networks.
 
     Args:
-        target: Where to measure them.
-        space: Where the networks are from.
-        store: Where the profile is kept.
-        samples: So many networks shall be known of the target, at least 3.
-        until_error: Stop early when `Reading.error` is at most this, as a fraction.
-        on_reading: Called for every network that was measured.
-        settings: How much to time each.
-        metric: What to measure; energy needs a counter in the hardware.
+        target: Target on which to measure.
+        space: Space of the networks.
+        store: Store of the profile.
+        samples: Number of networks that shall be known of the target, at least 3.
+        until_error: Value of `Reading.error`, as a fraction, at which to stop early.
+        on_reading: Function that is called for every network that was measured.
+        settings: Settings of the timing of each network.
+        metric: Metric to measure; energy needs a counter in the hardware.
 
     Raises:
-        ConfigError: ``samples`` or ``until_error`` cannot be.
+        ConfigError: ``samples`` or ``until_error`` is out of range.
         DeviceError: The target cannot be used here, or the store knows it from other hardware.
         EnergyUnavailable: Nothing on this machine counts energy.
     """
@@ -183,10 +183,10 @@ def _known_so_far(
 
 
 def check_same_hardware(store: DeviceStore, target: Target, hardware: str) -> None:
-    """Refuse to add to what was measured on another machine.
+    """Refuse to add to measurements that were taken on another machine.
 
     Raises:
-        DeviceError: ``hardware`` is not the target's.
+        DeviceError: ``hardware``, on which they were taken, is not the target's.
     """
     now = processor_of(target.device.hardware)
     if hardware != now:
@@ -226,7 +226,7 @@ def _error(predictor: DevicePredictor, pool: Pool) -> float | None:
 def exported_for_a_while(
     networks: Sequence[Architecture], space: SearchSpace
 ) -> Iterator[list[Path]]:
-    """Networks as ONNX files; an untrained one is as fast as a trained one."""
+    """Export networks as temporary ONNX files, untrained: they are as fast as trained ones."""
     with tempfile.TemporaryDirectory() as folder:
         yield _export(networks, space, Path(folder))
 
@@ -240,13 +240,13 @@ def _export(networks: Sequence[Architecture], space: SearchSpace, folder: Path) 
 
 @dataclass(frozen=True)
 class Measured:
-    """Costs of some networks, and how they were found.
+    """Costs of some networks, and how they were measured.
 
     Attributes:
-        costs: Of each, in the metric's unit.
-        clock: Which clock or counter was read.
-        versions: Of the packages that matter.
-        time: When, ISO 8601.
+        costs: Cost of each network, in the metric's unit.
+        clock: Clock or counter that was read.
+        versions: Versions of the packages that matter.
+        time: Time of the measurement, ISO 8601.
     """
 
     costs: tuple[float, ...]
@@ -316,15 +316,15 @@ def export_chosen(
     """Write the networks to measure on a device that hwnas cannot reach, and a table to fill in.
 
     Args:
-        device: A name for it.
-        space: Where the networks are from.
-        store: What is known of the device there already counts.
-        folder: Gets ``<id>.onnx`` for each network and ``measurements.csv``.
-        samples: How many networks, at least 3.
-        metric: What shall be measured.
+        device: Name for the device.
+        space: Space of the networks.
+        store: Store, whose measurements of the device are taken into account.
+        folder: Folder that gets ``<id>.onnx`` for each network and ``measurements.csv``.
+        samples: Number of networks, at least 3.
+        metric: Metric that shall be measured.
 
     Returns:
-        The table, with a line for each network and no costs.
+        Path of the table, which has a line for each network and no costs.
     """
     if samples < MINIMUM_MEASUREMENTS:
         raise ConfigError(f"samples is {samples}; expected at least {MINIMUM_MEASUREMENTS}")

@@ -1,9 +1,9 @@
-"""Costs on a device on which no network was measured, from what devices are like.
+"""Cost prediction for a device on which no network was measured, from a description of the device.
 
-A device is described by numbers: what the probes of its fingerprint take, or what its spec sheet
-says. How the costs of each network follow from them is learnt over known devices: a Gaussian
-process over devices whose kernel is linear in the standardised descriptions, so that a prediction
-is a mean of known devices, weighted by how much the new one is like each.
+A description consists of numbers: times of the probes of a fingerprint, or data of a spec sheet. A
+Gaussian process over known devices learns how the costs of each network depend on the description.
+Its kernel is linear in the standardised descriptions, so that a prediction is a mean of known
+devices, weighted by their similarity to the new one.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from hwnas.search_spaces import StepTable
 
 __all__ = ["ColdStart", "from_fingerprint"]
 
-_RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 1e6)  # the last one is the mean of the devices
+_RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 1e6)  # the last one gives the mean of devices
 
 
 @dataclass(frozen=True, eq=False)
 class ColdStart:
-    """What known devices are like and what they cost.
+    """Descriptions of known devices and the costs of networks on them.
 
     Attributes:
-        descriptions: Of shape (K, D): logarithms of D positive numbers of each known device.
-        logs: Logarithms of the costs of N networks on them, of shape (N, K).
-        families: Of each device; none may help to foretell another of its family when it is tried
-            how far descriptions help.
+        descriptions: Logarithms of D positive numbers of each known device, of shape (K, D).
+        logs: Logarithms of the costs of N networks on the devices, of shape (N, K).
+        families: Family of each device; when the ridge is chosen, no device helps to predict
+            another one of its family.
     """
 
     descriptions: Numbers
@@ -52,21 +52,21 @@ class ColdStart:
             )
 
     def predict(self, description: Numbers) -> tuple[Numbers, float]:
-        """Logarithms of costs (N,) on a device of this description (D,), and their deviation."""
+        """Return log costs (N,) on a device of this description (D,), and their deviation."""
         return self.logs @ self.weights(description), self._deviations[self.ridge]
 
     def weights(self, description: Numbers) -> Numbers:
-        """Of the known devices, of shape (K,), with sum 1."""
+        """Return the weights of the known devices, of shape (K,), with sum 1."""
         return self._weights(np.arange(len(self.families)), description, self.ridge)
 
     @property
     def ridge(self) -> float:
-        """How little is made of descriptions: what foretells known devices best."""
+        """Ridge that predicts known devices best; with a larger one, descriptions matter less."""
         return min(self._deviations, key=lambda ridge: self._deviations[ridge])
 
     @cached_property
     def _deviations(self) -> dict[float, float]:
-        """Root mean square error in log cost of each known family foretold from the others."""
+        """Root mean square error in log cost of predicting known families from others, by ridge."""
         found = {}
         for ridge in _RIDGES:
             errors = []
@@ -83,9 +83,9 @@ class ColdStart:
         return found
 
     def _weights(self, devices: Rows, description: Numbers, ridge: float) -> Numbers:
-        """Of known devices, with sum 1."""
+        """Return the weights of some known devices, with sum 1."""
         known = self.descriptions[devices]
-        description = np.clip(description, known.min(0), known.max(0))  # no further out than these
+        description = np.clip(description, known.min(0), known.max(0))  # no extrapolation
         centre, spread = known.mean(0), np.maximum(known.std(0), 1e-6)
         scaled = (known - centre) / spread / np.sqrt(known.shape[1])
         asked = (description - centre) / spread / np.sqrt(known.shape[1])
@@ -96,11 +96,11 @@ class ColdStart:
 
 
 def from_fingerprint(fingerprint: Fingerprint, steps: StepTable) -> list[Estimate]:
-    """Latencies on a target of which nothing is known but its fingerprint.
+    """Predict latencies on a target of which nothing is known but its fingerprint.
 
     Args:
-        fingerprint: Of the target.
-        steps: Of N networks, at batch 1.
+        fingerprint: Fingerprint of the target.
+        steps: Operator counts of N networks, at batch 1.
     """
     known, experience = shipped_fingerprints(), shipped_experience()
     described = np.array([_described(known[source.name]) for source in experience.sources])

@@ -1,4 +1,4 @@
-"""Costs that were measured elsewhere: a CSV file with a network and what it took on each line."""
+"""CSV file of costs that were measured elsewhere, with a network and its costs on each line."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from hwnas.search_spaces import Architecture, SearchSpace, StepTable
 
 __all__ = ["CostFile", "read_architecture", "read_cost_file"]
 
-_CONTRADICTION = 1.1  # largest over smallest of several costs of one network
+_CONTRADICTION = 1.1  # largest over smallest cost of one network, from which a note is given
 
 
 @dataclass(frozen=True, eq=False)
 class CostFile:
-    """What a file says.
+    """Contents of a file of costs.
 
     Attributes:
-        networks: Names, each once.
-        steps: What the networks ask of hardware, at batch 1.
-        costs: Of shape (n,), for each metric that the file has.
-        notes: What was averaged, in words.
+        networks: Names of the networks, each once.
+        steps: Operator counts of the networks, at batch 1.
+        costs: Costs of shape (n,), for each metric that the file has.
+        notes: Remarks on costs that differ and were averaged, in words.
     """
 
     networks: tuple[str, ...]
@@ -49,12 +49,12 @@ def read_cost_file(path: Path, space: SearchSpace | None = None) -> CostFile:
     their median.
 
     Args:
-        path: The CSV file.
-        space: Where the architectures are from; not needed for ONNX files.
+        path: Path of the CSV file.
+        space: Space of the architectures; not needed for ONNX files.
 
     Raises:
-        DataError: The file is missing or is no such table, a cost cannot be, or there are fewer
-            than three networks.
+        DataError: The file is missing or is no such table, a cost is not a positive number, or
+            there are fewer than three networks.
     """
     lines = _lines(path)
     metrics = _metrics(path, lines)
@@ -118,7 +118,7 @@ def _cost(path: Path, number: int, line: Mapping[str, str], metric: CostMetric) 
 def _networks(
     path: Path, lines: Sequence[Mapping[str, str]], space: SearchSpace | None
 ) -> list[tuple[str, StepTable]]:
-    """Of each line the network's id, equal for equal networks, and its steps."""
+    """Return for each line the network's id, equal for equal networks, and its operator counts."""
     read: dict[str, tuple[str, StepTable]] = {}
     for number, line in enumerate(lines, start=2):
         text = line["network"].strip()
@@ -141,10 +141,10 @@ def _network(folder: Path, text: str, space: SearchSpace | None) -> tuple[str, S
 
 
 def read_architecture(folder: Path, text: str) -> Architecture:
-    """An architecture from JSON, or from a file with it.
+    """Read an architecture from JSON, or from a file with JSON.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The text or file is not an architecture.
     """
     try:
         found = text if text.startswith("{") else (folder / text).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Published tables: what many networks cost on several devices."""
+"""Published tables of the costs of many networks on several devices."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class CostTable:
     """Costs of N networks on D devices.
 
     Attributes:
-        space: Which networks there are.
-        codes: The networks, of shape (N, positions).
+        space: Space of the networks.
+        codes: Codes of the networks, of shape (N, positions).
         metric: ``"latency"`` in milliseconds or ``"energy"`` in millijoules.
         devices: Names of the columns.
-        costs: Of shape (N, D), positive.
+        costs: Positive costs, of shape (N, D).
         latencies_ms: For energy, latencies of the same shape; NaN where there is none.
-        accuracies: Of shape (N, A), or None; the larger, the better.
-        accuracy_names: Of the A columns; may be empty.
-        representatives: Of shape (N,): rows with the same number are isomorphic networks that
-            share one measurement; None if each was measured.
+        accuracies: Accuracies of shape (N, A), or None; higher is better.
+        accuracy_names: Names of the A columns; may be empty.
+        representatives: Row indices of shape (N,): rows with the same index are isomorphic networks
+            that share one measurement; None if each was measured.
     """
 
     space: TabularSpace
@@ -54,7 +54,7 @@ class CostTable:
     representatives: npt.NDArray[np.int64] | None = None
 
     def column(self, device: str) -> int:
-        """Index of a device.
+        """Return the column of a device.
 
         Raises:
             ConfigError: The table has no such device.
@@ -66,7 +66,7 @@ class CostTable:
         return self.devices.index(device)
 
     def accuracy_for(self, device: str) -> Numbers | None:
-        """The accuracies of the task that a device's name ends with, or else of the first task."""
+        """Return the accuracies of the task named at the end of a device's name, or the first."""
         if self.accuracies is None:
             return None
         ends = [i for i, name in enumerate(self.accuracy_names) if device.endswith(name)]
@@ -78,14 +78,14 @@ def read_cost_table(path: Path, metric: Metric = "latency", space: str | None = 
     """Read an ``.npz`` file of arrays; nothing in it may be a pickle.
 
     Args:
-        path: With ``lat_ms`` (N, D) and ``devices`` or ``columns`` (D,), or ``energy_mj`` and
+        path: File with ``lat_ms`` (N, D) and ``devices`` or ``columns`` (D,), or ``energy_mj`` and
             ``energy_columns``; an encoding of the networks in ``archs``, ``choice``, ``ops`` or
-            ``ks`` + ``e`` + ``d`` (+ ``r``); perhaps ``rep_arch_idx`` and accuracies.
-        metric: Which costs to read.
-        space: Name of the space, where it is not to be recognised from the encoding.
+            ``ks`` + ``e`` + ``d`` (+ ``r``); optionally ``rep_arch_idx`` and accuracies.
+        metric: Costs to read.
+        space: Name of the space; if None, it is recognised from the encoding.
 
     Raises:
-        DataError: The file is missing, damaged, or a cost in it cannot be.
+        DataError: The file is missing or damaged, or a cost in it is not a positive number.
     """
     arrays = read_arrays(path)
     costs, devices = _costs(path, arrays, metric)
@@ -113,7 +113,7 @@ def read_cost_table(path: Path, metric: Metric = "latency", space: str | None = 
                 f"{path}: rep_arch_idx has {representatives.min()} to {representatives.max()}; "
                 f"expected indices of the {len(codes)} rows"
             )
-        codes = codes[representatives]  # what was measured in place of the row's own network
+        codes = codes[representatives]  # networks that were measured in place of the rows' own
     return CostTable(
         found,
         codes,
@@ -128,7 +128,7 @@ def read_cost_table(path: Path, metric: Metric = "latency", space: str | None = 
 
 
 def read_arrays(path: Path) -> Arrays:
-    """All arrays of an ``.npz`` file.
+    """Return all arrays of an ``.npz`` file.
 
     Raises:
         DataError: The file is missing or damaged, or holds a pickle.
@@ -163,7 +163,7 @@ def _costs(path: Path, arrays: Arrays, metric: Metric) -> tuple[Numbers, tuple[s
 
 
 def _latencies(arrays: Arrays, devices: Sequence[str]) -> Numbers | None:
-    """Latencies in the order of the energy's columns."""
+    """Return the latencies in the order of the energy's columns, or None if there are none."""
     header = next((arrays[each] for each in _COSTS["latency"][1] if each in arrays), None)
     if header is None or "lat_ms" not in arrays:
         return None

@@ -1,11 +1,11 @@
-"""Conformal calibration of intervals, so that 90% of them hold what is measured.
+"""Conformal calibration of prediction intervals, so that 90% of them hold the measured cost.
 
-Each known device is played as the new one: a process learns a few of its networks, with the devices
-of other families as sources, and predicts others. What the standard deviations have to be
-multiplied by, so that nine in ten of all these predictions hold, is the scale of a new device. Two
-numbers that a process has without any further measurement adapt it to the device: how well each
-measurement is predicted from the others (`Mixture.surprise`), and how sure the process is of
-itself (`Mixture.doubt`). Their powers are learnt on the same trials.
+Each known device is treated as a new one: a Gaussian process learns a few of its networks, with the
+devices of other families as sources, and predicts others. The scale of a new device is the factor
+on the standard deviations with which nine in ten of all these intervals hold. Two numbers that a
+process gives without further measurements adapt the scale to the device: how well each measurement
+is predicted from the others (`Mixture.surprise`), and how large a deviation the process predicts
+(`Mixture.doubt`). The powers of both are learnt on the same trials.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from hwnas.predictors.selection import most_informative
 __all__ = ["adapted", "learn_widening"]
 
 _TRIAL_ROWS = 600
-_TRIALS = 4  # of each known device
+_TRIALS = 4  # trials of each known device
 _EXPECTED = np.array([0.7, 0.0])  # powers of surprise and doubt, before any trial
-_RIDGE = 0.3  # weight of what is expected, in units of squared logarithms and known devices
-_POWERS = np.array([[0.0, -1.0], [1.0, 1.0]])  # least and largest
+_RIDGE = 0.3  # weight of the expected powers, in units of squared logarithms and known devices
+_POWERS = np.array([[0.0, -1.0], [1.0, 1.0]])  # least and largest powers
 
 
 def adapted(
     parts: Parts, prior: Prior, offered: Rows, samples: int, measure: Callable[[int], float]
 ) -> Mixture:
-    """Measure the most informative of the offered rows and learn them.
+    """Measure the most informative of the offered rows, and fit a process to them.
 
     Args:
-        parts: Of all rows.
-        prior: Over the hyperparameters.
+        parts: Features of all rows.
+        prior: Prior over the hyperparameters.
         offered: Rows that may be measured.
-        samples: How many to measure.
-        measure: Gives the logarithm of a row's cost.
+        samples: Number of rows to measure.
+        measure: Function that returns the logarithm of a row's cost.
     """
     rows = offered[most_informative(parts.rows(offered), np.exp(prior.mean), samples)]
     return Mixture.fitted(parts.rows(rows), np.array([measure(int(row)) for row in rows]), prior)
@@ -48,11 +48,11 @@ def adapted(
 
 @dataclass(frozen=True)
 class _Trial:
-    """A known device that was played as the new one.
+    """Result of treating a known device as a new one.
 
     Attributes:
-        surprise: Of the process.
-        doubt: Of the process.
+        surprise: Surprise of the process.
+        doubt: Doubt of the process.
         errors: Absolute errors on networks that were not measured, in predicted deviations.
     """
 
@@ -62,15 +62,15 @@ class _Trial:
 
 
 def learn_widening(experience: Experience, samples: int) -> Widening | None:
-    """Play each known device as the new one, with the others as sources.
+    """Learn the scale of intervals by treating each known device as new, given the others.
 
     Args:
-        experience: The known devices.
-        samples: Measurements that are taken of a new device.
+        experience: Known devices.
+        samples: Number of measurements that are taken of a new device.
 
     Returns:
-        The scale with which nine in ten of the intervals hold, over all devices and trials; None
-        where no device has two others of other families to learn it from.
+        Scale with which nine in ten of the intervals hold, over all devices and trials; None if no
+        device has two others of other families to learn it from.
     """
     devices = [k for k in range(len(experience.sources)) if len(experience.others(k)) > 1]
     if not devices:
@@ -87,7 +87,9 @@ def learn_widening(experience: Experience, samples: int) -> Widening | None:
 
 
 def _powers(known: Numbers, needed: Numbers) -> Numbers:
-    """Ridge regression of the scales that were needed, towards the powers that are expected.
+    """Return the powers of surprise and doubt that give the needed scales.
+
+    They follow by ridge regression, which shrinks them towards the expected powers.
 
     Args:
         known: Logarithms of surprise and doubt in each trial, of shape (trials, 2).

@@ -1,4 +1,4 @@
-"""Costs of any network on one device, from measurements of a few on it and what others teach."""
+"""Predictor of costs on one device, from measurements of a few networks and from other devices."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ __all__ = ["MINIMUM_MEASUREMENTS", "DevicePredictor"]
 
 MINIMUM_MEASUREMENTS = 3
 _LEAST_FOR_ERROR = 5
-_MARGIN = 1.5  # beyond what is known, as a factor, that a prediction is trusted
+_MARGIN = 1.5  # factor beyond the known range up to which a prediction is trusted
 
 
 @dataclass(frozen=True, eq=False)
 class DevicePredictor:
-    """A Gaussian process on the log cost of networks on one device.
+    """Gaussian process on the log cost of networks on one device.
 
     Attributes:
-        device: Name of the target, or of a device of one's own.
-        experience: What other devices teach.
-        steps: What the networks that were measured on this device ask of hardware, at batch 1.
-        costs: What they cost, n positive numbers.
-        metric: What is predicted; the unit is in its name.
-        hardware: Processor or accelerator, in words; that of where the device is now if empty.
+        device: Name of the target, or of a custom device.
+        experience: Known devices, and the prior that they give.
+        steps: Operator counts of the networks that were measured on this device, at batch 1.
+        costs: Costs of these networks, n positive numbers.
+        metric: Metric that is predicted; the unit is in its name.
+        hardware: Processor or accelerator, in words; if empty, that of the device's machine now.
     """
 
     device: str
@@ -58,11 +58,11 @@ class DevicePredictor:
 
     @classmethod
     def of(cls, profile: DeviceProfile, experience: Experience | None = None) -> DevicePredictor:
-        """The predictor that a profile gives.
+        """Return the predictor that a profile gives.
 
         Args:
-            profile: Of the device.
-            experience: What other devices teach; that of the devices that hwnas ships if None.
+            profile: Profile of the device.
+            experience: Known devices, and the prior that they give; those that ship if None.
         """
         known = shipped_experience() if experience is None else experience
         costs = tuple(profile.costs.tolist())
@@ -72,16 +72,16 @@ class DevicePredictor:
     def load(
         cls, store: DeviceStore | str | Path, device: str, metric: CostMetric = "latency_ms"
     ) -> DevicePredictor:
-        """The predictor of a device that was calibrated, or that hwnas ships.
+        """Return the predictor of a device that was calibrated, or that ships with hwnas.
 
         Args:
-            store: Where profiles are kept, or its folder; one in it goes before one that ships.
-            device: Name of a target, or of a device of one's own.
-            metric: What to predict.
+            store: Store of profiles, or its folder; its profiles precede those that ship.
+            device: Name of a target, or of a custom device.
+            metric: Metric to predict.
 
         Raises:
             ConfigError: The device is not known.
-            ArtifactError: Its profile is damaged, or was written by a newer version of hwnas.
+            ArtifactError: The profile is damaged, or was written by a newer version of hwnas.
         """
         store = store if isinstance(store, DeviceStore) else DeviceStore(Path(store))
         if store.has(device, metric) or device not in shipped_profiles(metric):
@@ -90,18 +90,18 @@ class DevicePredictor:
 
     @classmethod
     def of_known(cls, profile: DeviceProfile, shipped: bool) -> DevicePredictor:
-        """The predictor of a device of the store, or of one that hwnas ships.
+        """Return the predictor of a device of the store, or of one that ships with hwnas.
 
-        Of one that ships so many networks were measured that the others have nothing to add.
+        On one that ships, so many networks were measured that the others have nothing to add.
         """
         return cls.of(profile, shipped_experience().only(profile.device) if shipped else None)
 
     def adapt(self, workloads: Sequence[Workload], costs: Sequence[float]) -> DevicePredictor:
-        """A new predictor that has learnt these measurements as well.
+        """Return a new predictor that has also learnt these measurements.
 
         Args:
             workloads: Networks, at batch 1.
-            costs: Of each, in the metric's unit, at the device's batch.
+            costs: Cost of each network, in the metric's unit, at the device's batch.
         """
         if len(workloads) != len(costs):
             raise ConfigError(
@@ -110,16 +110,16 @@ class DevicePredictor:
         return self.adapt_steps(StepTable.of_workloads(workloads), costs)
 
     def adapt_steps(self, steps: StepTable, costs: Sequence[float] | Numbers) -> DevicePredictor:
-        """The same for networks that are given as counts of steps."""
+        """Return a new predictor as `adapt` does, for networks given as operator counts."""
         together = StepTable.stacked([self.steps, steps])
         return replace(self, steps=together, costs=(*self.costs, *map(float, costs)))
 
     def cost(self, workloads: Sequence[Workload], targets: Sequence[Target]) -> list[Estimate]:
-        """Predicted costs.
+        """Predict costs.
 
         Args:
             workloads: Networks, at batch 1.
-            targets: For each workload, the target of this predictor.
+            targets: Target of this predictor, once for each workload.
 
         Raises:
             ConfigError: A target is another one, or fewer than three networks were measured.
@@ -128,36 +128,37 @@ class DevicePredictor:
         return self.predict(workloads)
 
     def predict(self, workloads: Sequence[Workload]) -> list[Estimate]:
-        """Predicted costs on this device of networks at batch 1."""
+        """Predict the costs on this device of networks at batch 1."""
         return self.predict_steps(StepTable.of_workloads(workloads)) if workloads else []
 
     def predict_steps(self, steps: StepTable) -> list[Estimate]:
-        """The same for networks that are given as counts of steps."""
+        """Predict costs as `predict` does, for networks given as operator counts."""
         return self.estimates(self.blocks(steps))
 
     def blocks(self, steps: StepTable, known: Blocks | None = None) -> Blocks:
-        """Features of networks, as this predictor looks at them.
+        """Return the features of networks that this predictor uses.
 
-        Where our own kernels run them, that is also what these will take of the card.
+        If hwnas's own kernels run the networks, these include the predicted work of the kernels on
+        the GPU.
 
         Args:
-            steps: Of the networks.
-            known: Their features as from `blocks_of_steps`, if these were worked out already.
+            steps: Operator counts of the networks.
+            known: Features of the networks from `blocks_of_steps`, if they were computed already.
         """
         blocks = blocks_of_steps(steps) if known is None else known
         own = self._kernels
         return blocks if own is None else {**blocks, KERNELS: own.block(steps)}
 
     def choice_costs(self, space: SearchSpace, target: Target) -> dict[str, dict[str, float]]:
-        """Expected cost of each option, all else being equal."""
+        """Return the expected cost of each option, all else being equal."""
         return mean_cost_of_options(self, space, target, random.Random(0))
 
     def held_out(self, folds: int = 20) -> list[Estimate]:
-        """The prediction of each measured network by a predictor that has not seen it.
+        """Predict each measured network by a predictor that has not seen it.
 
         Args:
-            folds: So many predictors are fitted, each on all but some of the networks; where there
-                are no more networks than folds, each is left out by itself.
+            folds: Number of predictors that are fitted, each on all but some of the networks; if
+                there are no more networks than folds, each network is left out by itself.
         """
         order = np.arange(len(self.costs))
         estimates: list[Estimate | None] = [None] * len(order)
@@ -182,12 +183,12 @@ class DevicePredictor:
 
     @property
     def variances(self) -> Numbers:
-        """Of the parts of the kernel and, last, of the noise, as far as they are known."""
+        """Variances of the kernel's parts and, last, the noise; those of the prior if unknown."""
         known = len(self.costs) >= MINIMUM_MEASUREMENTS
         return np.exp(self._process.theta if known else self._prior.mean)
 
     def unfamiliar(self, steps: StepTable) -> list[str]:
-        """In which quantities one network lies outside of all that is known, in words."""
+        """Return the quantities in which one network lies outside of the known range, in words."""
         known = np.vstack([quantities(self.steps), amounts(self.experience.reference["physical"])])
         least, most = known.min(0), known.max(0)
         found = quantities(steps)[0]
@@ -200,11 +201,11 @@ class DevicePredictor:
 
     @property
     def note(self) -> str:
-        """What to know of how networks are described; empty where there is nothing."""
+        """Remark on the features of networks; empty if there is nothing to remark."""
         return "" if self._kernels is None else self._kernels.note
 
     def logs(self, blocks: Blocks) -> tuple[Numbers, Numbers]:
-        """Mean and standard deviation of the log cost, each of shape (N,).
+        """Return mean and standard deviation of the log cost, each of shape (N,).
 
         Args:
             blocks: Features of N networks, from `blocks`.
@@ -216,7 +217,7 @@ class DevicePredictor:
         return mean, self.experience.lessons.scale(self._process) * std
 
     def parts(self, blocks: Blocks) -> Parts:
-        """What the kernel reads of networks with these features."""
+        """Return networks with these features as the parts of the kernel read them."""
         shared = {name: block for name, block in blocks.items() if name != KERNELS}
         parts = self.experience.parts(self.experience.see(shared))
         own = self._kernels
@@ -228,7 +229,7 @@ class DevicePredictor:
 
     @property
     def _prior(self) -> Prior:
-        """That of the experience, which knows nothing of how much matters what kernels take."""
+        """Prior of the experience, with vague weights for the kernel features that it lacks."""
         prior = self.experience.prior
         if self._kernels is None:
             return prior
@@ -246,7 +247,7 @@ class DevicePredictor:
         return Mixture.fitted(self.parts(self.blocks(self.steps)), logs, self._prior)
 
     def estimates(self, blocks: Blocks) -> list[Estimate]:
-        """Predicted costs of networks with these features."""
+        """Predict the costs of networks with these features."""
         return [
             Estimate.log_normal(self.metric, float(mean), float(std), self.device)
             for mean, std in zip(*self.logs(blocks), strict=True)

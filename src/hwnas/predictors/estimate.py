@@ -1,4 +1,4 @@
-"""What a number is worth: where it comes from and how sure it is."""
+"""Estimates of costs: values with their uncertainty and origin, and interfaces of their sources."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CostKind = Literal["measured", "predicted", "simulated", "modelled", "table"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """One cost of one network on one target.
+    """Estimate of one cost of one network on one target.
 
     Attributes:
-        metric: E.g. ``"latency_ms"``.
+        metric: Name of the metric, e.g. ``"latency_ms"``.
         mean: Expected value, in the unit that the metric's name ends with.
-        std: Standard deviation of what is not known, in the same unit; at least 0.
-        kind: Where the number comes from.
+        std: Standard deviation of the uncertainty, in the same unit; at least 0.
+        kind: Origin of the value.
         target: Name of the target, e.g. ``"cpu-onnxruntime-fp32-b1-t1"``.
     """
 
@@ -45,38 +45,38 @@ class Estimate:
 
     @classmethod
     def log_normal(cls, metric: str, log_mean: float, log_std: float, target: str) -> Estimate:
-        """A predicted log-normal cost: its median, and half the width of its one-sigma interval."""
+        """Return a predicted log-normal cost as its median and half its one-sigma interval."""
         median = math.exp(log_mean)
         return cls(metric, median, median * math.sinh(log_std), "predicted", target)
 
     @property
     def interval90(self) -> tuple[float, float]:
-        """Below the first with a probability of 5%, above the second with the same.
+        """Bounds of the 90% interval: the cost lies below, or above, with a probability of 5% each.
 
-        Of a log-normal distribution: costs are positive, and their errors are factors.
+        The distribution is log-normal: costs are positive, and their errors are factors.
         """
         found = self.interval(0.9)
         return found.low, found.high
 
     def interval(self, level: float) -> Interval:
-        """Between which it lies with a probability of ``level``; see `interval90`."""
+        """Return the interval that holds the cost with probability ``level``; see `interval90`."""
         return lognormal_interval(self.mean, self.std, level)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object with the fields of this estimate."""
+        """Return a JSON object with the fields of this estimate."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Estimate:
-        """The inverse of `to_json`."""
+        """Return the estimate of a JSON object, as the inverse of `to_json`."""
         return cls(**data)
 
 
 def check_pairs(workloads: Sequence[Workload], targets: Sequence[Target], device: str) -> None:
-    """Refuse what a predictor of one device cannot price.
+    """Refuse workloads and targets whose cost a predictor of one device cannot predict.
 
     Raises:
-        ConfigError: There is not one target for each workload, or one is not ``device``.
+        ConfigError: There is not one target for each workload, or a target is not ``device``.
     """
     if len(workloads) != len(targets):
         raise ConfigError(f"got {len(workloads)} workloads and {len(targets)} targets")
@@ -86,17 +86,17 @@ def check_pairs(workloads: Sequence[Workload], targets: Sequence[Target], device
 
 
 class CostSource(Protocol):
-    """Anything that prices networks: a predictor, a table, a simulator."""
+    """Source of costs of networks: a predictor, a table, a simulator."""
 
     def cost(self, workloads: Sequence[Workload], targets: Sequence[Target]) -> list[Estimate]:
-        """One estimate for each pair of workload and target; both of the same length."""
+        """Return one estimate for each pair of workload and target; both have the same length."""
 
 
 class Predictor(CostSource, Protocol):
-    """A cost source that learns from measurements."""
+    """Cost source that learns from measurements."""
 
     def adapt(self, workloads: Sequence[Workload], latencies_ms: Sequence[float]) -> Predictor:
-        """A new predictor that has learnt these measurements of one target as well."""
+        """Return a new predictor that has also learnt these measurements of one target."""
 
     def choice_costs(self, space: SearchSpace, target: Target) -> dict[str, dict[str, float]]:
-        """Expected cost of each option of each choice, over networks drawn from the space."""
+        """Return the expected cost of each option of each choice, over networks of the space."""

@@ -1,4 +1,4 @@
-"""What other devices teach about one that nobody has seen.
+"""Transfer prior: what known devices teach about an unknown one.
 
 Shapes: N networks, K known devices, P parts of the kernel.
 """
@@ -18,24 +18,26 @@ from hwnas.predictors.gaussian_process import Mixture, Numbers, Parts, Prior, li
 
 __all__ = ["Experience", "Lessons", "Networks", "Source", "Widening", "scale_of"]
 
-_MOST_ROWS = 1000  # of a known device, to learn it from
-_ROWS_FOR_WEIGHTS = 300  # of these, to find the weights of the kernel's parts with
+_MOST_ROWS = 1000  # networks from which a known device is learnt
+_ROWS_FOR_WEIGHTS = 300  # of these, those from which the weights of the kernel's parts are learnt
 _ROWS_FOR_PRIOR = 150
 _PRIOR_STD = 1.0
-_MOST_SAMPLES = 2  # times the largest number that was tried, for which its scale still counts
+_MOST_SAMPLES = 2  # factor on the largest number of samples tried, up to which its scale applies
 
 
 @dataclass(frozen=True)
 class Source:
-    """A known device.
+    """Known device, with the costs of networks on it.
 
     Attributes:
-        name: Of the device.
-        blocks: Features of the networks that were measured on it.
-        logs: Logarithms of their costs, of shape (n,).
-        family: Devices of one family are so alike that none is news to who knows another; a new
-            device is of none of the known ones. The device alone if empty.
-        measurable: Of shape (n,): networks that would be measured on a new device; all if None.
+        name: Name of the device.
+        blocks: Features of the networks that were measured on the device.
+        logs: Logarithms of the costs of these networks, of shape (n,).
+        family: Family of the device. Devices of one family are so alike that one adds nothing new
+            to another; a new device is of none of the known families. If empty, the device is a
+            family of its own.
+        measurable: Whether each network would be measured on a new device, of shape (n,); all if
+            None.
     """
 
     name: str
@@ -49,12 +51,12 @@ class Source:
 
     @cached_property
     def standardised(self) -> Numbers:
-        """The logarithms with mean 0 and standard deviation 1."""
+        """Logarithms of the costs with mean 0 and standard deviation 1."""
         values: Numbers = (self.logs - self.logs.mean()) / max(float(self.logs.std()), 1e-9)
         return values
 
     def first(self, count: int) -> Source:
-        """At most so many of the networks, spread over all."""
+        """Return the device with at most `count` of its networks, spread over all."""
         if len(self) <= count:
             return self
         rows = np.linspace(0, len(self) - 1, count).astype(np.int64)
@@ -67,14 +69,14 @@ class Source:
 class Widening:
     """Scale of the standard deviations of a process: a conformal calibration on known devices.
 
-    Those that were stored by earlier versions have a factor and an exponent only.
+    Scales that were stored by earlier versions have a factor and an exponent only.
 
     Attributes:
         factor: Scale of a process whose surprise and doubt are 1.
         exponent: Power of the process's surprise, 0 to 1.
         doubt_exponent: Power of the process's doubt, -1 to 1.
-        doubts: Least and largest doubt on known devices; a process is treated as if its own were
-            between these.
+        doubts: Least and largest doubt on known devices; the doubt of a process is clipped to
+            these.
     """
 
     factor: float = 1.0
@@ -90,18 +92,19 @@ class Widening:
 
 
 def scale_of(widening: Widening | None, process: Mixture) -> float:
-    """Return the scale that known devices teach, or else that of the process's own errors."""
+    """Return the scale learnt from known devices, or else that of the process's own errors."""
     return process.own_scale if widening is None else widening.of(process)
 
 
 @dataclass(frozen=True)
 class Lessons:
-    """What was found out about known devices; slow to find, quick to use.
+    """Meta-learned hyperparameters of known devices; slow to learn, fast to use.
 
     Attributes:
         thetas: Hyperparameters of each known device, of shape (K, P + 1).
-        prior: Over those of a new device.
-        widenings: Of a new device's process, by the number of its measurements; may be empty.
+        prior: Prior over the hyperparameters of a new device.
+        widenings: Scales of a new device's process, by the number of its measurements; may be
+            empty.
     """
 
     thetas: Numbers
@@ -109,46 +112,46 @@ class Lessons:
     widenings: Mapping[int, Widening] = field(default_factory=dict)
 
     def widening(self, samples: int) -> Widening | None:
-        """Return that of the nearest number of measurements.
+        """Return the scale that was learnt for the nearest number of measurements.
 
-        None where nothing was learnt for about so many: a process then has its own errors only.
+        It is None if nothing was learnt for about as many: a process then has its own errors only.
         """
         if not self.widenings or samples > _MOST_SAMPLES * max(self.widenings):
             return None
         return self.widenings[min(self.widenings, key=lambda n: abs(math.log(n / samples)))]
 
     def scale(self, process: Mixture) -> float:
-        """Return by what the deviations of a new device's process are multiplied."""
+        """Return the factor on the deviations of a new device's process."""
         return scale_of(self.widening(len(process.observed)), process)
 
 
 @dataclass(frozen=True)
 class Networks:
-    """Networks as the known devices see them.
+    """Features of networks, and their predicted costs on the known devices.
 
     Attributes:
-        own: What is known of the networks alone.
-        predicted: What each known device is expected to take, of shape (N, K), as standardised
-            logarithms.
+        own: Features of the networks alone.
+        predicted: Predicted costs on each known device, as standardised logarithms, of shape
+            (N, K).
     """
 
     own: Parts
     predicted: Numbers
 
     def rows(self, index: Sequence[int] | Numbers) -> Networks:
-        """Some of the networks."""
+        """Return some of the networks."""
         chosen = np.asarray(index, dtype=np.int64)
         return Networks(self.own.rows(chosen), self.predicted[chosen])
 
 
 @dataclass(frozen=True)
 class Experience:
-    """Known devices, and what follows for a new one.
+    """Known devices, and the prior that they give for a new one.
 
     Attributes:
-        sources: The known devices.
+        sources: Known devices.
         reference: Features of the networks over which everything is scaled.
-        known_lessons: What was found out before; found anew if None.
+        known_lessons: Hyperparameters that were learnt before; learnt anew if None.
     """
 
     sources: tuple[Source, ...]
@@ -165,32 +168,32 @@ class Experience:
         return Parts(scaled, near)
 
     def only(self, device: str) -> Experience:
-        """What is known of one of the devices itself, with nothing from the others."""
+        """Return the prior that one of the devices gives for itself, without the others."""
         place = [source.name for source in self.sources].index(device)
         theta = self.lessons.thetas[place]
         none = np.zeros((0, len(theta)))
         return Experience((), self.reference, Lessons(none, Prior(theta, np.zeros(len(theta)))))
 
     def but(self, devices: Sequence[str]) -> Experience:
-        """The same without some of the devices; what they taught about others stays."""
+        """Return the same without some of the devices; what they taught about others stays."""
         kept = [i for i, source in enumerate(self.sources) if source.name not in devices]
         lessons = replace(self.lessons, thetas=self.lessons.thetas[kept])
         return Experience(tuple(self.sources[i] for i in kept), self.reference, lessons)
 
     def logs(self, blocks: Blocks) -> Numbers:
-        """Logarithms of what networks cost each known device, of shape (N, K)."""
+        """Return the predicted log costs of networks on each known device, of shape (N, K)."""
         levels = np.array([(source.logs.std(), source.logs.mean()) for source in self.sources])
         found: Numbers = self.see(blocks).predicted * levels[:, 0] + levels[:, 1]
         return found
 
     @cached_property
     def lessons(self) -> Lessons:
-        """What the known devices teach."""
+        """Hyperparameters that were learnt from the known devices."""
         return self.known_lessons or Lessons(self._thetas, self._prior())
 
     @cached_property
     def _thetas(self) -> Numbers:
-        """Each known device learnt from its own networks."""
+        """Hyperparameters of each known device, learnt from its own networks."""
         if self.known_lessons is not None:
             return self.known_lessons.thetas
         found = []
@@ -202,7 +205,7 @@ class Experience:
 
     @cached_property
     def _models(self) -> tuple[Mixture, ...]:
-        """The known devices; those that were measured on the same networks share their parts."""
+        """Processes of the known devices; those measured on the same networks share their parts."""
         parts: dict[int, Parts] = {}
         models = []
         for source, theta in zip(self.sources, self._thetas, strict=True):
@@ -214,7 +217,10 @@ class Experience:
         return tuple(models)
 
     def see_first(self, source: Source, count: int) -> tuple[Source, Networks]:
-        """At most so many networks of a known device; sources of the same networks share them."""
+        """Return a known device with at most `count` networks, and these networks from `see`.
+
+        Devices that were measured on the same networks share the result.
+        """
         some, place = source.first(count), (id(source.blocks), count)
         if place not in self._seen:
             self._seen[place] = self.see(some.blocks)
@@ -225,7 +231,7 @@ class Experience:
         return {}
 
     def see(self, blocks: Blocks) -> Networks:
-        """Networks with these features.
+        """Return networks with these features, and their predicted costs on the known devices.
 
         A network that was measured on a known device is predicted like any other, so that all
         rows are equally smooth.
@@ -240,15 +246,15 @@ class Experience:
         return self.see(self.reference)
 
     def others(self, device: int) -> list[int]:
-        """Indices of the known devices that are not of this one's family."""
+        """Return the indices of the known devices that are not of this one's family."""
         family = self.sources[device].family or device
         return [k for k, source in enumerate(self.sources) if (source.family or k) != family]
 
     def parts(self, networks: Networks, only: Sequence[int] | None = None) -> Parts:
-        """What the kernel reads of networks.
+        """Return networks as the features that the parts of the kernel read.
 
         Args:
-            networks: From `see`.
+            networks: Networks from `see`.
             only: Indices of the known devices that take part; all if None.
         """
         devices = range(len(self.sources)) if only is None else only
@@ -267,14 +273,14 @@ class Experience:
 
     @property
     def prior(self) -> Prior:
-        """The weights of the parts: what each known device needed to be learnt from the others."""
+        """Prior over the weights of the parts, from learning each known device from the others."""
         return self.lessons.prior
 
     def _prior(self) -> Prior:
         found = []
         for k, source in enumerate(self.sources):
             others = self.others(k)
-            if len(others) < 2:  # their differences are a part of the kernel
+            if len(others) < 2:  # the differences between them are a part of the kernel
                 continue
             few, networks = self.see_first(source, _ROWS_FOR_PRIOR)
             parts = self.parts(networks, others)
@@ -285,7 +291,7 @@ class Experience:
 
 
 def _split(networks: Networks, devices: Sequence[int]) -> tuple[Numbers, Numbers]:
-    """The mean over some devices (N, 1) and what each differs from it."""
+    """Return the mean over some devices, (N, 1), and the difference of each device from it."""
     predicted = networks.predicted[:, devices]
     mean = predicted.mean(1, keepdims=True)
     return mean, predicted - mean

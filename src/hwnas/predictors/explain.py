@@ -1,4 +1,4 @@
-"""Which operators a network's cost comes from."""
+"""Breakdown of a network's predicted cost by operator."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["OperatorCost", "explain", "profiled", "unknown_share"]
 
 @dataclass(frozen=True)
 class OperatorCost:
-    """What some operators that run as one kernel are expected to contribute.
+    """Predicted cost of some operators that run as one kernel.
 
     Attributes:
-        nodes: Their names in the ONNX file; several where the runtime fuses them.
-        kind: What sort of work the costliest of them is.
-        predicted: In the unit of the predictor's metric; all add up to the prediction.
-        profiled_ms: What the runtime says that the kernels which are named after them took; None
-            where none was profiled.
+        nodes: Names of the operators in the ONNX file; several if the runtime fuses them.
+        kind: Kind of the costliest of the operators.
+        predicted: Cost in the unit of the predictor's metric; all costs add up to the prediction.
+        profiled_ms: Milliseconds that the runtime reports for the kernels that are named after the
+            operators; None if no such kernel was profiled.
     """
 
     nodes: tuple[str, ...]
@@ -44,14 +44,14 @@ def explain(
     network: OnnxWorkload,
     kernels_ms: Mapping[str, float] | None = None,
 ) -> list[OperatorCost]:
-    """Every operator with its share of the predicted cost, the costliest first.
+    """Return every operator with its share of the predicted cost, the costliest first.
 
-    The shares are those in the mixture of roofline models that explains the networks measured on
-    the device best (nonnegative least squares of relative errors).
+    The shares are those in the mixture of roofline models that best explains the networks measured
+    on the device (nonnegative least squares of relative errors).
 
     Args:
-        predictor: Of the device.
-        network: The network.
+        predictor: Predictor of the device.
+        network: Network whose cost is explained.
         kernels_ms: Milliseconds by kernel, from `hwnas.deploy.profiling.profile_kernels`.
     """
     predicted = _operator_costs(predictor, network)
@@ -71,7 +71,7 @@ def explain(
 
 
 def profiled(model: Path, target: str) -> tuple[Mapping[str, float] | None, str]:
-    """Kernels of a model on a target of this machine, or why there are none."""
+    """Return kernel times of a model on a target of this machine, or why there are none."""
     try:
         return profile_kernels(model, Target.parse(target)), ""
     except (ConfigError, DeviceError) as error:
@@ -91,9 +91,9 @@ def _operator_costs(predictor: DevicePredictor, network: OnnxWorkload) -> Number
 def _groups(
     network: OnnxWorkload, kernels_ms: Mapping[str, float]
 ) -> list[tuple[float | None, tuple[int, ...]]]:
-    """Operators with what the kernels that are named after one of them take together.
+    """Return groups of operators, with the total time of the kernels named after one of them.
 
-    One that no kernel is named after joins the next.
+    An operator after which no kernel is named joins the next operator.
     """
     names = {name: i for i, name in enumerate(network.written)}
     names |= {name: i for i, name in enumerate(network.nodes)}
@@ -119,7 +119,7 @@ def _groups(
 
 
 def _named_after(kernel: str, names: Mapping[str, int]) -> int | None:
-    """The operator with the longest name that a kernel's name begins with."""
+    """Return the operator with the longest name that a kernel's name begins with, or None."""
     parts = kernel.split("_")
     for length in range(len(parts), 0, -1):
         found = names.get("_".join(parts[:length]))
@@ -129,14 +129,14 @@ def _named_after(kernel: str, names: Mapping[str, int]) -> int | None:
 
 
 def unknown_share(predictor: DevicePredictor, network: OnnxWorkload) -> float:
-    """Which part of the predicted cost comes from operators of unknown types, 0 to 1."""
+    """Return the share of operators of unknown types in the predicted cost, 0 to 1."""
     costs = _operator_costs(predictor, network)
     unknown = [operator.kind == "other" for operator in network.workload.operators]
     return float(costs[unknown].sum() / max(float(costs.sum()), 1e-12))
 
 
 def _machine_weights(predictor: DevicePredictor) -> Numbers:
-    """How much of each roofline model's time a device takes, of shape (len(MACHINES),)."""
+    """Return the weight of each roofline model's time for a device, of shape (len(MACHINES),)."""
     columns = [FEATURES.index(f"{name}_ms") for name in MACHINES]
     relative = quantities(predictor.steps)[:, columns] / np.array(predictor.costs)[:, None]
     weights: Numbers = nnls(relative, np.ones(len(relative)))[0]

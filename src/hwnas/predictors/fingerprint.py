@@ -1,4 +1,4 @@
-"""What a target is like, from ten seconds of small models run in its own runtime and format."""
+"""Fingerprint of a target: times of small models in its runtime and format, in ten seconds."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SETTINGS = TimingSettings(warmup=3, rounds=15, round_ms=5.0, max_seconds=1.0, r
 
 @dataclass(frozen=True)
 class Probe:
-    """A model of one kind of work.
+    """Small model that does one kind of work.
 
     Attributes:
-        channels: Of the input and of every feature map.
+        channels: Channels of the input and of every feature map.
         side: Height and width of the input.
-        layers: How often the work is done, one after the other.
-        kernel_size: Of the convolution; 0 for an elementwise operation in its place.
-        depthwise: Whether the convolution is.
+        layers: Number of equal layers, one after the other.
+        kernel_size: Kernel size of the convolution; 0 for an elementwise operation in its place.
+        depthwise: Whether the convolution is depthwise.
     """
 
     channels: int
@@ -48,7 +48,7 @@ class Probe:
 
     @property
     def bytes_moved(self) -> int:
-        """Activations and weights of one image in float32, each layer reading and writing them."""
+        """Float32 bytes that the layers move for one image: activations in and out, and weights."""
         inputs = 1 if self.depthwise else self.channels
         weights = self.channels * inputs * self.kernel_size**2
         return 4 * self.layers * (2 * self.channels * self.side**2 + weights)
@@ -68,7 +68,7 @@ PROBES: dict[str, Probe] = {
     "conv_3": Probe(64, 14, 4, 3),
     "conv_3_large": Probe(32, 56, 3, 3),
 }
-"""What is timed. The sizes are those of networks for phones, from tiny to large."""
+"""Probes that are timed, by name. Their sizes are those of networks for phones, tiny to large."""
 
 
 def write_probe(probe: Probe, path: Path) -> None:
@@ -112,12 +112,12 @@ def write_probe(probe: Probe, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What the probes take on a target.
+    """Times of the probes on a target.
 
     Attributes:
         target: Name of the target.
-        probes_ms: Milliseconds of a batch by probe, the median of the measurement.
-        batch: Images a batch.
+        probes_ms: Milliseconds per batch of each probe, the median of the measurement.
+        batch: Images per batch.
     """
 
     target: str
@@ -125,14 +125,14 @@ class Fingerprint:
     batch: int = 1
 
     def machine(self) -> Machine:
-        """The constants of the roofline model that explain the probes, per image of a batch."""
+        """Return the constants of the roofline model that explain the probes, per image."""
         per_layer = {
             name: 1e-3 * self.probes_ms[name] / probe.layers for name, probe in PROBES.items()
         }
         overhead = min(per_layer["overhead"], per_layer["overhead_elementwise"])
 
         def rate(names: tuple[str, ...], amount: Callable[[Probe], int]) -> float:
-            """Geometric mean of amounts a second, overhead taken off, in 1e9."""
+            """Return the geometric mean of amounts per second, without overhead, in 1e9."""
             rates = []
             for name in names:
                 busy = max(per_layer[name] - overhead, 0.1 * per_layer[name])

@@ -1,7 +1,6 @@
 """Gaussian processes whose kernel is a sum of parts, each with a weight of its own.
 
-Shapes: n rows that were observed, m rows that are asked about, P parts of the kernel, D draws of
-the hyperparameters.
+Shapes: n observed rows, m query rows, P parts of the kernel, D draws of the hyperparameters.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ __all__ = ["ABSENT", "Mixture", "Numbers", "Parts", "Prior", "covariances", "lik
 Numbers = npt.NDArray[np.float64]
 
 _JITTER = 1e-8
-_LEAST_WEIGHT = 1e-3  # draws with less, relative to the heaviest, are left out
+_LEAST_WEIGHT = 1e-3  # draws with less weight, relative to the largest, are left out
 _BOUND = 12.0  # of logarithms of variances
 ABSENT = -_BOUND
-"""The logarithm of the variance of a part that a draw does not have."""
+"""Logarithm of the variance of a part that is absent from a draw."""
 _DRAWS = 256
 _SCEPTICS = 64
-_PRESENT = 0.5  # share of the parts that a draw from the vague prior has
+_PRESENT = 0.5  # share of the parts that are present in a draw from the vague prior
 _LEAST_SURPRISE = 0.1
-_NORMAL_MEAN = float(np.sqrt(2 / np.pi))  # absolute value of a standard normal variable
-_CHUNK = 4096  # rows that are predicted at once, for the sake of memory
-_MEAN_VARIANCE = 100.0  # of the unknown constant, in units of the observations' own variance
+_NORMAL_MEAN = float(np.sqrt(2 / np.pi))  # mean absolute value of a standard normal variable
+_CHUNK = 4096  # rows that are predicted at once, to limit memory
+_MEAN_VARIANCE = 100.0  # of the unknown constant mean, in units of the observations' variance
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,9 @@ class Parts:
     """Rows, as the features that each part of the kernel reads.
 
     Attributes:
-        linear: Parts x . x', by name: features of shape (n, F), scaled such that |x|^2 is about 1.
-        radial: Parts exp(-|x - x'|^2 / 2), by name: features of shape (n, F).
+        linear: Features of the parts x . x', by name, of shape (n, F), scaled such that |x|^2 is
+            about 1.
+        radial: Features of the parts exp(-|x - x'|^2 / 2), by name, of shape (n, F).
     """
 
     linear: Mapping[str, Numbers]
@@ -48,14 +48,14 @@ class Parts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all parts, the linear ones first."""
+        """Names of all parts, the linear ones first."""
         return *self.linear, *self.radial
 
     def __len__(self) -> int:
         return len(next(iter({**self.linear, **self.radial}.values())))
 
     def rows(self, index: npt.NDArray[np.integer] | Sequence[int]) -> Parts:
-        """Some of the rows."""
+        """Return some of the rows."""
         chosen = np.asarray(index, dtype=np.int64)
         return Parts(
             {name: features[chosen] for name, features in self.linear.items()},
@@ -63,23 +63,23 @@ class Parts:
         )
 
     def beside(self, others: Parts) -> Parts:
-        """The same rows with further parts, linear ones after the linear, radial ones last."""
+        """Return the same rows with further parts: linear after the linear, radial ones last."""
         return Parts({**self.linear, **others.linear}, {**self.radial, **others.radial})
 
     @property
     def variances(self) -> Numbers:
-        """Of shape (P, n): each part between a row and itself."""
+        """Covariance of each row with itself in each part, of shape (P, n)."""
         linear = [np.einsum("nf,nf->n", x, x) for x in self.linear.values()]
         return np.array([*linear, *(np.ones(len(x)) for x in self.radial.values())])
 
 
 def covariances(a: Parts, b: Parts, used: npt.NDArray[np.bool_] | None = None) -> Numbers:
-    """Of shape (P, len(a), len(b)): each part between rows of ``a`` and rows of ``b``.
+    """Return covariances (P, len(a), len(b)) of each part between rows of ``a`` and of ``b``.
 
     Args:
-        a: Some rows.
-        b: Some rows.
-        used: Which parts matter, (P,); the others are 0. All if None.
+        a: First rows.
+        b: Second rows.
+        used: Whether each part matters, (P,); the covariances of others are 0. All if None.
     """
     found = np.zeros((len(a.names), len(a), len(b)))
     for place, name in enumerate(a.names):
@@ -103,15 +103,16 @@ def _radial(a: Numbers, b: Numbers, out: Numbers | None = None) -> Numbers:
 
 @dataclass(frozen=True)
 class Prior:
-    """What is believed of the hyperparameters before anything was observed.
+    """Prior over the hyperparameters of a process.
 
-    They are the logarithms of the variances of the kernel's parts and, last, of the noise; in
-    units of the variance of what is observed.
+    The hyperparameters are the logarithms of the variances of the kernel's parts and, last, of the
+    noise, in units of the variance of the observations.
 
     Attributes:
-        mean: Of shape (P + 1,).
-        std: Of shape (P + 1,); all positive, or all 0 where there is nothing to doubt.
-        present: Probability that a part is there at all; counts for `draws` alone.
+        mean: Means, of shape (P + 1,).
+        std: Standard deviations, of shape (P + 1,); all positive, or all 0 for fixed
+            hyperparameters.
+        present: Probability that a part is present; only `draws` uses it.
     """
 
     mean: Numbers
@@ -120,19 +121,19 @@ class Prior:
 
     @classmethod
     def vague(cls, parts: int) -> Prior:
-        """A few parts matter, whichever they are, and the noise is probably small."""
+        """Return a prior by which a few unknown parts matter, and the noise is probably small."""
         return cls(np.array([*[-2.0] * parts, -5.0]), np.full(parts + 1, 3.0), _PRESENT)
 
     @classmethod
     def around(cls, found: Numbers, least_std: float) -> Prior:
-        """Fitted to hyperparameters (K, P + 1) that were found elsewhere."""
+        """Return a prior that is fitted to hyperparameters (K, P + 1) that were found elsewhere."""
         return cls(found.mean(0), np.hypot(found.std(0), least_std))
 
     def with_vague(self, places: Sequence[int]) -> Prior:
-        """The same for a kernel that has further parts, of which nothing is known, at some places.
+        """Return the prior of a kernel that has further parts, of which nothing is known.
 
         Args:
-            places: Among the parts of this prior, before which a new one stands.
+            places: Indices of the parts of this prior before which a new part is inserted.
         """
         new = Prior.vague(1)
         means, stds = (
@@ -141,9 +142,9 @@ class Prior:
         return Prior(means, stds, self.present)
 
     def draws(self, count: int) -> Numbers:
-        """Hyperparameters of shape (count, P + 1), spread evenly (Sobol); the same every time.
+        """Return hyperparameters (count, P + 1), spread evenly (Sobol) and the same every time.
 
-        Only one draw where there is nothing to doubt.
+        Fixed hyperparameters are only one draw.
         """
         if not self.std.any():
             return self.mean[None]
@@ -156,23 +157,23 @@ class Prior:
         return drawn
 
     def log_density(self, theta: Numbers) -> float:
-        """Up to a constant."""
+        """Return the logarithm of the density, up to a constant."""
         return float(-0.5 * (((theta - self.mean) / self.std) ** 2).sum())
 
 
 def likeliest(
     parts: Parts, observed: Numbers, prior: Prior, start: Numbers | None = None
 ) -> Numbers:
-    """The hyperparameters (P + 1,) with the largest posterior density.
+    """Return the hyperparameters (P + 1,) with the largest posterior density.
 
     The marginal likelihood is that of Rasmussen and Williams, "Gaussian Processes for Machine
     Learning" (2006), equation 5.8, its gradient 5.9; the constant mean is integrated out.
 
     Args:
-        parts: Of the n observed rows.
-        observed: Of shape (n,), with mean 0 and variance about 1.
-        prior: Over the hyperparameters.
-        start: Where to start; the prior's mean if None.
+        parts: Features of the n observed rows.
+        observed: Observations of shape (n,), with mean 0 and variance about 1.
+        prior: Prior over the hyperparameters.
+        start: Initial hyperparameters; the prior's mean if None.
     """
     grams = covariances(parts, parts)
     eye = np.eye(len(observed))
@@ -201,15 +202,16 @@ def likeliest(
 
 @dataclass(frozen=True)
 class Mixture:
-    """The posterior of a process, averaged over its hyperparameters.
+    """Posterior of a Gaussian process, averaged over its hyperparameters.
 
     Hyperparameters are drawn from the prior and weighted by their marginal likelihood, so that few
     observations do not have to decide for one of them.
 
     Attributes:
-        parts: Of the n observed rows.
-        observed: Of shape (n,), in any unit.
-        scale: What the hyperparameters' unit is in that of the observations: a standard deviation.
+        parts: Features of the n observed rows.
+        observed: Observations of shape (n,), in any unit.
+        scale: Standard deviation that is the unit of the hyperparameters, in the observations'
+            unit.
         thetas: Hyperparameters of shape (D, P + 1).
     """
 
@@ -220,21 +222,21 @@ class Mixture:
 
     @classmethod
     def fitted(cls, parts: Parts, observed: Numbers, prior: Prior) -> Mixture:
-        """The process given observations (n,), with hyperparameters drawn from a prior."""
+        """Return the process given observations (n,), with hyperparameters drawn from a prior."""
         variances = np.exp(prior.mean)
         expected = np.tensordot(variances[:-1], covariances(parts, parts), 1)
         expected += variances[-1] * np.eye(len(observed))
-        # The variance at these rows of what has unit variance in general.
+        # Expected variance at these rows of a function that has unit variance in general.
         unit = float(np.trace(expected) / len(observed) - expected.mean())
         scale = max(float(observed.std()), 1e-3) / np.sqrt(max(unit, 1e-6))
         thetas = prior.draws(_DRAWS)
-        if len(thetas) > 1:  # some draws do not believe the prior, in case it is wrong here
+        if len(thetas) > 1:  # some draws ignore the prior, in case it is wrong here
             thetas = np.vstack([thetas, Prior.vague(len(parts.names)).draws(_SCEPTICS)])
         return cls(parts, observed, float(scale), thetas)
 
     @cached_property
     def centre(self) -> float:
-        """The mean of what was observed."""
+        """Mean of the observations."""
         return float(self.observed.mean())
 
     @cached_property
@@ -262,29 +264,29 @@ class Mixture:
 
     @cached_property
     def weights(self) -> Numbers:
-        """Of the draws that are kept, with sum 1."""
+        """Weights of the draws that are kept, with sum 1."""
         logs = self._solved[0]
         weights: Numbers = np.exp(logs) / np.exp(logs).sum()
         return weights
 
     @property
     def theta(self) -> Numbers:
-        """The mean of the hyperparameters' posterior, of shape (P + 1,)."""
+        """Posterior mean of the hyperparameters, of shape (P + 1,)."""
         mean: Numbers = self.weights @ self._solved[1]
         return mean
 
     @cached_property
     def _variances(self) -> Numbers:
-        """Of the parts, of the unknown mean and, last, of the noise, of shape (D, P + 2)."""
+        """Variances of the parts, of the unknown mean and, last, of the noise, (D, P + 2)."""
         variances = np.exp(self._solved[1])
         return np.insert(variances, -1, _MEAN_VARIANCE, axis=1)
 
     @cached_property
     def coefficients(self) -> Numbers:
-        """Of shape (P + 1, n): by which covariances of the parts and, last, 1 are multiplied.
+        """Coefficients (P + 1, n) of the covariances of the parts and, last, of 1.
 
-        The posterior mean is linear in them whatever the hyperparameters, so the mean over draws
-        is, too.
+        The posterior mean is linear in the covariances for any hyperparameters, so the mean over
+        draws is linear, too.
         """
         found: Numbers = np.einsum(
             "d,dp,dn->pn", self.weights, self._variances[:, :-1], self._solved[3]
@@ -293,9 +295,9 @@ class Mixture:
 
     @cached_property
     def _reduction(self) -> Numbers:
-        """Of shape ((P + 1) n, (P + 1) n): the quadratic form of covariances that variances lose.
+        """Quadratic form of covariances that reduces variances, of shape ((P + 1) n, (P + 1) n).
 
-        The mean over draws of k' K^-1 k, less the variance over draws of the mean.
+        It is the mean over draws of k' K^-1 k, less the variance over draws of the mean.
         """
         _, _, inverses, solutions = self._solved
         variances, n = self._variances[:, :-1], len(self.observed)
@@ -312,10 +314,10 @@ class Mixture:
 
     @cached_property
     def left_out(self) -> tuple[Numbers, Numbers]:
-        """Error of predicting each observation from the others, and its predicted deviation.
+        """Errors of predicting each observation from the others, and their predicted deviations.
 
-        By Rasmussen and Williams (2006), equations 5.10 to 5.12; each of shape (n,), in the unit
-        of the observations.
+        They follow from Rasmussen and Williams (2006), equations 5.10 to 5.12. Each has the shape
+        (n,) and the unit of the observations.
         """
         _, _, inverses, solutions = self._solved
         precisions = np.diagonal(inverses, axis1=1, axis2=2)
@@ -328,7 +330,8 @@ class Mixture:
     def surprise(self) -> float:
         """Mean absolute error of leaving out each observation, in predicted deviations.
 
-        Over that of a normal distribution, so about 1 where the process is right; at least 0.1.
+        It is relative to that of a normal distribution, so about 1 if the process is right; at
+        least 0.1.
         """
         errors, stds = self.left_out
         return max(float((np.abs(errors) / stds).mean()) / _NORMAL_MEAN, _LEAST_SURPRISE)
@@ -340,9 +343,9 @@ class Mixture:
 
     @cached_property
     def own_scale(self) -> float:
-        """What deviations are multiplied by so that 90% intervals hold the observations left out.
+        """Factor on deviations with which 90% intervals hold the observations left out.
 
-        Of n errors in predicted deviations the one of rank 0.9 (n + 1) counts, rounded up.
+        Of n errors in predicted deviations, the one of rank 0.9 (n + 1), rounded up, counts.
         """
         errors, stds = self.left_out
         ratios = np.sort(np.abs(errors) / stds)
@@ -350,11 +353,11 @@ class Mixture:
         return max(float(ratios[rank - 1] / norm.ppf(0.95)), _LEAST_SURPRISE)
 
     def predict(self, parts: Parts, noise: bool = True) -> tuple[Numbers, Numbers]:
-        """Mean and standard deviation, each of shape (m,), in the unit of the observations.
+        """Return mean and standard deviation, each of shape (m,), in the observations' unit.
 
         Args:
-            parts: Of the m rows that are asked about.
-            noise: Whether the deviation is that of a new observation, or of the function.
+            parts: Features of the m query rows.
+            noise: Whether the deviation is that of a new observation, rather than of the function.
         """
         chunks = [
             self._predict(parts.rows(range(start, min(start + _CHUNK, len(parts)))), noise)
@@ -378,10 +381,10 @@ class Mixture:
 
 
 def means(processes: Sequence[Mixture], parts: Parts) -> Numbers:
-    """Posterior means of several processes, of shape (len(parts), len(processes)).
+    """Return posterior means of several processes, of shape (len(parts), len(processes)).
 
-    As `Mixture.predict` gives them, but faster where processes observed the same rows: these are
-    compared once.
+    They are those of `Mixture.predict`, but faster if processes observed the same rows: covariances
+    with these are computed once.
     """
     groups: dict[int, list[int]] = {}
     for index, process in enumerate(processes):

@@ -1,4 +1,4 @@
-"""Matrix products by their sizes: which ones to time, and what they take."""
+"""Matrix products by their sizes: choice of the ones to time, and their timing."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["Gemm", "sampled_gemms", "steady_ms", "time_gemms", "write_gemm"]
 _OPSET, _IR_VERSION = 17, 8
 _SETTINGS = TimingSettings(warmup=3, rounds=15, round_ms=3.0, max_seconds=1.0, retries=2)
 _TIMED_AT_ONCE = 40  # all of them are in memory
-_TRIES = 200  # a product that is wanted
-_MULTIPLE = 16  # what the widths of layers are multiples of
+_TRIES = 200  # attempts for each product
+_MULTIPLE = 16  # usual divisor of the widths of layers
 
 
 @dataclass(frozen=True, order=True)
 class Gemm:
-    """The product of an M x K matrix and a constant K x N matrix.
+    """Product of an M x K matrix and a constant K x N matrix.
 
     Attributes:
-        m: Rows of the first.
-        n: Columns of the second.
-        k: Columns of the first and rows of the second.
+        m: Rows of the first matrix.
+        n: Columns of the second matrix.
+        k: Columns of the first matrix and rows of the second.
     """
 
     m: int
@@ -45,7 +45,7 @@ class Gemm:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates."""
+        """Multiply-accumulates of the product."""
         return self.m * self.n * self.k
 
 
@@ -56,17 +56,17 @@ def sampled_gemms(
     largest: Gemm = Gemm(4096, 4096, 4096),
     max_macs: int = 2**30,
 ) -> list[Gemm]:
-    """Different products to time, so that a range of sizes is known.
+    """Draw different products to time, so that a range of sizes is known.
 
-    Sizes are uniform in their logarithms. About half of them are multiples of 16, as in networks,
-    and the others whatever they are.
+    Sizes are uniform in their logarithms. About half of them are multiples of 16, as in networks;
+    the others are arbitrary.
 
     Args:
-        count: How many.
-        rng: Draws them.
-        smallest: The least m, n and k.
-        largest: The largest m, n and k.
-        max_macs: Products with more multiply-accumulates are left out.
+        count: Number of products.
+        rng: Generator that draws the sizes.
+        smallest: Least m, n and k.
+        largest: Largest m, n and k.
+        max_macs: Largest number of multiply-accumulates; larger products are left out.
 
     Raises:
         ConfigError: The range has too few products.
@@ -111,18 +111,18 @@ def write_gemm(gemm: Gemm, path: Path) -> None:
 def time_gemms(
     gemms: Sequence[Gemm], target: Target, progress: Callable[[float], None] | None = None
 ) -> list[Measurement]:
-    """Time products on a target of this machine, in its format, 40 at a time in turns.
+    """Time products on a target of this machine, in its format, 40 at a time and interleaved.
 
-    A run of a target with a batch is as many products of the same weight.
+    A run on a target with a batch size is as many products with the same weight.
 
     Args:
-        gemms: The products.
-        target: Where to run them.
-        progress: Called with the share that is done, from 0 to 1.
+        gemms: Products to time.
+        target: Target on which to time them.
+        progress: Function that is called with the share that is done, from 0 to 1.
 
     Returns:
-        A measurement of each product, in the same order. It takes about a tenth of a second for
-        most, in which a machine may become faster or slower; `steady_ms` takes that out.
+        Measurement of each product, in the same order. Most take about a tenth of a second, during
+        which a machine may become faster or slower; `steady_ms` corrects for this.
 
     Raises:
         DeviceError: The target cannot be used here.
@@ -141,14 +141,14 @@ def time_gemms(
 
 
 def steady_ms(latencies_ms: Sequence[float], anchors_ms: Sequence[float]) -> Numbers:
-    """Latencies as if the machine had kept its usual speed while they were timed one after another.
+    """Return latencies corrected for drift of the machine's speed between measurements.
 
     Args:
-        latencies_ms: Of products.
-        anchors_ms: Of the anchor network in the same rounds, `Measurement.anchor_ms`.
+        latencies_ms: Latencies of products.
+        anchors_ms: Latencies of the reference model in the same rounds, `Measurement.anchor_ms`.
 
     Returns:
-        Latencies over those of the anchor, times its median.
+        Latencies over those of the reference model, times the median of the latter.
     """
     anchors = np.asarray(anchors_ms, dtype=np.float64)
     steady: Numbers = np.asarray(latencies_ms) * np.median(anchors) / anchors

@@ -1,9 +1,9 @@
-"""What a matrix product takes, from its sizes.
+"""Cost model of matrix products, which predicts their cost from their sizes.
 
-After GPPerf, which predicts runtime and power of products on GPUs from M, N, K by regression. Where
-it departs: the regression is a sum of what a blocked product does (operations on tiles, bytes to
-and fro), none of which can take negative time, so that it extrapolates to sizes beyond those that
-were timed.
+After GPPerf, which predicts runtime and power of products on GPUs from M, N, K by regression. There
+is one departure: the regression is a sum over the kinds of work in a blocked product (operations on
+tiles, bytes moved), none of which can take negative time. So it extrapolates to sizes beyond those
+that were timed.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from hwnas.predictors.gemm import Gemm
 
 __all__ = ["GemmModel", "Roofline"]
 
-_LEAST = 20  # products to learn from
+_LEAST = 20  # least number of products to learn from
 
 _ROWS, _COLUMNS, _DEPTH = (4, 6, 8, 12, 16), (16, 32), 256
-"""Sizes of tiles that kernels compute at once; which of them a kernel has is left to the fit."""
-_PASSES = 4  # of least squares, until the weights have settled
+"""Sizes of tiles that kernels compute at once; the fit finds which of them a kernel has."""
+_PASSES = 4  # passes of least squares, until the weights have settled
 _THRESHOLDS = tuple(2**power for power in range(12, 25))
-_GAIN = 0.8  # a threshold must make the errors so much smaller to be believed
-_LEAST_SIDE = 8  # products on each side of it
+_GAIN = 0.8  # factor by which a threshold must reduce the error to be accepted
+_LEAST_SIDE = 8  # least number of products on each side of a threshold
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Cost of products as a sum of the work in them, of which none costs less than nothing.
+    """Cost of products as a sum over kinds of work, none of which has a negative cost.
 
-    Runtimes compute small products in another way than large ones, e.g. with fewer threads, so
+    Runtimes compute small products in another way than large ones, e.g. with fewer threads. So
     there may be several sums, each for products of some size.
 
     Attributes:
-        rates: Cost a unit of each kind of work, of shape (len(thresholds_macs) + 1, W).
-        thresholds_macs: Multiply-accumulates from which the next row of rates holds, ascending.
+        rates: Cost per unit of each kind of work, of shape (len(thresholds_macs) + 1, W).
+        thresholds_macs: Multiply-accumulates from which the next row of rates applies, ascending.
     """
 
     rates: Numbers
@@ -49,7 +49,7 @@ class Roofline:
 
     @classmethod
     def fit(cls, gemms: Sequence[Gemm], costs: Sequence[float] | Numbers) -> Roofline:
-        """Least squares on the logarithms of positive costs, with the thresholds that pay."""
+        """Fit logarithms of positive costs by least squares; keep thresholds that reduce errors."""
         work, macs, logs = _work(gemms), _macs(gemms), np.log(costs)
         best = cls(_rates(work, logs)[None])
         while True:
@@ -62,7 +62,7 @@ class Roofline:
             best = new
 
     def log_costs(self, gemms: Sequence[Gemm]) -> Numbers:
-        """Logarithms of the costs."""
+        """Return the logarithms of the costs of products."""
         return self._logs(_work(gemms), _macs(gemms))
 
     def _logs(self, work: Numbers, macs: Numbers) -> Numbers:
@@ -73,7 +73,7 @@ class Roofline:
     def _split(
         self, threshold_macs: int, work: Numbers, macs: Numbers, logs: Numbers
     ) -> Roofline | None:
-        """With one more threshold, or None where too few products are on a side of it."""
+        """Return the fit with one more threshold, or None if a side of it has too few products."""
         thresholds = tuple(sorted({*self.thresholds_macs, threshold_macs}))
         place = np.searchsorted(thresholds, macs, side="right")
         parts = [place == part for part in range(len(thresholds) + 1)]
@@ -84,14 +84,14 @@ class Roofline:
 
 @dataclass(frozen=True)
 class GemmModel:
-    """Cost of products on one target.
+    """Cost of products on one target, with its uncertainty.
 
     Attributes:
         target: Name of the target.
-        metric: What a cost is, e.g. ``"latency_ms"``; energy adds up in the same way.
-        roofline: What they cost.
+        metric: Name of the cost, e.g. ``"latency_ms"``; energy adds up in the same way.
+        roofline: Model of the costs.
         log_std: Standard deviation of the logarithm of a cost within the sizes that were seen.
-        drift: The same beyond them, for sizes e times as large or as small.
+        drift: Additional deviation beyond these, for sizes e times as large or as small.
         seen: Logarithms of the least and the largest m, n, k and m n k, of shape (2, 4).
     """
 
@@ -110,19 +110,19 @@ class GemmModel:
         costs: Sequence[float],
         metric: str = "latency_ms",
     ) -> GemmModel:
-        """Learn from measured products.
+        """Fit the model to measured products.
 
-        How wrong it is beyond the sizes that were seen is found by leaving out the largest and the
-        smallest third of them, by each size and by all.
+        The error beyond the sizes that were seen is found by leaving out the largest and the
+        smallest third of the products, by each size and by all.
 
         Args:
             target: Name of the target.
-            gemms: What was measured, at least 20 different products.
-            costs: What each of them took.
-            metric: What that is, with the unit at its end.
+            gemms: Products that were measured, at least 20 different ones.
+            costs: Cost of each product.
+            metric: Name of the cost, which ends with its unit.
 
         Raises:
-            ConfigError: There are too few, or a cost is not a positive number.
+            ConfigError: There are too few products, or a cost is not a positive number.
         """
         if len(gemms) != len(costs) or len(set(gemms)) < _LEAST:
             raise ConfigError(
@@ -145,7 +145,7 @@ class GemmModel:
         )
 
     def predict(self, gemms: Sequence[Gemm]) -> list[Estimate]:
-        """What each product costs."""
+        """Predict the cost of each product."""
         if not gemms:
             return []
         logs = self.roofline.log_costs(gemms)
@@ -157,10 +157,10 @@ class GemmModel:
 
 
 def _work(gemms: Sequence[Gemm]) -> Numbers:
-    """Amounts of each kind of work in products, of shape (len(gemms), W).
+    """Return the amounts of each kind of work in products, of shape (len(gemms), W).
 
-    A call; the numbers in the three matrices; multiply-accumulates with the columns, and the rows
-    as well, rounded up to whole tiles; partial sums that are stored; and tiles.
+    The kinds are a call; the elements of the three matrices; multiply-accumulates with the columns,
+    or rows and columns, rounded up to whole tiles; partial sums that are stored; and tiles.
     """
     m, n, k = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], dtype=np.float64).T
     kinds = [np.ones_like(m), m * k, n * k, m * n]
@@ -178,10 +178,10 @@ def _macs(gemms: Sequence[Gemm]) -> Numbers:
 
 
 def _rates(work: Numbers, logs: Numbers) -> Numbers:
-    """Cost a unit of each kind of work, of shape (W,), none negative.
+    """Return the cost per unit of each kind of work, of shape (W,), none negative.
 
-    The squares of relative errors are weighed anew in each pass, such that those of the logarithms
-    are what becomes least (Gauss-Newton).
+    Each pass linearises the logarithms around the last fit, so that the squares of their errors
+    are minimised (Gauss-Newton).
     """
     predicted, ratios = np.exp(logs), np.ones_like(logs)
     for _ in range(_PASSES):
@@ -195,29 +195,29 @@ def _rates(work: Numbers, logs: Numbers) -> Numbers:
 
 
 def _places(gemms: Sequence[Gemm]) -> Numbers:
-    """Logarithms of m, n, k and m n k, of shape (len(gemms), 4)."""
+    """Return the logarithms of m, n, k and m n k, of shape (len(gemms), 4)."""
     places: Numbers = np.log([(gemm.m, gemm.n, gemm.k, gemm.macs) for gemm in gemms])
     return places
 
 
 def _distance(places: Numbers, seen: Numbers) -> Numbers:
-    """How far outside of what was seen, of shape (len(places),); 0 inside."""
+    """Return the distance from the sizes that were seen, of shape (len(places),); 0 inside."""
     beyond = np.maximum(0.0, np.maximum(seen[0] - places, places - seen[1]))
     distance: Numbers = np.sqrt((beyond**2).sum(1))
     return distance
 
 
 def _held_out(places: Numbers) -> Iterator[npt.NDArray[np.bool_]]:
-    """The least and the largest third by each column."""
+    """Yield masks of the least and of the largest third by each column."""
     for column in places.T:
         low, high = np.quantile(column, [1 / 3, 2 / 3])
         yield from (out for out in (column <= low, column >= high) if not out.all())
 
 
 def _drift(gemms: Sequence[Gemm], costs: Numbers, log_std: float) -> float:
-    """Standard deviation of the logarithm, for each e-fold outside of what was seen.
+    """Return the standard deviation of the log cost, for each factor of e beyond the sizes seen.
 
-    The least one for which nine in ten of the products that were left out are in their interval.
+    It is the least one with which nine in ten of the products left out are in their interval.
     """
     places, needed = _places(gemms), []
     for out in _held_out(places):
@@ -235,5 +235,5 @@ def _chosen(gemms: Sequence[Gemm], chosen: npt.NDArray[np.bool_]) -> list[Gemm]:
 
 
 def _spread(residuals: Numbers) -> float:
-    """Root of the mean square."""
+    """Return the root mean square."""
     return float(np.sqrt((residuals**2).mean()))

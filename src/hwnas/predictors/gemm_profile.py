@@ -1,4 +1,4 @@
-"""Matrix products that were timed on a target, kept beside its networks."""
+"""Matrix products that were timed on a target, stored beside its networks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _MAX_MACS = 2**28  # about ten milliseconds of one core
 
 @dataclass(frozen=True)
 class GemmProfile:
-    """Products that were timed on one target.
+    """Matrix products that were timed on one target.
 
     Attributes:
         device: Name of the target.
-        gemms: The products.
-        latencies_ms: What each took.
+        gemms: Products that were timed.
+        latencies_ms: Latency of each product, in milliseconds.
         hardware: Processor, in words.
-        versions: Of the packages that matter.
-        time: Of the last measurement, ISO 8601.
+        versions: Versions of the packages that matter.
+        time: Time of the last measurement, ISO 8601.
     """
 
     device: str
@@ -42,7 +42,7 @@ class GemmProfile:
     time: str
 
     def model(self) -> GemmModel:
-        """What follows for other products."""
+        """Return the cost model that predicts other products."""
         return GemmModel.fit(self.device, self.gemms, self.latencies_ms)
 
 
@@ -52,13 +52,13 @@ def calibrate_gemms(
     count: int = 120,
     progress: Callable[[float], None] | None = None,
 ) -> GemmProfile:
-    """Time matrix products on a target of this machine and keep them, in about a minute.
+    """Time matrix products on a target of this machine and store them, in about a minute.
 
     Args:
-        target: Where to time them.
-        store: Where they are kept; older ones are replaced.
-        count: How many products, at least 20.
-        progress: Called with the share that is done, from 0 to 1.
+        target: Target on which to time the products.
+        store: Store of the products, in which older ones are replaced.
+        count: Number of products, at least 20.
+        progress: Function that is called with the share that is done, from 0 to 1.
 
     Raises:
         ConfigError: ``count`` is too small to learn from.
@@ -83,10 +83,10 @@ def calibrate_gemms(
 
 
 def load_gemms(store: DeviceStore, device: str) -> GemmProfile:
-    """Read what was timed.
+    """Read the products that were timed on a device.
 
     Raises:
-        ConfigError: Nothing was.
+        ConfigError: No products were timed on it.
         ArtifactError: The file is damaged, or was written by a newer version of hwnas.
     """
     path = _path(store, device)
@@ -101,7 +101,7 @@ def load_gemms(store: DeviceStore, device: str) -> GemmProfile:
 
 
 def predict_gemm(store: DeviceStore, device: str, gemm: Gemm) -> Prediction:
-    """What one product takes on a target whose products were timed."""
+    """Predict the latency of one product on a target on which products were timed."""
     profile = load_gemms(store, device)
     [estimate] = profile.model().predict([gemm])
     return Prediction(estimate, len(profile.gemms), tuple(elsewhere(device, profile.hardware)))

@@ -1,6 +1,6 @@
-"""What is known of networks for a target of our own kernels without running anything.
+"""Features of networks on a target of hwnas's own kernels, known without running anything.
 
-Shapes: N networks, S steps, F features.
+Shapes: N networks, S distinct operators, F features.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 __all__ = ["KERNELS", "KernelFeatures", "kernel_features"]
 
 KERNELS = "kernels"
-"""Name of the block."""
+"""Name of the block of features."""
 _NEAR = "kernels_near"
 _UNITS = (("_bytes", 1e4), ("products", 1e5), ("_ms", 1e-3))
 
 
 @dataclass(frozen=True)
 class KernelFeatures:
-    """Describes networks as a target's kernels see them.
+    """Features of networks as the kernels of a target see them.
 
     Attributes:
-        site: Where they run.
-        hardware: What the card's driver calls it; empty if there is none.
+        site: GPU, data type and batch with which the kernels run.
+        hardware: Name of the GPU, as its driver reports it; empty if there is none.
     """
 
     site: KernelSite
@@ -45,7 +45,7 @@ class KernelFeatures:
 
     @property
     def note(self) -> str:
-        """What to know of the card; empty where there is nothing."""
+        """Remark on the GPU that the features assume; empty if there is nothing to remark."""
         if self.hardware.startswith(self.site.card.name):
             return ""
         found = f"the card is {self.hardware}" if self.hardware else "no card is here"
@@ -53,13 +53,13 @@ class KernelFeatures:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all features."""
+        """Names of all features."""
         from hwnas.deploy.kernel_work import KernelWork
 
         return KernelWork.names()
 
     def quantities(self, steps: StepTable) -> Numbers:
-        """Launches, bytes, products, programs and rounds, of shape (N, F)."""
+        """Return launches, bytes, products, programs and rounds, of shape (N, F)."""
         found = steps.total(_works(steps.steps, self.site))
         ends, starts, moved = _maps(steps.steps)
         spared = np.minimum(steps.total(ends), steps.total(starts))
@@ -68,34 +68,34 @@ class KernelFeatures:
         return np.maximum(found, 0.0)
 
     def block(self, steps: StepTable) -> Numbers:
-        """Logarithms of `quantities`, each in a unit in which 1 is little, of the same shape."""
+        """Return the logarithms of 1 + `quantities`, in units in which 1 is little, (N, F)."""
         units = [next((u for end, u in _UNITS if n.endswith(end)), 1.0) for n in self.names]
         features: Numbers = np.log1p(self.quantities(steps) / np.array(units))
         return features
 
     def parts(self, block: Numbers) -> Parts:
-        """What the kernel of a process reads of a block."""
+        """Return a block as the features that the parts of a process's kernel read."""
         scaled = self._scale(block)
         return Parts({KERNELS: scaled}, {_NEAR: 2.0 * scaled})
 
     @cached_property
     def _scale(self) -> Scale:
-        """Over the networks over which all other features are scaled."""
+        """Scale over the networks over which all other features are scaled."""
         return Scale.over(self.block(next(iter(shipped_profiles().values())).steps))
 
 
 def kernel_features(device: str, hardware: str = "") -> KernelFeatures | None:
-    """What more there is to say of networks on a device; None if its runtime is not ours.
+    """Return the additional features of networks on a device.
 
-    Nor is there anything to say where Triton is not installed.
+    They are None if the runtime of the device is not hwnas's own, or Triton is not installed.
 
     Args:
-        device: Name of a target, or of a device of one's own.
-        hardware: Name of its card; that of this machine, or of where it was added, if empty.
+        device: Name of a target, or of a custom device.
+        hardware: Name of its GPU; if empty, that of this machine or of where it was added.
     """
     try:
         target = Target.parse(device)
-    except ConfigError:  # a device of one's own, or one that was removed
+    except ConfigError:  # a custom device, or one that was removed
         return None
     if target.device.runtime != "triton" or find_spec("triton") is None:
         return None
@@ -110,9 +110,9 @@ def _features(target: Target, hardware: str) -> KernelFeatures:
     return KernelFeatures(KernelSite.of(target, card), card)
 
 
-@lru_cache(maxsize=4)  # networks of one space, however many, are made of the same steps
+@lru_cache(maxsize=4)  # networks of one space, however many, consist of the same operators
 def _works(steps: tuple[Step, ...], site: KernelSite) -> Numbers:
-    """Of each step, of shape (S, F)."""
+    """Return the predicted kernel cost of each operator, of shape (S, F)."""
     from hwnas.deploy.kernel_work import KernelWork, kernel_work
 
     table = [kernel_work(step, site).values for step in steps]
@@ -121,14 +121,14 @@ def _works(steps: tuple[Step, ...], site: KernelSite) -> Numbers:
 
 @lru_cache(maxsize=4)
 def _maps(steps: tuple[Step, ...]) -> tuple[Numbers, Numbers, Numbers]:
-    """Maps between an expansion and a depthwise convolution, B of their sizes.
+    """Find feature maps between an expansion and a depthwise convolution, of B distinct sizes.
 
-    The two are one launch that does not store what is between them. Which belong together is not
-    known of steps, but that they have a map of one size.
+    The two operators are one launch that does not store the map between them. Operator counts do
+    not say which two belong together, only that both have a map of the same size.
 
     Returns:
-        Whether each step writes a map of each size as an expansion, and whether it reads one as a
-        depthwise convolution, each of shape (S, B); the sizes in bytes, (B,).
+        Whether each operator writes a map of each size as an expansion, and whether it reads one as
+        a depthwise convolution, each of shape (S, B); the sizes in bytes, of shape (B,).
     """
     sizes = sorted({s.read_bytes for s in steps if s.kind == "depthwise" and not s.dead})
     place = {size: index for index, size in enumerate(sizes)}

@@ -1,9 +1,9 @@
 """Peak memory of networks in ONNX Runtime, from their graphs and a few measurements.
 
-Activations are not a sum over operators: they lie in an arena whose regions double in size, which
-never shrinks, and which lays them out a second time when their sizes are known. The arena is played
-through here, operator by operator, and what remains to be learnt is little: how much a weight takes
-while it is loaded and packed, and what each operator of the graph takes.
+The memory of activations is not a sum over operators: they lie in an arena whose regions double in
+size, which never shrinks, and which lays them out a second time when their sizes are known. This
+module simulates the arena operator by operator. Little remains to be learnt: the memory that a
+weight takes while it is loaded and packed, and the memory of each operator of the graph.
 
 Shapes: N networks.
 """
@@ -33,14 +33,14 @@ MINIMUM_MEASUREMENTS = 3
 METRIC = "peak_memory_bytes"
 
 _PAGE = 4096
-_ALIGNMENT = 256  # of the arena's chunks
+_ALIGNMENT = 256  # bytes; of the arena's chunks
 _FIRST_REGION = 2**20
-_MOST_UNUSED = 128 * 2**20  # a chunk with more to spare is split in any case
-_CHANNELS = 16  # float32 convolutions pad channels to a multiple of it (AVX-512)
-_LOADED = 1e5  # bytes that loading takes whatever the network
-_LOADED_PER_WEIGHT = 2.3  # for each byte of float32 weights, also where they are quantised
-_LOADED_PER_OPERATOR = {"fp32": 1e4, "int8": 2.7e4}  # bytes, for each in the file
-_INT8_SHARE = 0.25  # of a float32 tensor
+_MOST_UNUSED = 128 * 2**20  # bytes; a chunk with more to spare is split in any case
+_CHANNELS = 16  # float32 convolutions pad channels to a multiple of this (AVX-512)
+_LOADED = 1e5  # bytes that loading takes for any network
+_LOADED_PER_WEIGHT = 2.3  # bytes per byte of float32 weights, also if they are quantised
+_LOADED_PER_OPERATOR = {"fp32": 1e4, "int8": 2.7e4}  # bytes for each operator in the file
+_INT8_SHARE = 0.25  # of the bytes of a float32 tensor
 _POINTER = 8  # bytes
 _FEATURES = 3
 _PRIOR = Prior.vague(2)
@@ -48,7 +48,7 @@ _PRIOR = Prior.vague(2)
 
 @dataclass
 class _Chunk:
-    """A piece of a region: its offset and size in bytes."""
+    """Piece of a region: its offset and size in bytes."""
 
     start: int
     size: int
@@ -57,14 +57,14 @@ class _Chunk:
 
 @dataclass
 class _Region:
-    """Memory that the arena got in one piece, and which bytes of it were ever in use."""
+    """Memory that the arena got in one piece, and the ranges of bytes that were ever in use."""
 
     chunks: list[_Chunk]
     used: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def resident_bytes(self) -> int:
-        """Pages that were ever in use."""
+        """Bytes of the pages that were ever in use."""
         pages = end = 0
         for start, stop in sorted(self.used):
             first, last = start // _PAGE, -(-stop // _PAGE)
@@ -74,7 +74,7 @@ class _Region:
 
 
 class _Arena:
-    """ONNX Runtime's ``BFCArena``: best fit, chunks that are split and joined, doubling regions."""
+    """Model of ONNX Runtime's ``BFCArena``: best fit, split and merged chunks, doubling regions."""
 
     def __init__(self) -> None:
         self._regions: list[_Region] = []
@@ -82,11 +82,11 @@ class _Arena:
 
     @property
     def resident_bytes(self) -> int:
-        """What was ever in use; the arena gives nothing back."""
+        """Bytes that were ever in use; the arena gives nothing back."""
         return sum(region.resident_bytes for region in self._regions)
 
     def allocate(self, size: int) -> tuple[_Region, _Chunk]:
-        """The smallest free chunk that is large enough, from a new region if there is none."""
+        """Allocate the smallest free chunk that is large enough, or one of a new region."""
         wanted = -(-max(size, 1) // _ALIGNMENT) * _ALIGNMENT
         fitting = [
             (region, chunk)
@@ -114,7 +114,7 @@ class _Arena:
         return region, region.chunks[0]
 
     def release(self, held: tuple[_Region, _Chunk]) -> None:
-        """Make a chunk free again and join it with free ones beside it."""
+        """Free a chunk, and merge it with free chunks beside it."""
         region, chunk = held
         chunk.free = True
         place = region.chunks.index(chunk)
@@ -127,7 +127,7 @@ class _Arena:
 
 @dataclass(frozen=True)
 class _Event:
-    """A buffer of so many bytes is made or let go."""
+    """Allocation or release of a buffer, with its size in bytes."""
 
     action: Literal["make", "drop"]
     buffer: int
@@ -135,10 +135,10 @@ class _Event:
 
 
 def arena_bytes(workload: Workload, number_format: str = "fp32") -> int:
-    """Bytes that the activations of a network take in ONNX Runtime's arena once it has run twice.
+    """Return the bytes that activations take in ONNX Runtime's arena once a network has run twice.
 
     Args:
-        workload: The network, at the batch that it runs with.
+        workload: Network, at the batch that it runs with.
         number_format: ``"fp32"`` or ``"int8"``.
     """
     events = _events(workload, number_format)
@@ -154,7 +154,7 @@ def arena_bytes(workload: Workload, number_format: str = "fp32") -> int:
 
 
 def _planned_bytes(events: Sequence[_Event]) -> int:
-    """Size of one piece that holds all buffers, each in the tightest gap when it is made."""
+    """Return the size of one piece that holds all buffers, each placed in the tightest gap."""
     spans: dict[int, tuple[int, int]] = {}
     most = 0
     for event in events:
@@ -173,7 +173,7 @@ def _planned_bytes(events: Sequence[_Event]) -> int:
 
 
 def _events(workload: Workload, number_format: str) -> list[_Event]:
-    """What is made and let go in a run, all of it let go at the end."""
+    """Return the allocations and releases of a run; at its end everything is released."""
     size = _float_bytes if number_format == "fp32" else _integer_bytes
     operators = [operator for operator in workload.operators if not operator.dead]
     buffer = _buffers(workload, operators)
@@ -198,7 +198,7 @@ def _events(workload: Workload, number_format: str) -> list[_Event]:
 
 
 def _given(workload: Workload) -> list[int]:
-    """The network's inputs, whose memory is the caller's."""
+    """Return the network's inputs, whose memory is the caller's."""
     return [tensor.id for tensor in workload.tensors if tensor.role == "input"]
 
 
@@ -207,7 +207,7 @@ def _drop(buffer: int, size: int) -> list[_Event]:
 
 
 def _buffers(workload: Workload, operators: Sequence[Operator]) -> dict[int, int]:
-    """By tensor, the one in whose memory it lives; weights are in none.
+    """Return for each tensor the one in whose memory it lives; weights are left out.
 
     The runtime folds normalisations into convolutions, and computes activations, sums and channel
     gates in place.
@@ -223,7 +223,7 @@ def _buffers(workload: Workload, operators: Sequence[Operator]) -> dict[int, int
 
 
 def _float_bytes(workload: Workload, tensor: int) -> int:
-    """With the channels of images padded to what convolutions work on at once."""
+    """Return the bytes of a tensor, with the channels of images padded as convolutions need it."""
     spec = workload.tensors[tensor]
     if len(spec.shape) != 4 or spec.shape[2] * spec.shape[3] == 1:
         return spec.bytes
@@ -236,7 +236,7 @@ def _integer_bytes(workload: Workload, tensor: int) -> int:
 
 
 def _integer_workspace(workload: Workload, operator: Operator) -> list[_Event]:
-    """What a quantised operator needs while it computes.
+    """Return the allocation and release of the memory that a quantised operator needs to compute.
 
     Hard swish and means work on float32 copies, convolutions on a pointer to each row of input that
     an output pixel reads.
@@ -253,14 +253,14 @@ def _integer_workspace(workload: Workload, operator: Operator) -> list[_Event]:
 
 
 def memory_features(workloads: Sequence[Workload], number_format: str = "fp32") -> Numbers:
-    """Logarithms of modelled peak memory, of the arena and of the weights, in bytes.
+    """Return logarithms of modelled peak memory, of the arena and of the weights, in bytes.
 
     Args:
         workloads: Networks, at the batch that they run with.
         number_format: ``"fp32"`` or ``"int8"``.
 
     Returns:
-        Of shape (N, 3).
+        Features of shape (N, 3).
     """
     rows = []
     for workload in workloads:
@@ -280,9 +280,9 @@ def _weight_bytes(workload: Workload, operators: Sequence[Operator]) -> int:
 
 
 def _widening(measurements: int) -> float:
-    """The 95% quantile of Student's t over the normal one.
+    """Return the 95% quantile of Student's t over the normal one.
 
-    The scale of the errors is found from the measurements, as are a mean and three slopes.
+    The scale of the errors is estimated from the measurements, as are a mean and three slopes.
     """
     freedom = max(measurements - _FEATURES - 1, 1)
     return float(student_t.ppf(0.95, freedom) / norm.ppf(0.95))
@@ -290,12 +290,12 @@ def _widening(measurements: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class MemoryPredictor:
-    """A Gaussian process on the logarithm of peak memory over the modelled one.
+    """Gaussian process on the logarithm of measured over modelled peak memory.
 
     Attributes:
-        target: Of ONNX Runtime; its format and batch are those of the networks.
-        features: Of the networks that were measured, as `memory_features` gives them.
-        peaks_bytes: Their measured peaks, n positive numbers.
+        target: Target of ONNX Runtime, with the format and batch of the networks.
+        features: Features of the networks that were measured, from `memory_features`.
+        peaks_bytes: Measured peaks of these networks, n positive numbers.
     """
 
     target: Target
@@ -313,11 +313,11 @@ class MemoryPredictor:
                 raise ConfigError(f"a peak is {peak} bytes; expected a positive number")
 
     def adapt(self, workloads: Sequence[Workload], peaks_bytes: Sequence[float]) -> MemoryPredictor:
-        """A new predictor that has learnt these measurements as well.
+        """Return a new predictor that has also learnt these measurements.
 
         Args:
             workloads: Networks, traced at the target's batch.
-            peaks_bytes: What each took on the target.
+            peaks_bytes: Peak memory of each network on the target.
         """
         if len(workloads) != len(peaks_bytes):
             raise ConfigError(
@@ -331,11 +331,11 @@ class MemoryPredictor:
         )
 
     def cost(self, workloads: Sequence[Workload], targets: Sequence[Target]) -> list[Estimate]:
-        """Predicted peak memory.
+        """Predict peak memory.
 
         Args:
             workloads: Networks, traced at the target's batch.
-            targets: For each workload, the target of this predictor.
+            targets: Target of this predictor, once for each workload.
 
         Raises:
             ConfigError: A target is another one, or fewer than three networks were measured.
@@ -366,6 +366,6 @@ class MemoryPredictor:
         return Mixture.fitted(parts, missed, _PRIOR)
 
     def _parts(self, features: Numbers) -> Parts:
-        """Linear in all features, and smooth in them."""
+        """Return features for a kernel that is linear in all of them, and smooth in them."""
         scaled = Scale.over(self.features)(features)
         return Parts({"memory": scaled}, {"memory_near": scaled})

@@ -1,4 +1,4 @@
-"""Networks whose peak memory was measured on a target, kept beside their latencies."""
+"""Networks whose peak memory was measured on a target, stored beside their latencies."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ __all__ = ["MemoryProfile", "calibrate_memory", "has_memory", "load_memory", "pr
 
 _POOL = 60
 _PROCESSES = 2  # for each network
-_VARIANCES = np.array([1.0, 0.01])  # of what is linear in the features, and of noise
+_VARIANCES = np.array([1.0, 0.01])  # of the linear part of the kernel, and of the noise
 
 
 @dataclass(frozen=True)
 class MemoryProfile:
-    """Networks that were measured on one target.
+    """Networks whose peak memory was measured on one target.
 
     Attributes:
         device: Name of the target.
         networks: Ids of the networks, n of them.
-        features: Three of each, as `memory_features` gives them: peaks follow from graphs, not
-            from steps.
-        peaks_bytes: What each took.
-        space: Where the networks are from, in words.
+        features: Three features of each network, from `memory_features`: peaks follow from graphs,
+            not from operator counts.
+        peaks_bytes: Peak memory of each network, in bytes.
+        space: Spaces of the networks, in words.
         hardware: Processor, in words.
-        versions: Of the packages that matter.
-        time: Of the last measurement, ISO 8601.
+        versions: Versions of the packages that matter.
+        time: Time of the last measurement, ISO 8601.
     """
 
     device: str
@@ -66,7 +66,7 @@ class MemoryProfile:
     time: str = ""
 
     def predictor(self) -> MemoryPredictor:
-        """What follows for other networks."""
+        """Return the predictor of the peak memory of other networks."""
         return MemoryPredictor(
             Target.parse(self.device), np.array(self.features), tuple(map(float, self.peaks_bytes))
         )
@@ -81,19 +81,20 @@ def calibrate_memory(
 ) -> MemoryProfile:
     """Measure the peak memory of networks on a target of this machine, each in fresh processes.
 
-    What the store has of the target already counts, and every network is kept as soon as it was
-    measured; each takes about 10 seconds.
+    Networks that the store already has of the target count, and every network is stored as soon as
+    it was measured. Each takes about 10 seconds.
 
     Args:
-        target: Of ONNX Runtime.
-        space: Where the networks are from.
-        store: Where they are kept.
-        samples: So many networks shall be known of the target, at least 3.
-        on_reading: Called with the id of each network, its peak in bytes and how many are known.
+        target: Target of ONNX Runtime.
+        space: Space of the networks.
+        store: Store of the profile.
+        samples: Number of networks that shall be known of the target, at least 3.
+        on_reading: Function that is called with the id of each network, its peak in bytes and the
+            number of networks that are known.
 
     Raises:
-        ConfigError: ``samples`` cannot be, or the target is of another runtime.
-        DeviceError: The target cannot be used here, the system does not tell memory, or the store
+        ConfigError: ``samples`` is too small, or the target has another runtime.
+        DeviceError: The target cannot be used here, the system does not report memory, or the store
             knows the target from other hardware.
     """
     if samples < MINIMUM_MEASUREMENTS:
@@ -140,15 +141,15 @@ def _measured(space: SearchSpace, network: Architecture, target: Target) -> int:
 
 
 def has_memory(store: DeviceStore, device: str) -> bool:
-    """Whether peak memory was measured on a target."""
+    """Return whether peak memory was measured on a target."""
     return _path(store, device).is_file()
 
 
 def load_memory(store: DeviceStore, device: str) -> MemoryProfile:
-    """Read what was measured.
+    """Read the peak memory that was measured on a target.
 
     Raises:
-        ConfigError: Nothing was.
+        ConfigError: No peak memory was measured on it.
         ArtifactError: The file is damaged, or was written by a newer version of hwnas.
     """
     path = _path(store, device)
@@ -168,12 +169,12 @@ def load_memory(store: DeviceStore, device: str) -> MemoryProfile:
 def predict_memory(
     store: DeviceStore, device: str, at_batch: Callable[[int], Workload]
 ) -> Prediction:
-    """Peak memory of one network on a target where some was measured.
+    """Predict the peak memory of one network on a target on which some was measured.
 
     Args:
-        store: Where it is kept.
+        store: Store of the measurements.
         device: Name of the target.
-        at_batch: The network, at a batch that it is called with.
+        at_batch: Function that returns the network at a given batch size.
     """
     profile = load_memory(store, device)
     predictor = profile.predictor()

@@ -1,4 +1,4 @@
-"""What any method for predicting costs on an unseen device is given, and what it answers."""
+"""Interface of methods that predict costs on an unseen device: their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Reading:
-    """One measurement of one network on the new device.
+    """Measurement of one network on the new device.
 
     Attributes:
-        cost: In the unit of the table.
-        latency_ms: Measured along with an energy; None where it is not known.
+        cost: Cost in the unit of the table.
+        latency_ms: Latency that was measured along with an energy; None if it is not known.
     """
 
     cost: float
@@ -32,20 +32,20 @@ class Reading:
 
 
 Measure = Callable[[int], Reading]
-"""Measures the network of a row on the new device."""
+"""Function that measures the network of a row on the new device."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What is known before the new device is touched.
+    """Data on known devices, before anything is measured on the new one.
 
     Attributes:
-        space: The networks' space.
-        codes: All networks of the table, of shape (N, positions).
-        pool: Rows whose costs on other devices are known.
-        devices: Names of those devices, K of them.
-        costs: Of shape (len(pool), K), positive.
-        latencies_ms: For energy, of the same shape; NaN where there is none.
+        space: Space of the networks.
+        codes: Codes of all networks of the table, of shape (N, positions).
+        pool: Rows whose costs on the known devices are known.
+        devices: Names of the K known devices.
+        costs: Positive costs, of shape (len(pool), K).
+        latencies_ms: For energy, latencies of the same shape; NaN where there is none.
     """
 
     space: TabularSpace
@@ -61,9 +61,9 @@ class Forecast:
     """Predicted costs of some rows, each of shape (m,), in the unit of the table.
 
     Attributes:
-        cost: Median of what is expected.
-        lower: The cost is below with a probability of 5%.
-        upper: The cost is above with a probability of 5%.
+        cost: Median of the predicted distribution.
+        lower: Bound below which the cost lies with a probability of 5%.
+        upper: Bound above which the cost lies with a probability of 5%.
     """
 
     cost: Numbers
@@ -72,11 +72,11 @@ class Forecast:
 
 
 Encoder = Callable[[Sources], Blocks]
-"""Describes all networks of the table by features of shape (N, F), in blocks."""
+"""Function that returns features of all networks of the table, of shape (N, F), in blocks."""
 
 
 class Learner(Protocol):
-    """A method that has seen the sources."""
+    """Method that has learnt from the sources."""
 
     def predict(
         self,
@@ -91,8 +91,8 @@ class Learner(Protocol):
 
 
 class Method(Protocol):
-    """A way to predict costs on a device from those on others and a few of its own."""
+    """Method that predicts costs on a device from those on others and a few of its own."""
 
     def __call__(self, sources: Sources) -> Learner:
-        """Learn what the sources teach; done once for all new devices."""
+        """Learn from the sources, once for all new devices."""
         ...

@@ -1,12 +1,12 @@
-"""A neural predictor that is conditioned on a device and adapts to it by gradient steps.
+"""Neural predictor that is conditioned on a device and adapts to it by gradient steps.
 
 After HELP (Lee et al., "Hardware-adaptive Efficient Latency Prediction for NAS via
-Meta-Learning", NeurIPS 2021): a device is embedded by what it takes for some networks, the
+Meta-Learning", NeurIPS 2021): a device is embedded by the costs of some networks on it, the
 predictor is conditioned on the embedding, and both are trained such that a few gradient steps on
-those measurements make a good predictor (MAML with learned step sizes). Where it departs: the
-measurements that embed the device are those it adapts to, so that ten samples are ten
-measurements, not twenty; and each option's embedding is combined with the device's before they
-are added up, as in NASFLAT (Akhauri and Abdelfattah, "On Latency Predictors for Neural
+those measurements make a good predictor (MAML with learned step sizes). There are two departures.
+The measurements that embed the device are also those that the predictor adapts to, so that ten
+samples are ten measurements, not twenty. Each option's embedding is combined with the device's
+before all are summed, as in NASFLAT (Akhauri and Abdelfattah, "On Latency Predictors for Neural
 Architecture Search", MLSys 2024).
 
 Shapes: B rows of a support or query set, L positions, W the width.
@@ -31,13 +31,13 @@ __all__ = ["Neural", "help_like"]
 _WIDTH = 32
 _EPISODES = 1500
 _QUERIES = 128
-_SUPPORT = (8, 24)  # rows of a support set, from and to
+_SUPPORT = (8, 24)  # least and largest number of rows of a support set
 _INNER_STEPS = 2
 _ADAPTATION_STEPS = 10
 
 
 def help_like(sources: Sources) -> Neural:
-    """Meta-train on the known devices; the same sources give the same predictor."""
+    """Meta-train a predictor on the known devices; the same sources give the same predictor."""
     blocks = blocks_of_codes(sources.space, sources.codes)
     features = np.hstack(
         [Scale.over(b[sources.pool])(b) for name, b in blocks.items() if name != "places"]
@@ -52,7 +52,7 @@ def help_like(sources: Sources) -> Neural:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """All networks: codes (N, L) and features (N, F)."""
+    """Inputs of all networks: codes (N, L) and features (N, F)."""
 
     codes: Tensor
     features: Tensor
@@ -63,7 +63,7 @@ class _Inputs:
 
 
 class _Conditioned(nn.Module):
-    """Standardised log cost of networks on a device that some of them were measured on."""
+    """Network that predicts standardised log costs on a device from measurements of some there."""
 
     def __init__(self, options: tuple[int, ...], features: int) -> None:
         super().__init__()
@@ -83,19 +83,19 @@ class _Conditioned(nn.Module):
         )
 
     def adapted(self) -> dict[str, Tensor]:
-        """The parameters that gradient steps change for a device."""
+        """Return the parameters that gradient steps change for a device."""
         names = ("on_device", "head", "features")
         return {n: p for n, p in self.named_parameters() if n.startswith(names)}
 
     def embed(self, codes: Tensor, features: Tensor, values: Tensor) -> Tensor:
-        """A device, of shape (W,), from networks (B, L), (B, F) and what they take there, (B,)."""
+        """Return a device's embedding (W,) from networks (B, L), (B, F) and their costs (B,)."""
         options = self.options(codes + self.starts).mean(1)
         joined = torch.cat([options, self.features(features), values[:, None]], 1)
         found: Tensor = self.device(self.measured(joined).mean(0))
         return found
 
     def forward(self, codes: Tensor, features: Tensor, device: Tensor) -> Tensor:
-        """Of shape (B,)."""
+        """Return the standardised log costs of networks on an embedded device, of shape (B,)."""
         options = self.options(codes + self.starts)
         places = torch.cat([options, device.expand_as(options)], 2)
         network = torch.cat(
@@ -112,7 +112,7 @@ class _Conditioned(nn.Module):
     def adapt(
         self, codes: Tensor, features: Tensor, values: Tensor, steps: int, training: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The device's embedding, and the parameters after gradient steps on its measurements."""
+        """Return a device's embedding, and parameters after gradient steps on its measurements."""
         device = self.embed(codes, features, values)
         changed = self.adapted()
         for _ in range(steps):
@@ -162,11 +162,11 @@ def _meta_train(network: _Conditioned, inputs: _Inputs, sources: Sources) -> Num
 
 @dataclass(frozen=True)
 class Neural:
-    """The predictor after it has seen the known devices.
+    """Neural predictor after meta-training on the known devices.
 
     Attributes:
-        network: Meta-trained.
-        inputs: All networks.
+        network: Meta-trained network.
+        inputs: Inputs of all networks.
         errors: Absolute errors on known devices, in standard deviations of their samples.
     """
 
@@ -182,7 +182,7 @@ class Neural:
         measure: Measure,
         rng: np.random.Generator,
     ) -> Forecast:
-        """Measure random ones of the offered rows, adapt, then predict the queries."""
+        """Measure random rows of the offered ones, adapt, then predict the queries."""
         rows = rng.choice(offered, size=min(samples, len(offered)), replace=False)
         logs = np.log([measure(int(row)).cost for row in rows])
         centre, spread = logs.mean(), max(float(logs.std()), 1e-3)

@@ -1,4 +1,4 @@
-"""What each option of a space costs, as differentiable searches need it."""
+"""Cost of each option of a space, as differentiable searches need it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def mean_cost_of_options(
     rng: random.Random,
     samples: int = 8,
 ) -> dict[str, dict[str, float]]:
-    """Mean cost of networks that differ in one choice, over networks drawn uniformly.
+    """Return the mean cost of networks that differ in one choice, over networks drawn uniformly.
 
-    All options of a choice are priced in the same drawn networks, so that their difference is what
-    the choice costs and not what else differs. Where a choice has no effect in a drawn network, the
+    The costs of all options of a choice are predicted in the same drawn networks, so that their
+    differences come from the choice alone. If a choice has no effect in a drawn network, the
     choices that it depends on are changed such that it has one.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a network costs any hardware, as numbers: how often, how much, how far bytes move."""
+"""Physical features of a network: counts, multiply-accumulates, bytes and roofline times."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Machine:
     """Hardware in the roofline model (Williams et al., CACM 2009).
 
     Attributes:
-        gmacs: 1e9 multiply-accumulates a second, at most.
-        gbytes: 1e9 bytes a second between memory and the arithmetic units.
-        overhead_us: Microseconds that any operator takes.
+        gmacs: Largest rate of multiply-accumulates, in 1e9 per second.
+        gbytes: Bandwidth between memory and the arithmetic units, in 1e9 bytes per second.
+        overhead_us: Microseconds that any operator takes at least.
         depthwise: Share of ``gmacs`` that depthwise convolutions reach.
-        eager: Whether it runs what a compiler drops or folds.
+        eager: Whether the hardware runs operators that a compiler drops or folds.
     """
 
     gmacs: float
@@ -38,7 +38,7 @@ class Machine:
     eager: bool = False
 
     def milliseconds(self, step: Step) -> float:
-        """Of one step: its overhead and the longer of computing and moving bytes."""
+        """Return an operator's time: overhead plus the longer of computing and moving bytes."""
         if step.kind == "view" or (not self.eager and (step.dead or step.kind == "norm")):
             return 0.0
         rate = self.gmacs * (self.depthwise if step.kind == "depthwise" else 1.0)
@@ -54,7 +54,7 @@ MACHINES = {
     "waiting_gpu": Machine(3000, 500, 50, 0.05, eager=True),
     "array": Machine(1000, 10, 1, 0.02),
 }
-"""Orders of size for kinds of hardware; which one a device is like is left to the predictor."""
+"""Orders of magnitude for kinds of hardware; the predictor finds which one a device is like."""
 
 
 def _live(*kinds: OperatorKind) -> Callable[[Step], bool]:
@@ -62,7 +62,7 @@ def _live(*kinds: OperatorKind) -> Callable[[Step], bool]:
 
 
 def _amounts() -> dict[str, Callable[[Step], float]]:
-    """What is added up over the steps of a network, by name."""
+    """Return the functions whose values are summed over the operators of a network, by name."""
 
     def counted(test: Callable[[Step], bool]) -> Callable[[Step], float]:
         return lambda step: float(test(step))
@@ -93,24 +93,24 @@ FEATURES = tuple(_AMOUNTS)
 
 
 def quantities(steps: StepTable) -> npt.NDArray[np.float64]:
-    """Counts, multiply-accumulates, bytes and milliseconds, of shape (N, len(FEATURES))."""
+    """Return counts, multiply-accumulates, bytes and milliseconds, (N, len(FEATURES))."""
     return steps.total(_quantities_of(steps.steps))
 
 
-@lru_cache(maxsize=4)  # networks of one space, however many, are made of the same steps
+@lru_cache(maxsize=4)  # networks of one space, however many, consist of the same operators
 def _quantities_of(steps: tuple[Step, ...]) -> npt.NDArray[np.float64]:
     table = [[amount(step) for amount in _AMOUNTS.values()] for step in steps]
     return np.array(table, dtype=np.float64).reshape(-1, len(FEATURES))
 
 
 def physical_features(steps: StepTable) -> npt.NDArray[np.float64]:
-    """Logarithms of `quantities`, each in a unit in which 1 is little, of the same shape."""
+    """Return the logarithms of 1 + `quantities`, in units in which 1 is little, same shape."""
     features: npt.NDArray[np.float64] = np.log1p(quantities(steps) / _UNITS)
     return features
 
 
 def amounts(features: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The quantities that have these `physical_features`."""
+    """Return the quantities that have these `physical_features`, as the inverse function."""
     found: npt.NDArray[np.float64] = np.expm1(features) * _UNITS
     return found
 

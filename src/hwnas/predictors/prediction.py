@@ -1,4 +1,4 @@
-"""What a network will cost on known devices, and how far that is to be trusted."""
+"""Predicted costs of a network on known devices, with remarks on how reliable they are."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ _MOST_REASONS = 3
 
 @dataclass(frozen=True, eq=False)
 class KnownDevice:
-    """A device that costs can be predicted for.
+    """Device for which costs can be predicted.
 
     Attributes:
-        profile: What was measured on it.
-        origin: Whether it is in the user's store, or comes with hwnas.
+        profile: Measurements on the device.
+        origin: Origin of the profile: the user's store, or hwnas itself.
     """
 
     profile: DeviceProfile
     origin: Literal["store", "shipped"]
 
     def to_json(self) -> dict[str, Any]:
-        """Its description, with the number of its networks in the place of their names."""
+        """Return the profile's description, with the number of its networks instead of names."""
         values = self.profile.description()
         return {**values, "networks": len(self.profile), "origin": self.origin}
 
 
 def known_devices(store: DeviceStore) -> list[KnownDevice]:
-    """All devices with all their metrics, sorted; those in the store hide those that ship."""
+    """Return all devices with all their metrics, sorted; stored profiles replace shipped ones."""
     found = {
         (name, metric): KnownDevice(store.load(name, metric), "store")
         for name in store.devices
@@ -65,12 +65,12 @@ def known_devices(store: DeviceStore) -> list[KnownDevice]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One predicted cost.
+    """Prediction of one cost, with remarks.
 
     Attributes:
-        estimate: The cost.
-        samples: How many networks were measured on the device.
-        notes: What its user should know, in words.
+        estimate: Estimate of the cost.
+        samples: Number of networks that were measured on the device.
+        notes: Remarks for the user, in words.
     """
 
     estimate: Estimate
@@ -78,7 +78,7 @@ class Prediction:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object with the 90% interval beside the estimate."""
+        """Return a JSON object with the 90% interval beside the estimate."""
         lower, upper = self.estimate.interval90
         values = {**self.estimate.to_json(), "lower90": lower, "upper90": upper}
         return {**values, "samples": self.samples, "notes": list(self.notes)}
@@ -87,12 +87,12 @@ class Prediction:
 def predict(
     store: DeviceStore, devices: Sequence[str], network: OnnxWorkload | StepTable
 ) -> list[Prediction]:
-    """Every cost that is known of the devices.
+    """Predict every metric that is known of the devices.
 
     Args:
-        store: Where calibrated devices are kept.
-        devices: Names of targets or of devices of one's own.
-        network: An ONNX file that was read, or a table of one network.
+        store: Store of calibrated devices.
+        devices: Names of targets or of custom devices.
+        network: ONNX file that was read, or operator counts of one network.
 
     Raises:
         ConfigError: A device is not known.
@@ -114,7 +114,7 @@ def predict(
 def predict_from_fingerprint(
     fingerprint: Fingerprint, network: OnnxWorkload | StepTable
 ) -> Prediction:
-    """Latency on a target on which no network was measured, from what its probes take."""
+    """Predict the latency on a target on which no network was measured, from its fingerprint."""
     steps = network if isinstance(network, StepTable) else network.steps
     [estimate] = from_fingerprint(fingerprint, steps)
     known = len(shipped_profiles())
@@ -135,7 +135,7 @@ def _predict(known: KnownDevice, network: OnnxWorkload | StepTable) -> Predictio
 
 
 def elsewhere(device: str, hardware: str) -> list[str]:
-    """A note where a target was measured on another machine than the one it is of now."""
+    """Return a note if a target was measured on another machine than the one it belongs to now."""
     place = device.split("-")[0]
     if place not in known_hardware() or hardware in ("", now := processor_of(place)):
         return []

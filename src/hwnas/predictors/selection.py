@@ -1,4 +1,4 @@
-"""Which networks to time, so that a few measurements tell the most."""
+"""Choice of the networks to time, so that a few measurements are most informative."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _UNKNOWN_MEAN = 10.0
 def most_informative(
     parts: Parts, variances: Numbers, count: int, chosen: Sequence[int] = ()
 ) -> list[int]:
-    """Rows whose measurement leaves the least variance over all rows, greedily.
+    """Choose greedily the rows whose measurement leaves the least variance over all rows.
 
     Each step takes the row with the largest sum over rows of cov(row, other)^2 / (var(row) + noise)
     given those already taken (the integrated variance reduction of Cohn, "Neural Network
     Exploration Using Optimal Experiment Design", Neural Networks 1996).
 
     Args:
-        parts: Of the rows that may be taken.
-        variances: Of the parts of the kernel and, last, of the noise.
-        count: How many to take.
+        parts: Features of the rows that may be taken.
+        variances: Variances of the parts of the kernel and, last, of the noise.
+        count: Number of rows to take.
         chosen: Rows that are taken already.
 
     Returns:
-        The new rows, in the order in which they were taken.
+        New rows, in the order in which they were taken.
     """
     left = np.tensordot(variances[:-1], covariances(parts, parts), 1)
     noise = variances[-1] + 1e-9

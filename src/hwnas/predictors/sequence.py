@@ -1,19 +1,18 @@
-"""Networks read as text: the sequence of their operators, by a small network.
+"""Encoder of networks as sequences of operators, for a Gaussian process on its features.
 
 After "ML-driven Hardware Cost Model for MLIR" (arXiv 2302.11405, 2023): operators are tokens, and
-a stack of one-dimensional convolutions over their embeddings, pooled, predicts what hardware takes
-for the whole. Where it departs: a token's embedding is the sum of those of its fields (there, the
-operator and the shapes of its operands are words), all known devices share the encoder, and a new
-device has a Gaussian process on what the encoder says, as the default method has on aggregated
-features.
+a stack of one-dimensional convolutions over their embeddings, pooled, predicts the cost of the
+whole on hardware. There are three departures. A token's embedding is the sum of the embeddings of
+its fields (in the paper, the operator and the shapes of its operands are words). All known devices
+share the encoder. A new device has a Gaussian process on the encoder's features, as the default
+method has on aggregated features.
 
-The order is that of the space's places, and within a place that of execution; what a space takes
-several times there is one token with a count. So FBNet's layers are in order, with stem and head at
-the end; an edge of NAS-Bench-201 stands for all cells, first stage first.
+Tokens are in the order of the space's positions, and within a position in the order of execution.
+Equal operators of one position are one token with a count. So FBNet's layers are in order, with
+stem and head at the end; an edge of NAS-Bench-201 stands for all cells, first stage first.
 
-The encoder has seen every known device that is then played as the new one, to find the prior and
-how wide intervals have to be. So it is surer of itself than it should be where a new device is
-unlike them.
+The encoder has seen every known device that is later treated as new, to find the prior and the
+widths of the intervals. So it is overconfident if a new device is unlike the known ones.
 
 Shapes: N networks, T tokens of the longest, V distinct tokens, F fields, K known devices, W the
 width.
@@ -42,12 +41,12 @@ _STEPS = 600
 _BATCH = 64
 _RATE = 3e-3
 _DECAY = 1e-2
-_CHUNK = 512  # networks that are read at once, for the sake of memory
-_BUCKETS = 2  # of sizes, to an octave
+_CHUNK = 512  # networks that are encoded at once, to limit memory
+_BUCKETS = 2  # buckets of sizes per factor of 2
 
 
 def sequence(sources: Sources) -> Transfer:
-    """The default method with the encoder of sequences in place of aggregated features."""
+    """Return the default method with the encoder of sequences instead of aggregated features."""
     return transfer_of(sources, encoded_sequences)
 
 
@@ -76,21 +75,21 @@ class Text:
     """Networks as sequences of tokens.
 
     Attributes:
-        tokens: Of shape (N, T): indices of tokens, from 1; 0 fills up behind the last.
-        fields: Of shape (V + 1, F): the values of each token's fields, counted from 0.
+        tokens: Indices of tokens from 1, of shape (N, T); 0 pads behind the last one.
+        fields: Values of each token's fields, counted from 0, of shape (V + 1, F).
     """
 
     tokens: Rows
     fields: Rows
 
     def rows(self, index: Rows) -> Tensor:
-        """Tokens of some of the networks, without what is empty in all of them."""
+        """Return the tokens of some networks, without columns that are empty in all of them."""
         some = self.tokens[index]
         return torch.from_numpy(some[:, : max(int((some > 0).sum(1).max()), 1)])
 
 
 def text_of(assembly: Assembly) -> Text:
-    """Networks as text; equal networks are equal rows."""
+    """Return networks as sequences of tokens; equal networks are equal rows."""
     vocabulary: dict[tuple[Step, int], int] = {}
     columns = []
     for place, options in enumerate(assembly.parts):
@@ -109,14 +108,14 @@ def text_of(assembly: Assembly) -> Text:
 
 
 def _fields(step: Step, count: int) -> tuple[str | int, ...]:
-    """What is said of an operator; sizes are logarithms to the base 2, in buckets."""
+    """Return the fields of an operator; sizes are logarithms to the base 2, in buckets."""
     sizes = step.macs, step.read_bytes, step.written_bytes, step.weight_bytes, count
     buckets = (round(_BUCKETS * math.log2(1 + size)) for size in sizes)
     return step.kind, *buckets, step.kernel_size, step.stride, step.dead
 
 
 class _Reader(nn.Module):
-    """Standardised log costs of networks on the known devices."""
+    """Network that encodes networks, and predicts their standardised log costs on known devices."""
 
     def __init__(self, fields: Rows, devices: int) -> None:
         super().__init__()
@@ -132,13 +131,13 @@ class _Reader(nn.Module):
         nn.init.normal_(self.embedding.weight, std=0.3)
 
     def encode(self, tokens: Tensor) -> Tensor:
-        """Of tokens (B, T), of shape (B, W).
+        """Return the features of tokens (B, T), of shape (B, W).
 
         Each channel is the logarithm of a sum over tokens, since costs of operators add up.
         """
         present = (tokens > 0)[:, None].float()
         words = self.embedding(self.fields).sum(1)
-        # Not words[tokens], whose gradient several threads add up in any order.
+        # Not words[tokens]: several threads add up its gradient in an arbitrary order.
         hidden = nn.functional.embedding(tokens, words).transpose(1, 2) * present
         for layer in self.context:
             hidden = (hidden + layer(hidden).relu()) * present
@@ -148,13 +147,13 @@ class _Reader(nn.Module):
         return found
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Of shape (B, K)."""
+        """Return the standardised log costs of tokens (B, T), of shape (B, K)."""
         found: Tensor = self.devices(self.scale(self.encode(tokens)))
         return found
 
 
 def _train(reader: _Reader, text: Text, pool: Rows, logs: Numbers) -> None:
-    """Fit all known devices at once; logs of shape (len(pool), K)."""
+    """Fit the log costs on all known devices at once, of shape (len(pool), K)."""
     rng = np.random.default_rng(0)
     spread = np.maximum(logs.std(0), 1e-9)
     targets = torch.from_numpy(((logs - logs.mean(0)) / spread).astype(np.float32))
@@ -172,7 +171,7 @@ def _train(reader: _Reader, text: Text, pool: Rows, logs: Numbers) -> None:
 
 
 def _read(reader: _Reader, text: Text) -> Numbers:
-    """Features of all networks, of shape (N, W)."""
+    """Return the features of all networks, of shape (N, W)."""
     rows = np.arange(len(text.tokens))
     chunks = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
     with torch.no_grad():

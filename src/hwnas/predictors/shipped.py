@@ -1,7 +1,7 @@
-"""The devices that hwnas knows from the start, and what they teach about all others.
+"""Devices that come with hwnas, and what they teach about all others.
 
-They are in ``shipped_devices/``, made by ``python -m experiments.latency_zoo.ship`` from recorded
-measurements. No store of the user's is needed to read them, and nothing is fitted.
+They are in ``shipped_devices/``, which ``python -m experiments.latency_zoo.ship`` made from
+recorded measurements. No store of the user's is needed to read them, and nothing is fitted.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ __all__ = [
 
 FOLDER = Path(__file__).parent / "shipped_devices"
 _DESCRIPTION, _ARRAYS = "devices.json", "devices.safetensors"
-_SAMPLES = (3, 5, 10, 20, 40)  # numbers of measurements that intervals are learnt for
+_SAMPLES = (3, 5, 10, 20, 40)  # numbers of measurements for which intervals are learnt
 
 
 @cache
 def shipped_profiles(metric: CostMetric = "latency_ms") -> Mapping[str, DeviceProfile]:
-    """The known devices by name; of other metrics than latency there are none."""
+    """Return the shipped devices of a metric by name; only latencies ship."""
     return {p.device: p for p in _read(FOLDER)[0] if p.metric == metric}
 
 
 @cache
 def shipped_experience() -> Experience:
-    """What their latencies teach."""
+    """Return what the latencies of the shipped devices teach."""
     profiles, lessons = _read(FOLDER)
     return experience_of(profiles, lessons)
 
 
 def experience_of(profiles: Sequence[DeviceProfile], lessons: Lessons | None = None) -> Experience:
-    """What some devices teach; the networks of the first are those over which all is scaled.
+    """Return what some devices teach; everything is scaled over the networks of the first one.
 
     Args:
-        profiles: Of the devices, all of one metric.
-        lessons: What was found out about them before; found anew if None.
+        profiles: Profiles of the devices, all of one metric.
+        lessons: Hyperparameters that were learnt before; learnt anew if None.
     """
     blocks: dict[int, Blocks] = {}
     sources = []
@@ -73,14 +73,14 @@ def experience_of(profiles: Sequence[DeviceProfile], lessons: Lessons | None = N
 
 
 def family(target: str) -> str:
-    """Runtime and format of a target; those with other batches and threads are of one family."""
+    """Return runtime and format of a target: batch and threads do not change the family."""
     parsed = Target.parse(target)
     return f"{parsed.device.runtime}-{parsed.format}"
 
 
 @cache
 def shipped_fingerprints() -> Mapping[str, Fingerprint]:
-    """What the probes take on them, by name."""
+    """Return the fingerprints of the shipped devices, by name."""
     found = json.loads((recovered_folder(FOLDER) / _DESCRIPTION).read_text(encoding="utf-8"))[
         "fingerprints"
     ]
@@ -92,12 +92,12 @@ def ship(
     fingerprints: Mapping[str, Mapping[str, float]],
     folder: Path = FOLDER,
 ) -> None:
-    """Find out what devices teach, and write all that is needed to know them.
+    """Learn what devices teach, and write all files that are needed to ship the devices.
 
     Args:
-        profiles: Of the devices, all measured on the same networks.
+        profiles: Profiles of the devices, all measured on the same networks.
         fingerprints: Milliseconds of each probe, by device.
-        folder: Replaced as a whole.
+        folder: Folder of the files, which is replaced as a whole.
     """
     from safetensors.numpy import save_file
 
@@ -146,6 +146,6 @@ def _read(folder: Path) -> tuple[tuple[DeviceProfile, ...], Lessons]:
 
 
 def _widening(values: Mapping[str, Any]) -> Widening:
-    """Read a scale; those of earlier versions have no doubts."""
+    """Return a scale from its stored values; those of earlier versions have no doubts."""
     doubts = values.get("doubts", Widening.doubts)
     return Widening(**{**values, "doubts": tuple(doubts)})

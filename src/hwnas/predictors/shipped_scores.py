@@ -1,6 +1,6 @@
-"""Scores of untrained networks that come with the package, for spaces of published tables.
+"""Zero-cost proxy scores that come with the package, for spaces of published tables.
 
-They were made by ``experiments/zero_cost/ship.py`` with `hwnas.predictors.zero_cost`.
+``experiments/zero_cost/ship.py`` computed them with `hwnas.predictors.zero_cost`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = ["FOLDER", "SCORES", "shipped_scores", "write_scores"]
 
 FOLDER = Path(__file__).with_name("scores")
 SCORES = ("naswot", "synflow", "meco")
-"""Names of the columns."""
+"""Names of the columns of scores."""
 
 
 def shipped_scores(space: TabularSpace, codes: Codes) -> Numbers | None:
-    """Scores of networks (N, P), of shape (N, len(SCORES)); None where none ship for the space."""
+    """Return the scores of networks (N, P), of shape (N, len(SCORES)), or None if none ship."""
     table = _table(space.name)
     if table is None:
         return None
@@ -31,7 +31,7 @@ def shipped_scores(space: TabularSpace, codes: Codes) -> Numbers | None:
 
 
 def write_scores(folder: Path, space: TabularSpace, scores: Numbers) -> None:
-    """Keep the scores of all networks of a space, in the order of their codes."""
+    """Write the scores of all networks of a space, in the order of their codes."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file({"scores": scores.astype(np.float16)}, folder / f"{space.name}.safetensors")
 

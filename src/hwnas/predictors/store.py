@@ -1,4 +1,4 @@
-"""What was measured on devices, kept so that costs on them can be predicted at any time."""
+"""Store of measurements on devices, from which costs on them can be predicted at any time."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class DeviceProfile:
     """Networks that were measured on one device.
 
     Attributes:
-        device: Name of a target, or of a device of one's own.
-        metric: What was measured; the unit is in its name.
+        device: Name of a target, or of a custom device.
+        metric: Metric that was measured; the unit is in its name.
         networks: Name or id of each network, n of them.
-        steps: What the networks ask of hardware, at batch 1.
-        costs: Of shape (n,), positive.
-        kind: How the costs were found: by hwnas, or read from a table.
-        space: Where the networks are from, in words.
+        steps: Operator counts of the networks, at batch 1.
+        costs: Positive costs, of shape (n,).
+        kind: Origin of the costs: measured by hwnas, or read from a table.
+        space: Spaces of the networks, in words.
         hardware: Processor or accelerator, in words.
-        runtime: What ran the networks, in words.
-        clock: Which clock was read; empty where it is not known.
-        versions: Of the packages that matter.
-        time: Of the last measurement, ISO 8601.
+        runtime: Runtime of the networks, in words.
+        clock: Clock that was read; empty if it is not known.
+        versions: Versions of the packages that matter.
+        time: Time of the last measurement, ISO 8601.
         held_out_error: Median error of the prediction of networks from the others, as a fraction;
-            None where there are too few.
+            None if there are too few.
     """
 
     device: str
@@ -91,7 +91,7 @@ class DeviceProfile:
         return len(self.networks)
 
     def with_more(self, networks: Sequence[str], steps: StepTable, costs: Numbers) -> DeviceProfile:
-        """The same device with further measurements."""
+        """Return the same device with further measurements."""
         return replace(
             self,
             networks=(*self.networks, *networks),
@@ -100,19 +100,19 @@ class DeviceProfile:
         )
 
     def description(self) -> dict[str, Any]:
-        """All but the arrays, as a JSON object."""
+        """Return all fields but the arrays, as a JSON object."""
         values = {k: v for k, v in vars(self).items() if k not in ("steps", "costs")}
         return {"schema": SCHEMA, **values}
 
 
 @contextlib.contextmanager
 def read_description(path: Path) -> Iterator[dict[str, Any]]:
-    """A JSON object that was written with the schema number of this version of hwnas.
+    """Read a JSON object that was written with the schema number of this version of hwnas.
 
-    While it is made use of, errors that come from what is in it name the file.
+    Errors inside the context that its contents cause become an ArtifactError that names the file.
 
     Raises:
-        ArtifactError: It is damaged, or was written by another version.
+        ArtifactError: The file is damaged, or was written by another version.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -129,10 +129,11 @@ def read_description(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def check_device_name(name: str) -> None:
-    """Refuse names that cannot be a folder's.
+    """Refuse a name that cannot be the name of a folder.
 
     Raises:
-        ConfigError: It is empty, too long or has other characters than letters, digits, . _ and -.
+        ConfigError: The name is empty, too long or has other characters than letters, digits, . _
+            and -.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -143,17 +144,17 @@ def check_device_name(name: str) -> None:
 
 @dataclass(frozen=True)
 class DeviceStore:
-    """A folder of device profiles: ``DEVICE/METRIC/`` with JSON and safetensors, no pickle.
+    """Folder of device profiles: ``DEVICE/METRIC/`` with JSON and safetensors, no pickle.
 
     Attributes:
-        folder: Made when something is first saved.
+        folder: Folder, which is made when something is first saved.
     """
 
     folder: Path
 
     @classmethod
     def default(cls) -> DeviceStore:
-        """``$HWNAS_HOME/devices``; ``~/.hwnas/devices`` if that is not set."""
+        """Return the store ``$HWNAS_HOME/devices``, or ``~/.hwnas/devices`` if that is not set."""
         return cls(home() / "devices")
 
     @property
@@ -163,19 +164,19 @@ class DeviceStore:
         return sorted(name for name in found if _NAME.fullmatch(name) and self.metrics(name))
 
     def metrics(self, device: str) -> list[CostMetric]:
-        """What was measured on a device."""
+        """Return the metrics that were measured on a device."""
         return [metric for metric in METRICS if self.has(device, metric)]
 
     def has(self, device: str, metric: CostMetric = "latency_ms") -> bool:
-        """Whether there is a profile."""
+        """Return whether the store has a profile of a device."""
         return (recovered_folder(self._path(device, metric)) / _DESCRIPTION).is_file()
 
     def load(self, device: str, metric: CostMetric = "latency_ms") -> DeviceProfile:
         """Read a profile.
 
         Raises:
-            ConfigError: There is none.
-            ArtifactError: It is damaged, or was written by a newer version of hwnas.
+            ConfigError: The store has no such profile.
+            ArtifactError: The profile is damaged, or was written by a newer version of hwnas.
         """
         path = self._path(device, metric)
         if not self.has(device, metric):
@@ -189,10 +190,10 @@ class DeviceStore:
             return DeviceProfile(**found, steps=steps, costs=arrays["costs"])
 
     def save(self, profile: DeviceProfile) -> Path:
-        """Write a profile, whole or not at all; one that is there is replaced.
+        """Write a profile, completely or not at all; an existing one is replaced.
 
         Raises:
-            StorageError: It cannot be written.
+            StorageError: The profile cannot be written.
         """
         from safetensors.numpy import save_file
 

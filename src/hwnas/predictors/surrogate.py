@@ -1,7 +1,6 @@
-"""What an evaluation will find, learnt from a few: a Gaussian process that is refitted in no time.
+"""Gaussian process surrogate of evaluations, which is fast to refit.
 
-Shapes: n rows that were observed, m rows that are asked about, P parts of the kernel, D draws of
-the hyperparameters.
+Shapes: n observed rows, m query rows, P parts of the kernel, D draws of the hyperparameters.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from hwnas.predictors.gaussian_process import ABSENT, Numbers, Parts, Prior, cov
 __all__ = ["Surrogate"]
 
 _DRAWS = 128
-_PRESENT = 0.5  # share of the parts that a draw has
+_PRESENT = 0.5  # share of the parts that are present in a draw
 _PART = -1.5, 1.7  # mean and deviation of the logarithm of a part's variance
-_NOISE = -3.0, 1.5  # of the noise's
-_KEPT = 6  # draws that are averaged over, at most
-_LEAST_WEIGHT = 1e-2  # relative to the likeliest draw's
-_MEAN_VARIANCE = 10.0  # of the unknown constant, in units of the observations' own variance
+_NOISE = -3.0, 1.5  # the same for the variance of the noise
+_KEPT = 6  # largest number of draws that are averaged
+_LEAST_WEIGHT = 1e-2  # relative to the weight of the likeliest draw
+_MEAN_VARIANCE = 10.0  # of the unknown constant mean, in units of the observations' variance
 _JITTER = 1e-6
-_LIKELIHOOD_ROWS = 128  # at most so many observations weigh the draws
+_LIKELIHOOD_ROWS = 128  # largest number of observations that weight the draws
 
 
 @lru_cache(maxsize=16)
 def _draws(parts: int) -> Numbers:
-    """Variances of the parts, 0 for those that are absent, and last the noise, (D, P + 1)."""
+    """Return variances of the parts, 0 for absent ones, and last of the noise, (D, P + 1)."""
     means, deviations = np.array([*[_PART] * parts, _NOISE]).T
     drawn = Prior(means, deviations, _PRESENT).draws(_DRAWS)
     return np.where(drawn > ABSENT, np.exp(drawn), 0.0)
@@ -39,20 +38,21 @@ def _draws(parts: int) -> Numbers:
 
 @dataclass(frozen=True)
 class Surrogate:
-    """The posterior of a process, averaged over a few of the likeliest of some hyperparameters.
+    """Posterior of a Gaussian process, averaged over a few of the likeliest hyperparameters.
 
     The kernel is a sum of parts, most of which may not matter (Rasmussen and Williams, "Gaussian
-    Processes for Machine Learning", 2006, chapter 5). Which do is found by weighing fixed draws by
-    their marginal likelihood: no gradient, no iteration, the same result for the same observations.
+    Processes for Machine Learning", 2006, chapter 5). The parts that matter are found by weighting
+    fixed draws by their marginal likelihood: there is no gradient and no iteration, and the same
+    observations give the same result.
 
     Attributes:
-        parts: Of the n observed rows.
-        centre: The mean of what was observed.
-        scale: Its standard deviation.
-        weights: Of the draws that are kept, (D,), with sum 1.
-        variances: Of the parts and the noise, (D, P + 1), in units of ``scale`` squared.
+        parts: Features of the n observed rows.
+        centre: Mean of the observations.
+        scale: Standard deviation of the observations.
+        weights: Weights of the draws that are kept, (D,), with sum 1.
+        variances: Variances of the parts and the noise, (D, P + 1), in units of ``scale`` squared.
         roots: Inverses of the Cholesky factors, (D, n, n).
-        solved: The covariances' inverses times the observations, (D, n).
+        solved: Inverses of the covariances times the observations, (D, n).
     """
 
     parts: Parts
@@ -67,13 +67,12 @@ class Surrogate:
     def fitted(
         cls, parts: Parts, observed: Numbers, draws: tuple[Numbers, Numbers] | None = None
     ) -> Surrogate:
-        """The process given observations.
+        """Return the process that is fitted to observations.
 
         Args:
-            parts: Of the n observed rows.
-            observed: Of shape (n,).
-            draws: ``weights`` and ``variances`` of an earlier fit, to go on with; found anew if
-                None.
+            parts: Features of the n observed rows.
+            observed: Observations, of shape (n,).
+            draws: ``weights`` and ``variances`` of an earlier fit to reuse; found anew if None.
         """
         centre, scale = float(observed.mean()), max(float(observed.std()), 1e-9)
         values = (observed - centre) / scale
@@ -88,31 +87,33 @@ class Surrogate:
 
     @property
     def draws(self) -> tuple[Numbers, Numbers]:
-        """Weights and variances, for a later fit."""
+        """Weights and variances of the draws, for reuse in a later fit."""
         return self.weights, self.variances
 
     def used(self, draws: int | None = None) -> npt.NDArray[np.bool_]:
-        """Which parts of the kernel matter to the likeliest draws, (P,)."""
+        """Return whether each part of the kernel matters to the likeliest draws, (P,)."""
         return np.asarray((self.variances[:draws, :-1] > 0).any(0))
 
     @property
     def noise(self) -> float:
-        """Variance of an observation about the function, in the observations' unit squared."""
+        """Variance of an observation around the function, in the observations' unit squared."""
         return self.scale**2 * float(self.weights @ self.variances[:, -1])
 
     def predict(self, parts: Parts) -> tuple[Numbers, Numbers]:
-        """Mean and standard deviation of the function, each of shape (m,)."""
+        """Return mean and standard deviation of the function, each of shape (m,)."""
         return self.predict_from(covariances(parts, self.parts), parts.variances)
 
     def predict_from(
         self, cross: Numbers, own: Numbers, draws: int | None = None
     ) -> tuple[Numbers, Numbers]:
-        """The same from covariances, which surrogates of the same rows have in common.
+        """Return mean and standard deviation (m,) from covariances.
+
+        Surrogates of the same rows share these covariances.
 
         Args:
-            cross: Of each part, between what is asked about and what was observed, (P, m, n).
-            own: Of each part, variances of what is asked about, (P, m).
-            draws: Only the so many likeliest hyperparameters; all that are kept if None.
+            cross: Covariances of each part between query rows and observed rows, (P, m, n).
+            own: Variances of each part at the query rows, (P, m).
+            draws: Number of the likeliest hyperparameters to use; all that are kept if None.
         """
         means, lefts = [], []
         for variances, root, solved in self._kept(draws):
@@ -127,11 +128,11 @@ class Surrogate:
         return self.centre + self.scale * mean, self.scale * np.sqrt(variance)
 
     def joint_from(self, cross: Numbers, between: Numbers) -> tuple[Numbers, Numbers]:
-        """Mean (m,) and covariance (m, m) of the function, from covariances.
+        """Return mean (m,) and covariance (m, m) of the function, from covariances.
 
         Args:
-            cross: As for `predict_from`.
-            between: Of each part, among what is asked about, (P, m, m).
+            cross: Covariances as for `predict_from`.
+            between: Covariances of each part among the query rows, (P, m, m).
         """
         means, lefts = [], []
         for variances, root, solved in self._kept(None):
@@ -148,19 +149,19 @@ class Surrogate:
         return self.centre + self.scale * mean, self.scale**2 * covariance
 
     def _kept(self, draws: int | None) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-        """Variances, root and solution of each of the likeliest draws, which come first."""
+        """Yield variances, root and solution of each of the likeliest draws, which come first."""
         yield from zip(self.variances[:draws], self.roots, self.solved, strict=False)
 
 
 def _totals(grams: Numbers, variances: Numbers) -> Numbers:
-    """Covariances of the observations, of shape (D, n, n)."""
+    """Return the covariances of the observations, of shape (D, n, n)."""
     totals: Numbers = np.tensordot(variances[:, :-1], grams, 1) + _MEAN_VARIANCE
     totals += (variances[:, -1] + _JITTER)[:, None, None] * np.eye(grams.shape[1])
     return totals
 
 
 def _likeliest(grams: Numbers, values: Numbers) -> tuple[Numbers, Numbers]:
-    """Weights (D,) and variances (D, P + 1) of the draws that explain the observations best."""
+    """Return weights (D,) and variances (D, P + 1) of the draws that fit the observations best."""
     rows = _spread(len(values), _LIKELIHOOD_ROWS)
     grams, values = grams[:, rows][:, :, rows], values[rows]
     variances = _draws(len(grams))
@@ -174,5 +175,5 @@ def _likeliest(grams: Numbers, values: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _spread(count: int, most: int) -> npt.NDArray[np.int64] | Sequence[int]:
-    """All indices, or so many of them, evenly spread."""
+    """Return all indices, or `most` of them, evenly spread."""
     return range(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)

@@ -1,11 +1,11 @@
-"""The default method: a Gaussian process on log cost, with what transfers and what does not.
+"""Default method: a Gaussian process on log cost, with parts that transfer and parts that do not.
 
-The kernel adds what other devices' predictors say (their mean and the differences between them,
-which span the same functions as their principal components), what is linear in physical features
-and in counts of options, and small radial parts of both. The weights of the parts have a prior
-that is learnt by predicting each known device from those of other families. So transfer switches
-itself off where devices have little in common: its weight is then small for the known devices
-already, and a few measurements that contradict it make it smaller.
+The kernel is a sum of parts: linear ones in the predictions for other devices (their mean and the
+differences between them, which span the same functions as their principal components), linear ones
+in physical features and in counts of options, and small radial parts of both. The weights of the
+parts have a prior that is learnt by predicting each known device from those of other families. So
+transfer switches itself off if devices have little in common: its weight is then small for the
+known devices already, and a few measurements that contradict it make it smaller.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _aggregated(sources: Sources) -> Blocks:
 
 
 def transfer_of(sources: Sources, encoder: Encoder) -> Transfer:
-    """Learn from the devices of a table, with networks described in some way."""
+    """Learn from the devices of a table, with networks described by an encoder."""
     blocks = encoder(sources)
     pool = rows_of(blocks, sources.pool)
     columns = [*np.log(sources.costs).T]
@@ -62,7 +62,7 @@ def transfer_of(sources: Sources, encoder: Encoder) -> Transfer:
 
 
 def _families(names: Sequence[str], logs: Numbers) -> list[str]:
-    """Devices whose log costs correlate by more than 0.95, directly or through others."""
+    """Return families of devices whose log costs correlate by over 0.95, directly or via others."""
     if len(names) < 2:
         return [*names]
     apart = pdist(logs, "correlation")
@@ -71,15 +71,15 @@ def _families(names: Sequence[str], logs: Numbers) -> list[str]:
 
 @dataclass(frozen=True)
 class Transfer:
-    """The method after it has seen the known devices.
+    """Default method after it has learnt from the known devices.
 
     Attributes:
-        experience: What they teach.
+        experience: Known devices, and what they teach.
         networks: All N networks of the table.
-        connected: Of shape (N,): whether a network's output depends on its input. Others may be
-            folded to nothing, so no measurement is spent on them.
-        widenings: Those that were worked out, by the number of samples; None where known devices
-            teach none.
+        connected: Whether each network's output depends on its input, of shape (N,). Other networks
+            may be folded to nothing, so no measurement is spent on them.
+        widenings: Scales of intervals that were computed, by the number of samples; None if known
+            devices teach none.
     """
 
     experience: Experience

@@ -1,8 +1,8 @@
-"""What an untrained network tells about how well it may learn: scores that cost no training.
+"""Zero-cost proxies: scores of untrained networks, which need no training.
 
-None is a prediction of an accuracy; they order networks. What they are worth on networks whose
-accuracy is known is in ``experiments/zero_cost``. All work on a copy, so a network is left as it
-was.
+The scores order networks; none is a prediction of an accuracy. ``experiments/zero_cost`` evaluates
+them on networks whose accuracy is known. All proxies work on a copy and leave the network
+unchanged.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _CONVOLUTIONS: frozenset[_Function] = frozenset({
 
 @dataclass(frozen=True)
 class ZeroCost:
-    """Scores of one network; more is better in each.
+    """Zero-cost proxy scores of one network; higher is better in each.
 
     Attributes:
-        naswot: How differently the network's activations see different images, see `naswot`.
-        synflow: How much flows through its weights, see `synflow`; 0 where nothing does.
-        meco: How independent its feature maps are of each other, see `meco`.
+        naswot: Difference of the activations between images, see `naswot`.
+        synflow: Synaptic flow through the weights, see `synflow`; 0 if nothing flows.
+        meco: Independence of the feature maps of each other, see `meco`.
     """
 
     naswot: float
@@ -61,7 +61,7 @@ class ZeroCost:
     meco: float
 
     def as_dict(self) -> dict[str, float]:
-        """The scores by name."""
+        """Return the scores by name."""
         return asdict(self)
 
 
@@ -72,14 +72,14 @@ def zero_cost(
     *,
     seed: int = 0,
 ) -> ZeroCost:
-    """All scores of one network.
+    """Return all scores of one network.
 
     Args:
-        network: Freshly initialised; takes (N, *input_shape).
+        network: Freshly initialised network that takes (N, *input_shape).
         input_shape: Channels, height and width.
-        images: float32 (N, *input_shape), N at least 2; if None, 16 of random pixels.
+        images: Images, float32 (N, *input_shape), N at least 2; if None, 16 of random pixels.
             `naswot` takes as long as a forward pass of all of them.
-        seed: Of images that are drawn.
+        seed: Seed of images that are drawn.
 
     Raises:
         ConfigError: See `naswot`, `synflow` and `meco`; or the images are of another shape.
@@ -93,12 +93,12 @@ def zero_cost(
 
 
 def proxies_of(space: SearchSpace, architecture: Architecture, seed: int = 0) -> ZeroCost:
-    """All scores of one network of a space.
+    """Return all scores of one network of a space.
 
     Args:
-        space: Builds the network.
-        architecture: Which one.
-        seed: Of its weights and of the images; the same seed gives the same scores.
+        space: Space that builds the network.
+        architecture: Architecture of the network.
+        seed: Seed of the weights and of the images; the same seed gives the same scores.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -107,21 +107,21 @@ def proxies_of(space: SearchSpace, architecture: Architecture, seed: int = 0) ->
 
 
 def naswot(network: nn.Module, images: Tensor) -> float:
-    """Log-determinant of the kernel of binary codes.
+    """Return the log-determinant of the kernel of binary codes.
 
-    Mellor et al., "Neural Architecture Search without Training", ICML 2021, equations 1 and 2: an
-    image's code is which rectifiers let it through, K[i, j] the number of rectifiers that agree on
-    images i and j, and the score is log det K. Two departures: a rectifier that is no ReLU
-    (hard-swish, GELU, SiLU, ...) counts as on where its input is positive; and the identity is
-    added to K, as if one more rectifier told each image from all others, so that the score is
-    finite where two images have one code. Batch normalisation uses the statistics of the images.
+    Mellor et al., "Neural Architecture Search without Training", ICML 2021, equations 1 and 2: the
+    code of an image says which rectifiers let it through, K[i, j] is the number of rectifiers that
+    agree on images i and j, and the score is log det K. There are two departures. A rectifier other
+    than ReLU (hard-swish, GELU, SiLU, ...) counts as on where its input is positive. The identity
+    is added to K, as if one more rectifier told each image from all others, so that the score is
+    finite if two images have the same code. Batch normalisation uses the statistics of the images.
 
     Args:
-        network: Takes images of this shape.
-        images: float32 (N, C, H, W), N at least 2.
+        network: Network that takes images of this shape.
+        images: Images, float32 (N, C, H, W), N at least 2.
 
     Returns:
-        Between log(1 + N A) and N log(1 + A) for A rectifiers.
+        Score between log(1 + N A) and N log(1 + A) for A rectifiers.
 
     Raises:
         ConfigError: There are fewer than 2 images, the network does not take them, or it has no
@@ -142,24 +142,24 @@ def naswot(network: nn.Module, images: Tensor) -> float:
 
 
 def synflow(network: nn.Module, input_shape: tuple[int, int, int]) -> float:
-    """Log of the synaptic flow, log(1 + sum over weights of w dR/dw).
+    """Return the log of the synaptic flow, log(1 + sum over weights of w dR/dw).
 
     Tanaka et al., "Pruning neural networks without any data by iteratively conserving synaptic
     flow", NeurIPS 2020, equation 2: R is the sum of the outputs for an image of ones and the
-    absolute values of all weights. The network is made linear for it: activations and
-    normalisations are left out, gates (sigmoid) are open, biases are 0, so the score tells paths
-    and weights and no saturation.
+    absolute values of all weights. For this the network is made linear: activations and
+    normalisations are left out, gates (sigmoid) are open, and biases are 0. So the score depends on
+    paths and weights, and not on saturation.
 
     Args:
-        network: Takes (1, *input_shape).
+        network: Network that takes (1, *input_shape).
         input_shape: Channels, height and width.
 
     Returns:
-        At least 0; 0 exactly where no path leads from input to output. Computed in float64.
+        Score of at least 0, computed in float64; exactly 0 if no path leads from input to output.
 
     Raises:
         ConfigError: The network does not take such an image, has no weights, or is so deep and wide
-            that its flow is no float64.
+            that its flow is too large for float64.
     """
     linear = _evaluated(network).double()
     with torch.no_grad():
@@ -184,20 +184,20 @@ def synflow(network: nn.Module, input_shape: tuple[int, int, int]) -> float:
 
 
 def meco(network: nn.Module, images: Tensor) -> float:
-    """Sum over layers of the smallest eigenvalue of the correlation of channels, for one image.
+    """Return the sum over layers of the smallest eigenvalue of the channels' correlation.
 
     After Jiang et al., "MeCo: Zero-Shot NAS with One Data and Single Forward Pass via Minimum
-    Eigenvalue of Correlation", NeurIPS 2023. Looked at are the outputs of convolutions and of
-    linear layers on tokens, and of each only the first 8 channels (the weights are random, so these
-    are as good as any). That is the shortcut that the authors call MeCo_opt, but without its larger
-    weight for wider layers, which made the ranking worse.
+    Eigenvalue of Correlation", NeurIPS 2023. The layers are convolutions and linear layers on
+    tokens. Of each output for one image, only the first 8 channels count (the weights are random,
+    so these are as good as any). That is the shortcut that the authors call MeCo_opt, but without
+    its larger weight for wider layers, which made the ranking worse.
 
     Args:
-        network: Takes images of this shape.
-        images: float32 (N, C, H, W); only the first is used.
+        network: Network that takes images of this shape.
+        images: Images, float32 (N, C, H, W); only the first is used.
 
     Returns:
-        Between 0 and the number of layers.
+        Score between 0 and the number of layers.
 
     Raises:
         ConfigError: The network does not take the image, or has no such layer.
@@ -214,7 +214,7 @@ def meco(network: nn.Module, images: Tensor) -> float:
 
 
 class _Codes(TorchFunctionMode):
-    """Counts for each pair of images on how many rectifiers they agree."""
+    """Mode that counts, for each pair of images, the rectifiers that agree on both."""
 
     def __init__(self, images: int) -> None:
         super().__init__()
@@ -227,13 +227,13 @@ class _Codes(TorchFunctionMode):
         if func in _RECTIFIERS:
             signs = (args[0].flatten(1) > 0).float() * 2 - 1
             self.units += signs.shape[1]
-            # Of n signs, k agree where their product is k - (n - k). Whole numbers: exact.
+            # If k of n signs agree, their product is k - (n - k). Integers: exact.
             self.agreeing += ((signs @ signs.T).double() + signs.shape[1]) / 2
         return func(*args, **(kwargs or {}))
 
 
 class _Linear(TorchFunctionMode):
-    """Leaves out what makes a network not linear in its weights and in its input."""
+    """Mode that leaves out what makes a network nonlinear in its weights and in its input."""
 
     def __torch_function__(
         self, func: _Function, types: Any, args: Any = (), kwargs: Any = None
@@ -246,7 +246,7 @@ class _Linear(TorchFunctionMode):
 
 
 class _Correlations(TorchFunctionMode):
-    """Adds up smallest eigenvalues, layer by layer."""
+    """Mode that adds up smallest eigenvalues, layer by layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,9 +263,9 @@ class _Correlations(TorchFunctionMode):
         return result
 
     def _add(self, channels: Tensor) -> None:
-        """Take in a layer's output for one image, of shape (channels, positions)."""
+        """Add a layer's output for one image, of shape (channels, positions)."""
         if channels.shape[1] < 2:
-            return  # a gate's vector: nothing varies
+            return  # the vector of a gate has one position only
         self.layers += 1
         centred = channels[:_CHANNELS].double()
         centred = centred - centred.mean(1, keepdim=True)
@@ -275,7 +275,7 @@ class _Correlations(TorchFunctionMode):
 
 
 def _evaluated(network: nn.Module, batch_statistics: bool = False) -> nn.Module:
-    """A copy in evaluation mode, on the CPU; batch normalisations perhaps as in training."""
+    """Return a copy on the CPU in evaluation mode, or with batch normalisation as in training."""
     made = copy.deepcopy(network).eval().cpu()
     for module in made.modules():
         if batch_statistics and isinstance(module, nn.modules.batchnorm._BatchNorm):

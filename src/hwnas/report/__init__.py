@@ -1,4 +1,4 @@
-"""The report: one HTML file about a finished search, from plain data."""
+"""HTML report of a finished search, rendered from plain data into one file."""
 
 from hwnas.report.data import (
     BlockPicture,

@@ -1,6 +1,6 @@
-"""What a report says, as plain values.
+"""Contents of a report as plain values.
 
-They are gathered anew from a run folder whenever a report is written, so they have no file format.
+They are collected from a run folder whenever a report is written, so they have no file format.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ Role = Literal["left out in turn", "finalist"]
 
 @dataclass(frozen=True)
 class ObjectiveInfo:
-    """What the search wanted.
+    """Objective of the search.
 
     Attributes:
-        label: Unique, e.g. ``"accuracy"`` or ``"latency_ms@cpu-onnxruntime-fp32-b1-t1"``.
-        metric: The part before the ``@``.
-        direction: Whether more or less is better.
-        unit: E.g. ``"ms"``; empty for a plain number.
-        kind: How the search came by its values.
-        limit: The worst value that is feasible, if there is one.
-        target: The device and format, where the metric depends on them; or several in words.
+        label: Unique label, e.g. ``"accuracy"`` or ``"latency_ms@cpu-onnxruntime-fp32-b1-t1"``.
+        metric: Part of the label before the ``@``.
+        direction: Direction in which values are better.
+        unit: Unit, e.g. ``"ms"``; empty for a plain number.
+        kind: Way in which the search obtained the values.
+        limit: Worst feasible value; None for no limit.
+        target: Device and format, if the metric depends on them; several targets in words.
     """
 
     label: str
@@ -56,18 +56,18 @@ class ObjectiveInfo:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One candidate that the search scored.
+    """Candidate that the search evaluated.
 
     Attributes:
-        number: Of the trial, from 0.
-        id: Of the candidate.
-        values: By the label of the objective.
-        standard_error: By the label of the objective, where it is known.
-        architecture: Option by the name of the choice, e.g. ``{"stage0.depth": 2}``.
-        on_front: Whether no feasible candidate is better in every objective.
-        feasible: Whether it keeps every limit.
-        sampler: What proposed it.
-        images: How many images it was scored on; None where that was not recorded.
+        number: Number of the trial, from 0.
+        id: Id of the candidate.
+        values: Values by the label of the objective.
+        standard_error: Standard errors by the label of the objective, where known.
+        architecture: Options by the name of the choice, e.g. ``{"stage0.depth": 2}``.
+        on_front: True if the candidate is feasible and no feasible candidate dominates it.
+        feasible: True if the candidate keeps every limit.
+        sampler: Name of the sampler that proposed the candidate.
+        images: Number of images of the evaluation; None if not recorded.
     """
 
     number: int
@@ -81,7 +81,7 @@ class TrialRow:
     images: int | None = None
 
     def interval(self, objective: ObjectiveInfo) -> Interval | None:
-        """The 95 % interval of a value; None where its error is not known."""
+        """Return the 95 % interval of a value; None if its standard error is not known."""
         error = self.standard_error.get(objective.label)
         if error is None:
             return None
@@ -92,7 +92,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class BlockPicture:
-    """One block: its depthwise kernel, and hidden channels as a multiple of its input's."""
+    """Block to draw: its depthwise kernel size, and hidden channels over its input channels."""
 
     kernel_size: int
     expand_ratio: float
@@ -100,7 +100,7 @@ class BlockPicture:
 
 @dataclass(frozen=True)
 class StagePicture:
-    """A row of blocks with the same output channels; the first block has the stride."""
+    """Stage to draw: blocks with the same output channels; the first block has the stride."""
 
     channels: int
     stride: int
@@ -109,7 +109,7 @@ class StagePicture:
 
 @dataclass(frozen=True)
 class Score:
-    """A mean over ``n`` examples with its standard error; ``unit`` is that of the metric."""
+    """Mean of a metric over ``n`` examples, with its standard error and the metric's unit."""
 
     mean: float
     standard_error: float
@@ -118,14 +118,14 @@ class Score:
 
     @property
     def interval(self) -> Interval:
-        """The 95 % interval."""
+        """95 % interval of the mean."""
         proportion = is_proportion(self.unit)
         return metric_interval(self.mean, self.standard_error, self.n, proportion=proportion)
 
 
 @dataclass(frozen=True)
 class OnTarget:
-    """What a finalist takes on one target: predicted with a standard deviation, and measured."""
+    """Latency of a finalist on one target: predicted with a standard deviation, and measured."""
 
     target: str
     predicted_ms: float | None
@@ -135,28 +135,28 @@ class OnTarget:
 
 @dataclass(frozen=True)
 class Finalist:
-    """A network that was extracted, fine-tuned, tested, exported and measured.
+    """Network that was extracted, fine-tuned, tested, exported and measured.
 
     Attributes:
-        id: Of the candidate.
-        architecture: Option by the name of the choice.
-        stages: What to draw; empty where the space has no such picture.
-        validation: Score on the split that the search saw.
-        test: Score on the split that nothing saw before.
-        metric: What the scores are, e.g. ``"accuracy"``.
-        predicted_latency_ms: Before it was measured, if anything predicted it.
+        id: Id of the candidate.
+        architecture: Options by the name of the choice.
+        stages: Stages to draw; empty if the space has no such picture.
+        validation: Score on the validation split, which the search used.
+        test: Score on the test split, which was not used before.
+        metric: Metric of the scores, e.g. ``"accuracy"``.
+        predicted_latency_ms: Latency predicted before the measurement; None without a prediction.
         predicted_std_ms: Standard deviation of that prediction.
-        measurement: On the first target; None if it was not measured.
+        measurement: Measurement on the first target; None if not measured.
         macs: Multiply-accumulates for one example.
-        params: Parameters.
-        size_bytes: Of the deployable file.
-        max_relative_error: Largest deviation of the exported outputs, as part of their scale.
+        params: Number of parameters.
+        size_bytes: Size of the deployable file.
+        max_relative_error: Largest deviation of the exported outputs, relative to their scale.
         bundle: Path of the bundle, relative to the report.
-        picks: Names under which ``hwnas export --pick`` finds it, e.g. ``("knee",)``.
-        further: Other targets that it was measured on.
-        delivered_ms: Latency objectives as measured, by their labels.
-        missed_limits: A line for each limit that it does not keep, as measured.
-        limit_state: Whether it keeps the limits, as measured; None where there are none.
+        picks: Names that ``hwnas export --pick`` accepts for it, e.g. ``("knee",)``.
+        further: Latencies on further targets.
+        delivered_ms: Measured values of the latency objectives, by their labels.
+        missed_limits: One line for each limit that it misses, as measured.
+        limit_state: State of the limits, as measured; None if there are no limits.
     """
 
     id: str
@@ -181,13 +181,13 @@ class Finalist:
 
     @property
     def name(self) -> str:
-        """The picks, or the id where it is nobody's pick."""
+        """Names of the picks, or the id if there are none."""
         return ", ".join(self.picks) or self.id
 
 
 @dataclass(frozen=True)
 class CalibrationRow:
-    """A network whose latency was predicted, with an interval, and measured; milliseconds."""
+    """Network with a predicted latency, its interval and a measured latency, in milliseconds."""
 
     id: str
     predicted_ms: float
@@ -199,7 +199,7 @@ class CalibrationRow:
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """A logged step of supernet training; ``epoch`` has fractions, ``seconds`` count from 0."""
+    """Logged step of a supernet's training; ``epoch`` is fractional, ``seconds`` start at 0."""
 
     step: int
     epoch: float
@@ -211,7 +211,7 @@ class TrainingRow:
 
 @dataclass(frozen=True)
 class StageTime:
-    """What a stage of the run took, in seconds; ``gpu_s`` is None where it used no GPU."""
+    """Durations of a stage of the run, in seconds; ``gpu_s`` is None if it used no GPU."""
 
     name: str
     wall_s: float
@@ -222,7 +222,7 @@ class StageTime:
 
 @dataclass(frozen=True)
 class Hypervolume:
-    """The hypervolume that a sampler had reached after each of some numbers of trials."""
+    """Hypervolume that a sampler reached, by the number of trials."""
 
     sampler: str
     trials: tuple[int, ...]
@@ -231,33 +231,35 @@ class Hypervolume:
 
 @dataclass(frozen=True)
 class ReportData:
-    """Everything that a report shows. An empty part is left out with its reason.
+    """Contents of a report.
+
+    The report replaces a part without data by the reason.
 
     Attributes:
-        name: Of the run.
-        created: When it was started, in words.
-        seed: Of the run.
-        target: Device and format that the finalists are for.
-        task: In words, e.g. ``"classification of 10 classes"``.
+        name: Name of the run.
+        created: Start of the run, in words.
+        seed: Seed of the run.
+        target: Device and format of the finalists.
+        task: Task in words, e.g. ``"classification of 10 classes"``.
         space: Name of the search space.
-        space_size: Number of different networks in it.
-        objectives: At least one.
-        trials: Of the search itself.
-        baseline_trials: Of random search; empty unless it really ran.
-        finalists: In the order to show.
-        reference: What they are compared with: a plain network that was trained alone.
-        verdict: How they compare with it, in a sentence.
+        space_size: Number of different networks in the space.
+        objectives: Objectives, at least one.
+        trials: Trials of the search.
+        baseline_trials: Trials of random search; empty unless it ran.
+        finalists: Finalists in display order.
+        reference: Reference network of the comparison, a plain network that was trained alone.
+        verdict: Comparison of the finalists with the reference, in a sentence.
         calibration: Latencies that were both predicted and measured.
-        training: The supernet's training log.
-        stage_times: In the order of the run.
-        hypervolume: One curve a sampler.
-        reference_point: Of the hypervolume, by the label of the objective.
-        break_even: A sentence: from how many targets on one supernet costs less.
-        warnings: A sentence each.
-        versions: By package.
-        hardware: By property.
-        recipe_toml: The recipe, as it ran.
-        next_commands: To try next, a shell line each.
+        training: Training log of the supernet.
+        stage_times: Durations of the stages, in the order of the run.
+        hypervolume: Hypervolume curves, one for each sampler.
+        reference_point: Reference point of the hypervolume, by the label of the objective.
+        break_even: Sentence with the number of targets from which one supernet costs less.
+        warnings: Warnings, one sentence each.
+        versions: Versions by package.
+        hardware: Hardware by property.
+        recipe_toml: Recipe of the run.
+        next_commands: Suggested commands, one shell line each.
     """
 
     name: str
@@ -287,11 +289,11 @@ class ReportData:
 
     @property
     def main_objective(self) -> ObjectiveInfo:
-        """The first objective to maximise, or else the first: the vertical axis."""
+        """Objective on the vertical axis: the first to maximise, or else the first one."""
         wanted = [o for o in self.objectives if o.direction == "maximize"]
         return (wanted or self.objectives)[0]
 
     @property
     def other_objectives(self) -> tuple[ObjectiveInfo, ...]:
-        """The objectives that the main one is traded against."""
+        """Objectives other than the main one."""
         return tuple(o for o in self.objectives if o is not self.main_objective)

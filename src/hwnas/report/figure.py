@@ -1,7 +1,7 @@
-"""What all plots share: an empty figure, its colours and its axes.
+"""Parts shared by all plots: an empty figure, its colours and its axes.
 
-Text, grid and background are coloured by the page's style sheet, so that one figure serves light,
-dark and paper; only marks have colours here, chosen to be seen on all three.
+The page's style sheet colours text, grid and background, so that one figure serves light screens,
+dark screens and paper. Only marks have colours here, chosen to be visible on all three.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 
 
 def finalist_colours(data: ReportData) -> dict[str, str]:
-    """A colour for each finalist by id, the same in every part of the report."""
+    """Return a colour for each finalist by id, the same in every part of the report."""
     return {f.id: FINALISTS[i % len(FINALISTS)] for i, f in enumerate(data.finalists)}
 
 
 def axis_title(objective: ObjectiveInfo) -> str:
-    """Metric, unit, how it was got and on what."""
+    """Return an axis title with the metric, its unit, its kind and its target."""
     qualities = ", ".join(part for part in (objective.unit, objective.kind) if part)
     name = f"{metric_name(objective.metric, objective.unit)} ({qualities})"
     return html.escape(f"{name} on {objective.target}" if objective.target else name)
 
 
 def blank(title: str, x: str, y: str) -> go.Figure:
-    """A figure without traces; ``title``, ``x`` and ``y`` may hold Plotly's markup."""
+    """Return a figure without traces; ``title``, ``x`` and ``y`` may contain Plotly's markup."""
     clear = "rgba(0,0,0,0)"
     layout: dict[str, Any] = {
         "template": "none",
@@ -67,7 +67,7 @@ def blank(title: str, x: str, y: str) -> go.Figure:
 
 
 def axis(title: str) -> dict[str, Any]:
-    """An axis that begins where its data does; ``title`` may hold Plotly's markup."""
+    """Return an axis that starts at its data, not at 0; ``title`` may contain Plotly's markup."""
     shown = {"text": title, "font": {"size": 13}, "standoff": 12}
     return {"title": shown, "zeroline": False, "automargin": True}
 
@@ -83,5 +83,5 @@ def mark_line(figure: go.Figure, text: str, **position: float) -> None:
 
 
 def named(finalist: Finalist) -> str:
-    """A finalist's name for a legend."""
+    """Return a finalist's name, escaped for a legend."""
     return html.escape(finalist.name)

@@ -1,4 +1,4 @@
-"""The trade-off: candidates, their Pareto front and what became of the finalists."""
+"""Plot of the trade-off: candidates, their Pareto front, and the finalists as measured."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from hwnas.report.quantities import metric_name, number, score, score_range, wit
 
 __all__ = ["pareto_front"]
 
-FADED = "rgba(59,130,246,0.35)"  # the accent, for bars behind their points
+FADED = "rgba(59,130,246,0.35)"  # faded accent colour, for error bars behind their points
 
 
 def pareto_front(data: ReportData, across: ObjectiveInfo | None = None) -> go.Figure:
-    """The main objective over another one; the front is joined where there are just these two.
+    """Plot the main objective over another; the front is a line if there are just these two.
 
     Args:
-        data: With at least two objectives and one trial.
-        across: The horizontal axis; the first of `ReportData.other_objectives` if None.
+        data: Contents of the report, with at least two objectives and one trial.
+        across: Objective on the horizontal axis; the first of `ReportData.other_objectives` if
+            None.
     """
     y, x = data.main_objective, across or data.other_objectives[0]
     title = f"{metric_name(y.metric, y.unit)} against {metric_name(x.metric, x.unit)}"
@@ -88,12 +89,12 @@ def _front(
     name: str,
     colour: str,
 ) -> go.Scatter:
-    """A step line: at each x, the best y that can be had without going beyond it."""
+    """Return the front as a step line: at each x, the best y among points as good in x."""
     front = sorted((t for t in trials if t.on_front), key=lambda t: t.values[x.label])
     shape, dash = "hv" if x.direction == "minimize" else "vh", "solid"
     values = [trial.values[y.label] for trial in front]
     bars = _bars(values, [trial.interval(y) for trial in front])
-    if colour == RANDOM:  # beside the search's own front, without bars to stay legible
+    if colour == RANDOM:  # without error bars, to keep the search's own front legible
         dash, bars = "dot", _bars(values, [None for _ in front])
     return go.Scatter(
         x=[trial.values[x.label] for trial in front],
@@ -109,7 +110,7 @@ def _front(
 
 
 def _bars(values: Sequence[float], intervals: Sequence[Interval | None]) -> dict[str, Any]:
-    """Error bars up to both ends of the intervals; none where there is no interval."""
+    """Return error bars to both ends of the intervals, of length 0 where there is no interval."""
     up, down = (
         [0.0 if i is None else side(i, v) for v, i in zip(values, intervals, strict=True)]
         for side in (Interval.above, Interval.below)
@@ -121,7 +122,10 @@ def _bars(values: Sequence[float], intervals: Sequence[Interval | None]) -> dict
 def _finalist(
     finalist: Finalist, trial: TrialRow, x: ObjectiveInfo, y: ObjectiveInfo, colour: str
 ) -> go.Scatter:
-    """A star where the search saw it; a diamond where it was tested and measured, if it was."""
+    """Return a star at a finalist's search values, and a mark at its measured values, if any.
+
+    The mark is a diamond, or a cross if a limit is broken.
+    """
     xs, ys = [trial.values[x.label]], [trial.values[y.label]]
     hover = [f"<b>{named(finalist)}</b><br>{_hover(trial, (y, x))}"]
     intervals: list[Interval | None] = [None]
@@ -149,7 +153,7 @@ def _finalist(
 
 
 def _reference(data: ReportData, x: ObjectiveInfo, y: ObjectiveInfo) -> go.Scatter | None:
-    """A square where the reference network was tested and measured, if the axes are these."""
+    """Return a square at the reference network's measured values; None if the axes differ."""
     reference = data.reference
     if reference is None or y.metric != reference.metric or x.label not in reference.delivered_ms:
         return None

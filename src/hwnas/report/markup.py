@@ -1,4 +1,4 @@
-"""HTML that cannot forget to escape: text becomes safe as it is put into an element."""
+"""HTML markup with automatic escaping of the text that is put into an element."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ VOID = frozenset({"br", "col", "meta"})
 
 
 class Html(str):
-    """Markup that is safe to show as it is; any other string is text."""
+    """Markup that needs no escaping; any other string is text."""
 
     __slots__ = ()
 
 
 def join(parts: Iterable[str], separator: str = "") -> Html:
-    """Put markup and text one after another, the text escaped."""
+    """Concatenate markup and text, with the text escaped."""
     return Html(
         separator.join(part if isinstance(part, Html) else html.escape(part) for part in parts)
     )
 
 
 def element(name: str, /, *children: str, **attributes: str | int | None) -> Html:
-    """An element such as ``element("td", "a < b", class_="number")``.
+    """Return an HTML element such as ``element("td", "a < b", class_="number")``.
 
     Args:
-        name: Of the element.
-        *children: `Html` as it is, other strings escaped.
-        **attributes: Values are escaped and None leaves the attribute out; in names a trailing
-            underscore is dropped and others become hyphens.
+        name: Name of the element.
+        *children: Contents: `Html` is used unchanged, other strings are escaped.
+        **attributes: Attributes. Values are escaped; None leaves an attribute out. In names,
+            trailing underscores are dropped and all others become hyphens.
     """
     shown = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'

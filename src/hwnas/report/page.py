@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing else, on any screen, offline and on paper."""
+"""HTML page of the report: one self-contained file for any screen, offline and on paper."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from hwnas.report.style import SCRIPT, STYLE
 
 __all__ = ["render", "write_report"]
 
-POLICY = (  # a browser that keeps to this makes no request, whatever the data holds
+POLICY = (  # under this policy a browser makes no request, whatever the data contain
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'"
 )
 
 
 def write_report(data: ReportData, path: Path) -> Path:
-    """Write the page whole or not at all, and return its path.
+    """Write the page atomically and return its path.
 
     Raises:
-        StorageError: The file cannot be written; an older one is untouched.
+        StorageError: The file cannot be written; an older file is not changed.
     """
     atomic.write_text(path, render(data))
     return path
 
 
 def render(data: ReportData) -> str:
-    """The whole page; about 5 MB, nearly all of it the library that draws the plots."""
+    """Render the page; it has about 5 MB, nearly all of it the plotting library."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -84,7 +84,7 @@ def _header(data: ReportData) -> Iterable[Html]:
 
 
 def _headline(data: ReportData) -> Iterable[str]:
-    """The outcome in a sentence: what the finalists range over."""
+    """Yield a sentence on the outcome: the range of accuracy and latency of the finalists."""
     measured = [f for f in data.finalists if f.measurement]
     if not measured:
         yield f"A search for {data.target}, without a measured finalist so far."

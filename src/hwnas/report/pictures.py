@@ -1,4 +1,4 @@
-"""A finalist's architecture: drawn stage by stage, or in words."""
+"""Pictures of a finalist's architecture, stage by stage, and its description in words."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hwnas.report.quantities import number
 __all__ = ["architecture_lines", "stages_picture"]
 
 SHORT = {"kernel_size": "k", "expand_ratio": "e"}
-TALLEST, SHORTEST = 96.0, 36.0  # of a block, in pixels
-TOP, HEIGHT = 20, 148  # room for the labels above; height of a picture
+TALLEST, SHORTEST = 96.0, 36.0  # heights of a block, in pixels
+TOP, HEIGHT = 20, 148  # space for the labels above, and height of a picture, in pixels
 
 
 def architecture_lines(architecture: Mapping[str, int | float | str]) -> list[str]:
-    """Choices in a few lines, a stage a line: ``stage0: depth 2 · k5 e6 · k3 e4``."""
+    """Describe choices in one line a stage: ``stage0: depth 2 · k5 e6 · k3 e4``."""
     lines: dict[str, dict[str, list[str]]] = {}
     for name, option in architecture.items():
         *path, last = name.split(".")
@@ -33,7 +33,7 @@ def architecture_lines(architecture: Mapping[str, int | float | str]) -> list[st
 
 
 def _block(name: str, words: Sequence[str]) -> str:
-    """Numbered blocks need no name, for their order says it."""
+    """Describe a block; a numbered block has no name, since its position gives the number."""
     shown = (", " if " " in words[0] else " ").join(words)
     return shown if re.fullmatch(r"([a-z]+\d+)?", name) else f"{name} {shown}"
 
@@ -41,13 +41,14 @@ def _block(name: str, words: Sequence[str]) -> str:
 def stages_picture(
     stages: Sequence[StagePicture], widest_channels: int, colour: str, title: str
 ) -> Html:
-    """Inline SVG of a network's stages, the input at the left.
+    """Draw a network's stages as inline SVG, with the input at the left.
 
     Args:
-        stages: At least one.
-        widest_channels: Channels that are drawn tallest, shared by pictures to be compared.
-        colour: Of the blocks; larger kernels are more opaque.
-        title: For those who cannot see it.
+        stages: Stages of the network, at least one.
+        widest_channels: Number of channels that is drawn tallest; the same for all pictures that
+            are compared.
+        colour: Colour of the blocks; larger kernels are more opaque.
+        title: Alternative text for screen readers.
     """
     shapes, left = [], 4.0
     for stage in stages:
@@ -79,7 +80,7 @@ def _width(block: BlockPicture) -> float:
 
 
 def _block_shape(block: BlockPicture, left: float, tall: float, stride: int, colour: str) -> Html:
-    """A box, or where the image shrinks a box that tapers; kernel and expansion in it."""
+    """Draw a box labelled with kernel size and expansion ratio; with a stride it tapers."""
     width, middle = _width(block), TOP + TALLEST / 2 + 10
     before = tall / 2 + (10 if stride > 1 else 0)
     corners = (

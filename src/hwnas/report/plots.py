@@ -1,4 +1,4 @@
-"""The plots beside the trade-off: how good the predictions are and how the search went."""
+"""Plots of the report other than the trade-off: predictions, search, training and durations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def calibration_error(rows: Sequence[CalibrationRow]) -> str:
-    """Median absolute error, rank correlation and n in words; ``rows`` is not empty."""
+    """Describe the median absolute error, rank correlation and n of at least one row."""
     errors = [abs(row.predicted_ms / row.measured_ms - 1) for row in rows]
     text = f"median absolute error {100 * statistics.median(errors):.1f} %"
     predicted, measured = [r.predicted_ms for r in rows], [r.measured_ms for r in rows]
@@ -45,7 +45,7 @@ def calibration_error(rows: Sequence[CalibrationRow]) -> str:
 
 
 def calibration(data: ReportData) -> go.Figure:
-    """Predicted over measured latency, with the predictor's intervals and the diagonal."""
+    """Plot predicted over measured latency, with the predictor's intervals and the diagonal."""
     rows = data.calibration
     figure = blank(
         f"Predicted against measured latency: {calibration_error(rows)}",
@@ -96,7 +96,7 @@ def _calibration_points(rows: Sequence[CalibrationRow], role: str, colour: str) 
 
 
 def generalisation(data: ReportData) -> go.Figure:
-    """Validation minus test score of each finalist, with the 95 % interval of the difference."""
+    """Plot validation minus test score of each finalist, with the difference's 95 % interval."""
     metric = html.escape(metric_name(data.finalists[0].metric))
     figure = blank(
         f"Validation minus test {metric} of the finalists",
@@ -135,7 +135,7 @@ def generalisation(data: ReportData) -> go.Figure:
 
 
 def hypervolume(data: ReportData) -> go.Figure:
-    """Hypervolume over trials, one line a sampler."""
+    """Plot the hypervolume over trials, one line for each sampler."""
     figure = blank("Hypervolume over trials", "finished trials", "hypervolume")
     for curve in data.hypervolume:
         is_random = curve.sampler == "random"
@@ -157,7 +157,7 @@ def hypervolume(data: ReportData) -> go.Figure:
 
 
 def training_curves(data: ReportData) -> go.Figure:
-    """Loss of the largest and the smallest network, and the learning rate, over epochs."""
+    """Plot the losses of the largest and smallest network and the learning rate over epochs."""
     rows = data.training
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.74, 0.26])
     figure.update_layout(blank("Training of the supernet", "", "").layout)
@@ -184,14 +184,14 @@ def _training_line(
         mode="lines",
         line={"color": colour, "width": 2},
         name=name,
-        showlegend=name != "learning rate",  # its axis says so
+        showlegend=name != "learning rate",  # named by its axis
         customdata=[f"step {row.step:,}, {seconds(row.seconds)}" for row in rows],
         hovertemplate="%{y:.4g} (%{customdata})",
     )
 
 
 def stage_seconds(data: ReportData) -> go.Figure:
-    """Wall, CPU and GPU seconds of each stage of the run."""
+    """Plot the wall, CPU and GPU seconds of each stage of the run."""
     figure = blank("Seconds by stage", "seconds (measured)", "")
     kinds: dict[str, tuple[list[float | None], str]] = {
         "wall time": ([stage.wall_s for stage in data.stage_times], ACCENT),

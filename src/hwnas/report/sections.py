@@ -1,4 +1,4 @@
-"""What the page says below its head, part by part; an empty part says why it is empty."""
+"""Sections of the page below its header; a section without data says why."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def finalists(data: ReportData) -> Html:
-    """The table of finalists."""
+    """Return the table of finalists."""
     if not data.finalists:
         return _empty(
             "", "No network has been tested and exported yet; resume the run to finish it."
@@ -39,7 +39,7 @@ def finalists(data: ReportData) -> Html:
 
 
 def warnings(data: ReportData) -> Html:
-    """What a reader should keep in mind, if anything."""
+    """Return the warnings to the reader; empty if there are none."""
     if not data.warnings:
         return Html("")
     items = (element("li", warning) for warning in data.warnings)
@@ -49,7 +49,7 @@ def warnings(data: ReportData) -> Html:
 
 
 def trade_off(data: ReportData) -> Iterable[Html]:
-    """The main objective against each other one, and the front as a table."""
+    """Yield plots of the main objective against each other one, and the front as a table."""
     if not data.trials:
         yield _empty("Pareto front", "No trial has finished.")
         return
@@ -70,7 +70,7 @@ def trade_off(data: ReportData) -> Iterable[Html]:
 
 
 def trust(data: ReportData) -> Iterable[Html]:
-    """How far predictions were from measurements, and validation from test scores."""
+    """Yield plots of predicted against measured latency and of validation against test scores."""
     yield _figure_or_reason(
         data,
         bool(data.calibration),
@@ -97,7 +97,7 @@ def _finalists_error(data: ReportData) -> str:
 
 
 def progress(data: ReportData) -> Iterable[Html]:
-    """Search and training over time."""
+    """Yield plots of the search and the training over time."""
     point = ", ".join(
         f"{metric_name(o.metric, o.unit)} {with_unit(data.reference_point[o.label], o)}"
         for o in data.objectives
@@ -135,14 +135,14 @@ def progress(data: ReportData) -> Iterable[Html]:
 
 
 def _counting(data: ReportData) -> str:
-    """What the hypervolume counts, where there are limits."""
+    """Describe which candidates the hypervolume counts if there are limits."""
     if all(objective.limit is None for objective in data.objectives):
         return ""
     return "only those that keep the limits count, finalists as measured; "
 
 
 def pictures(data: ReportData) -> Iterable[Html]:
-    """Each finalist's stages, or its choices where its space has no such picture."""
+    """Yield each finalist's stages, or its choices if its space has no such picture."""
     if not data.finalists:
         yield _empty("Pictures of the finalists", "There is no finalist yet.")
         return
@@ -179,7 +179,7 @@ def _summary(finalist: Finalist) -> str:
 
 
 def _whole_network(finalist: Finalist) -> Html:
-    """The choices that no numbered stage shows, such as the resolution and how it was trained."""
+    """Return the choices outside numbered stages, such as resolution and training settings."""
     whole = {
         name: option
         for name, option in finalist.architecture.items()
@@ -189,7 +189,7 @@ def _whole_network(finalist: Finalist) -> Html:
 
 
 def compute(data: ReportData) -> Iterable[Html]:
-    """Seconds by stage, and when a supernet pays."""
+    """Yield the seconds of each stage, and the number of targets from which a supernet pays."""
     if data.stage_times:
         caption = f"Measured on the machine that ran the search. {data.break_even}".rstrip()
         yield _figure(plots.stage_seconds(data), caption)
@@ -199,7 +199,7 @@ def compute(data: ReportData) -> Iterable[Html]:
 
 
 def provenance(data: ReportData) -> Iterable[Html]:
-    """Hardware, versions and recipe."""
+    """Yield the hardware, the versions and the recipe."""
     for title, values in (("Hardware", data.hardware), ("Versions", data.versions)):
         if values:
             shown = tables.properties_table(values, "property", "value")
@@ -214,7 +214,7 @@ def provenance(data: ReportData) -> Iterable[Html]:
 
 
 def next_steps(data: ReportData) -> Html:
-    """Commands to try."""
+    """Return the commands to try next."""
     if not data.next_commands:
         return _empty("", "Nothing is suggested.")
     return element("pre", element("code", "\n".join(data.next_commands)))
@@ -231,10 +231,10 @@ def _figure_or_reason(
 
 
 def _figure(figure: go.Figure, caption: str) -> Html:
-    """A plot, with its title as text of the page so that it wraps on narrow screens."""
+    """Return a plot whose title is text of the page, so that it wraps on narrow screens."""
     title = Html(figure.layout.title.text)
     figure.layout.title = None
-    encoded = figure.to_json().replace("<", "\\u003c")  # so that no text can end the script
+    encoded = figure.to_json().replace("<", "\\u003c")  # no text can end the script element
     return element(
         "figure",
         element("h3", title),

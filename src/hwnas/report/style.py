@@ -1,4 +1,4 @@
-"""How the page looks, on a light screen, a dark one, a narrow one and paper; and its script."""
+"""Style sheet of the page for light, dark and narrow screens and for paper, and its script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of the report: finalists, front, stages, properties."""
+"""Tables of the report: finalists, front, stages, properties."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LIMIT_MARKS = {
     "within noise": "misses a limit, within noise",
     "broken": "breaks a limit as measured",
 }
-"""What is said of a finalist that misses a limit, by its state."""
+"""Mark of a finalist that misses a limit, by its `Finalist.limit_state`."""
 
-Head = str | tuple[str, str]  # the name of a column, and a note on it
+Head = str | tuple[str, str]  # name of a column, or its name and a note
 
 
 def table(heads: Sequence[Head], rows: Iterable[Sequence[str]], class_: str | None = None) -> Html:
-    """A table that scrolls on its own where it is too wide; cells know their column's name."""
+    """Return a table that scrolls by itself if too wide; each cell carries its column's name."""
     labels = [head if isinstance(head, str) else ", ".join(head) for head in heads]
     top = [head if isinstance(head, str) else with_note(*head) for head in heads]
     body = [
@@ -53,12 +53,12 @@ def table(heads: Sequence[Head], rows: Iterable[Sequence[str]], class_: str | No
 
 
 def with_note(text: str, *notes: str) -> Html:
-    """Text with smaller lines below it."""
+    """Return a text with smaller lines below it."""
     return join([text, *(element("small", note) for note in notes)])
 
 
 def finalists_table(data: ReportData) -> Html:
-    """A row a finalist, with what kind each number is and over how many it was taken.
+    """Return a table with one row a finalist, and the kind and sample size of each number.
 
     The last row is the reference network, if there is one.
     """
@@ -102,7 +102,7 @@ def _finalist(finalist: Finalist, colour: str) -> list[str]:
 
 
 def _missed(finalist: Finalist) -> Iterable[Html]:
-    """The mark of a finalist that does not keep a limit, with the numbers."""
+    """Yield the mark of a finalist that misses a limit, and its missed limits."""
     if finalist.missed_limits:
         yield element("small", LIMIT_MARKS[finalist.limit_state or "kept"], class_="flag mark")
     for line in finalist.missed_limits:
@@ -137,7 +137,7 @@ def _on_target(found: OnTarget) -> Html:
 
 
 def front_table(data: ReportData) -> Html:
-    """Every candidate of the Pareto front with its architecture in words."""
+    """Return a table of the candidates on the Pareto front, with their architectures in words."""
     objectives = (data.main_objective, *data.other_objectives)
     heads: list[Head] = [
         *((metric_name(o.metric, o.unit), o.kind) for o in objectives),
@@ -160,7 +160,7 @@ def front_table(data: ReportData) -> Html:
 
 
 def choices_table(finalist: Finalist) -> Html:
-    """A finalist's options by the name of the choice, for spaces that give no picture."""
+    """Return a table of a finalist's options by choice, for spaces without a picture."""
     shown = {
         name: option if isinstance(option, str) else number(option)
         for name, option in finalist.architecture.items()
@@ -169,7 +169,7 @@ def choices_table(finalist: Finalist) -> Html:
 
 
 def stages_table(data: ReportData) -> Html:
-    """Seconds and state of each stage of the run."""
+    """Return a table of the seconds and state of each stage of the run."""
     heads = ["stage", "wall time", "CPU time", "GPU time", "state"]
     rows = [
         [
@@ -185,5 +185,5 @@ def stages_table(data: ReportData) -> Html:
 
 
 def properties_table(values: Mapping[str, str], name: str, value: str) -> Html:
-    """Two columns."""
+    """Return a table of names and values in two columns."""
     return table([name, value], list(values.items()))

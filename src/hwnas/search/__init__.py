@@ -1,4 +1,4 @@
-"""How candidates are found: tasks, supernet training, studies, evaluators, the search itself."""
+"""Architecture search: tasks, supernet training, evaluators, samplers, studies, the search loop."""
 
 from hwnas.search.data import DataConfig, ImageData, Split, data_manifest, load_data
 from hwnas.search.data_manifest import DataManifest, manifest_difference

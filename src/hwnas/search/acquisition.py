@@ -1,6 +1,6 @@
-"""By how much an evaluation is expected to enlarge the hypervolume of a front.
+"""Expected hypervolume improvement of candidates over a Pareto front.
 
-Everything is a loss: smaller is better. Shapes: n points of a front, m objectives, K boxes, N
+All objectives are losses: smaller is better. Shapes: n points of a front, m objectives, K boxes, N
 candidates.
 """
 
@@ -16,24 +16,24 @@ from hwnas.search.front import Losses, non_dominated
 __all__ = ["Dominated", "expected_improvement"]
 
 _ROOT_TWO_PI = float(np.sqrt(2 * np.pi))
-_CHUNK = 1 << 22  # numbers at a time, for the sake of memory
-_MOST = {1: 1, 2: 2000, 3: 200, 4: 40}  # points of a front that are looked at, by objectives
+_CHUNK = 1 << 22  # array elements processed at a time, to bound memory
+_MOST = {1: 1, 2: 2000, 3: 200, 4: 40}  # most front points used, by number of objectives
 _MOST_OF_MANY = 20
 
 
 @dataclass(frozen=True)
 class Dominated:
-    """What a front dominates, below a reference point, as boxes that do not overlap.
+    """Box decomposition of the region that a front dominates, below a reference point.
 
-    Lacour, Klamroth and Fonseca, "A box decomposition algorithm to compute the hypervolume
-    indicator", Computers and Operations Research 2017, with the local upper bounds of Klamroth,
-    Lacour and Vanderpooten, EJOR 2015. Of very large fronts in three and more objectives only some
-    points are looked at.
+    The boxes do not overlap. Lacour, Klamroth and Fonseca, "A box decomposition algorithm to
+    compute the hypervolume indicator", Computers and Operations Research 2017, with the local upper
+    bounds of Klamroth, Lacour and Vanderpooten, EJOR 2015. A front with very many points is first
+    reduced to evenly spaced ones; the more objectives, the fewer.
 
     Attributes:
-        reference: Of shape (m,).
-        lower: Of the boxes, (K, m).
-        upper: Of the boxes, (K, m).
+        reference: Reference point, of shape (m,).
+        lower: Lower corners of the boxes, (K, m).
+        upper: Upper corners of the boxes, (K, m).
     """
 
     reference: Losses
@@ -42,7 +42,7 @@ class Dominated:
 
     @classmethod
     def by(cls, points: Losses, reference: Losses) -> Dominated:
-        """What points (n, m) dominate below a reference point (m,)."""
+        """Return the decomposition for points (n, m) and a reference point (m,)."""
         inside = points[(points < reference).all(1)]
         front = np.unique(inside[non_dominated(inside)], axis=0)
         most = _MOST.get(len(reference), _MOST_OF_MANY)
@@ -52,20 +52,20 @@ class Dominated:
 
     @property
     def volume(self) -> float:
-        """The hypervolume."""
+        """Hypervolume of the dominated region."""
         return float((self.upper - self.lower).prod(1).sum())
 
     def improvement(self, means: Losses, deviations: Losses) -> Losses:
-        """Expected gain in hypervolume by each candidate, of shape (N,), at least 0.
+        """Return the expected hypervolume improvement of each candidate, of shape (N,), at least 0.
 
-        Objectives are taken for independent and normal. A candidate dominates a box; what it adds
-        is that box less what the front dominates of it. Either is a product over objectives, and
-        so is its expectation: Emmerich, Deutz and Klinkenberg, "Hypervolume-based expected
-        improvement", CEC 2011.
+        The objectives of a candidate are assumed to be independent and normal. A candidate adds the
+        box between itself and the reference point, less the part of that box that the front already
+        dominates. Both volumes are products over objectives, and so are their expectations:
+        Emmerich, Deutz and Klinkenberg, "Hypervolume-based expected improvement", CEC 2011.
 
         Args:
-            means: Of shape (N, m).
-            deviations: Of the same shape, at least 0.
+            means: Predicted means, of shape (N, m).
+            deviations: Predicted standard deviations, of the same shape, at least 0.
         """
         size = max(1, _CHUNK // max(self.lower.size, 1))
         found = [
@@ -89,7 +89,10 @@ class Dominated:
 
 
 def expected_improvement(level: Losses, mean: Losses, deviation: Losses) -> Losses:
-    """E[max(level - Y, 0)] of a normal Y; 0 at a level of minus infinity. All shapes broadcast."""
+    """Return E[max(level - Y, 0)] for a normal Y; 0 for a level of minus infinity.
+
+    All shapes broadcast.
+    """
     finite = np.where(np.isfinite(level), level, 0.0)
     gap = finite - mean
     safe = np.maximum(deviation, 1e-12)
@@ -100,14 +103,14 @@ def expected_improvement(level: Losses, mean: Losses, deviation: Losses) -> Loss
 
 
 def _boxes(front: Losses, reference: Losses) -> tuple[Losses, Losses]:
-    """Lower and upper corners, each of shape (K, m), of the boxes that a sorted front dominates."""
+    """Return lower and upper corners, (K, m) each, of the boxes that a sorted front dominates."""
     n, m = front.shape
     if m == 1 or n == 0:
         return front[:1], np.broadcast_to(reference, front[:1].shape)
-    if m == 2:  # stairs: each point's box ends where that of the one before begins
+    if m == 2:  # staircase: the box of each point ends where the box of the point before begins
         return front, np.column_stack([np.full(n, reference[0]), [reference[1], *front[:-1, 1]]])
-    # As ranks, since the decomposition is for points that share no coordinate; a box between two
-    # ranks of the same value has no volume.
+    # The decomposition needs points that share no coordinate, so it works on ranks. A box between
+    # two ranks of the same value has no volume.
     order = np.argsort(front, axis=0, kind="stable")
     ranks = np.empty((n, m))
     np.put_along_axis(ranks, order, np.arange(n, dtype=np.float64)[:, None], axis=0)
@@ -121,9 +124,9 @@ def _boxes(front: Losses, reference: Losses) -> tuple[Losses, Losses]:
 
 
 def _boxes_apart(ranks: Losses) -> tuple[Losses, Losses]:
-    """The boxes of points whose coordinates are the numbers below n, the reference being n."""
+    """Return the boxes of n points whose coordinates are ranks 0 to n - 1, with reference n."""
     n, m = ranks.shape
-    # A local upper bound u and, for each objective, the point z that gave u its coordinate there.
+    # Local upper bounds u and, for each objective, the point z that defines u's coordinate there.
     bounds = np.full((1, m), float(n))
     givers = np.full((1, m, m), -np.inf)
     givers[0, range(m), range(m)] = n
@@ -138,7 +141,7 @@ def _boxes_apart(ranks: Losses) -> tuple[Losses, Losses]:
 
 
 def _cut(bounds: Losses, givers: Losses, point: Losses) -> tuple[Losses, Losses]:
-    """The local upper bounds after a point was added."""
+    """Return the local upper bounds and their defining points after adding a point."""
     m = len(point)
     above = (bounds > point).all(1)
     if not above.any():

@@ -1,4 +1,4 @@
-"""Values that searches which share a storage agree on: the first that any of them offers."""
+"""Agreement on a value between searches that share a storage: the first value offered wins."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ _VALUE = "value"
 
 
 def agreed_value(url: str, name: str, offer: Any = None) -> Any:
-    """Return what the searches that share a storage have agreed on under a name.
+    """Return the value that the searches sharing a storage have agreed on under a name.
 
-    An offer is a trial of a study of its own. Optuna numbers trials under a lock, so of two offers
-    at once all see the same one as the first.
+    All offers under one name are trials of one Optuna study, made only for them. Optuna numbers
+    trials under a lock, so all searches see the same offer as the first, even if two arrive at the
+    same time.
 
     Args:
-        url: Of the storage; see `hwnas.search.storage.open_storage`.
-        name: Of what is agreed on.
-        offer: A JSON value to agree on where there is none yet; None offers nothing.
+        url: URL of the storage; see `hwnas.search.storage.open_storage`.
+        name: Name of the value.
+        offer: JSON value to agree on if there is none yet; None offers nothing.
 
     Returns:
         The first offer; None if there is none.

@@ -1,4 +1,4 @@
-"""What the search engine itself costs, beside evaluation."""
+"""Benchmark of the search engine's own overhead, without the cost of evaluations."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ __all__ = ["EngineRow", "bench_engine", "pss_mb"]
 
 WINDOW = 100
 _OPTIONS = (0, 1, 2, 3)
-_WEIGHTS = 64  # of a layer's smallest option
+_WEIGHTS = 64  # weights of a layer with its smallest option
 _PIXELS = 16
 
 
 class _ManyChoices(SearchSpace):
-    """A space whose networks are nothing, so that only the engine's own work is timed."""
+    """Search space whose networks do nothing, so that only the engine's own work is timed."""
 
     name = "many-choices"
 
@@ -83,7 +83,7 @@ class _ManyChoices(SearchSpace):
 
 @dataclass(frozen=True)
 class _Instant:
-    """Scores without training: odd layers like large options, even ones small ones."""
+    """Evaluator without training; large options score well in odd layers and badly in even ones."""
 
     key: str = "instant"
 
@@ -95,14 +95,14 @@ class _Instant:
 
 @dataclass(frozen=True)
 class EngineRow:
-    """Cost of the engine over the last hundred trials.
+    """Overhead of the engine over the last 100 trials.
 
     Attributes:
         trials: Trials finished so far.
         sampler: Name of the sampler.
-        choices: Of the space.
-        ms_per_trial: Wall time a trial, in milliseconds.
-        cpu_ms_per_trial: CPU time a trial, in milliseconds.
+        choices: Number of choices of the space.
+        ms_per_trial: Wall time per trial, in milliseconds.
+        cpu_ms_per_trial: CPU time per trial, in milliseconds.
         pss_mb: Memory of this process and its children (proportional set size), in MB.
     """
 
@@ -121,14 +121,14 @@ def bench_engine(
     seed: int = 0,
     on_row: Callable[[EngineRow], None] = lambda row: None,
 ) -> list[EngineRow]:
-    """Run a search whose evaluation takes no time, with a study on disk; time each 100 trials.
+    """Run a search whose evaluations take no time, with a study on disk; time every 100 trials.
 
     Args:
-        trials: At least 1.
-        choices: Of four options each.
-        sampler: See `hwnas.search.SAMPLERS`.
-        seed: Of the sampler.
-        on_row: Called with each row as it comes.
+        trials: Number of trials, at least 1.
+        choices: Number of choices of the space, with four options each.
+        sampler: Name of the sampler; see `hwnas.search.SAMPLERS`.
+        seed: Seed of the sampler.
+        on_row: Callback for each row, as soon as it is measured.
     """
     rows: list[EngineRow] = []
     wall, cpu, counted = time.perf_counter(), time.process_time(), 0
@@ -159,7 +159,10 @@ def bench_engine(
 
 
 def pss_mb() -> float:
-    """Memory of this process and its children, shared pages divided among their users, in MB."""
+    """Return the memory of this process and its children as proportional set size, in MB.
+
+    Shared pages are divided among the processes that use them.
+    """
     process = psutil.Process(os.getpid())
     total = 0
     for each in (process, *process.children(recursive=True)):

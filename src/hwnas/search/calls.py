@@ -1,4 +1,4 @@
-"""Evaluations: each made once if it succeeds, and a few times more if it does not."""
+"""Evaluation of candidates with a score cache and retries."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Calls"]
 
 @dataclass
 class Calls:
-    """Evaluates candidates.
+    """Runner of evaluations that reuses stored scores and retries failures.
 
     Attributes:
-        executor: Where.
-        scores: What is known already, and where what is found is kept.
-        retries: How often an evaluation that failed is tried again.
-        made: How many evaluations were made so far.
-        on_outcome: Called after each of them.
+        executor: Executor that runs the evaluations.
+        scores: Store of known evaluations, which also receives the new ones.
+        retries: Number of times that a failed evaluation is repeated.
+        made: Number of evaluations made so far.
+        on_outcome: Callback after each evaluation.
     """
 
     executor: Executor
@@ -35,12 +35,12 @@ class Calls:
     def outcomes(
         self, candidates: Sequence[Candidate], fidelity: Fidelity, metrics: Sequence[str]
     ) -> list[Outcome]:
-        """What becomes of each candidate.
+        """Return the evaluation or the failure of each candidate.
 
         Args:
-            candidates: No two of the same network.
-            fidelity: How thoroughly they are evaluated.
-            metrics: What an evaluation has to give, as a finite number.
+            candidates: Candidates, no two with the same network.
+            fidelity: Fidelity of the evaluations.
+            metrics: Names of the metrics that an evaluation must give as finite numbers.
         """
         key = self.executor.evaluator.key
         known: dict[int, Outcome] = {}
@@ -58,7 +58,7 @@ class Calls:
                 if isinstance(outcome, Evaluation):
                     self.scores.put(wanted[position], key, fidelity, outcome)
                 else:
-                    # An executor tries one whose worker dies several times itself.
+                    # The executor itself has already repeated an evaluation whose worker died.
                     if outcome.kind != "worker died":
                         again.append(missing[position])
                     outcome = replace(outcome, attempts=outcome.attempts + attempt)
@@ -67,7 +67,7 @@ class Calls:
         return [known[i] for i in range(len(candidates))]
 
     def keep(self, candidate: Candidate, fidelity: Fidelity, evaluation: Evaluation) -> None:
-        """Keep an evaluation that was made before, unless it is known."""
+        """Store an evaluation that was made earlier, unless there already is one."""
         key = self.executor.evaluator.key
         if self.scores.get(candidate, key, fidelity) is None:
             self.scores.put(candidate, key, fidelity, evaluation)

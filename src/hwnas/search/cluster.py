@@ -1,4 +1,4 @@
-"""Ray, for as long as a run needs it: on this machine, or a cluster that is there already."""
+"""Connection to Ray for the duration of a run, on this machine or on an existing cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 _OBJECT_STORE_BYTES = 1 << 30
 _PATIENCE_SECONDS = 5
 _SETTINGS = {
-    "PYTHONWARNINGS": "ignore",  # of the workers, which would otherwise greet with Ray's own
+    "PYTHONWARNINGS": "ignore",  # for the workers, which would otherwise print Ray's own warnings
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -30,14 +30,14 @@ _SETTINGS = {
 
 @contextlib.contextmanager
 def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
-    """Start Ray here, or use the one that this process is already connected to.
+    """Start Ray on this machine, or use the instance that this process is connected to.
 
     Args:
-        cpus: CPUs that it may give out.
-        import_paths: Folders that workers can import from, beside those that this process can.
+        cpus: Number of CPUs that Ray may assign to workers.
+        import_paths: Folders that workers can import from, in addition to this process's own.
 
     Raises:
-        ConfigError: Python lies where Ray cannot start it.
+        ConfigError: The path of the Python executable contains a space, so Ray cannot start it.
     """
     import ray
 
@@ -52,7 +52,7 @@ def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
     paths = [*map(str, import_paths), *filter(None, sys.path)]
     with _set_unless_set(_SETTINGS):
         ray.init(
-            address="local",  # also where a cluster runs on this machine, which nobody asked for
+            address="local",  # not a cluster that happens to run on this machine
             num_cpus=cpus,
             include_dashboard=False,
             log_to_driver=False,
@@ -69,15 +69,15 @@ def local_ray(cpus: int, import_paths: Sequence[Path] = ()) -> Iterator[None]:
 
 @contextlib.contextmanager
 def connected_ray(address: str, import_paths: Sequence[Path] = ()) -> Iterator[None]:
-    """Work on a Ray cluster that is running already, and leave it running.
+    """Connect to a Ray cluster that is already running, and leave it running.
 
     Args:
-        address: ``"HOST:PORT"`` of its head; ``"auto"`` finds the cluster of this machine, also
-            inside of ``ray job submit``.
-        import_paths: Folders that workers can import from, where they have them.
+        address: ``"HOST:PORT"`` of the head node; ``"auto"`` finds the cluster of this machine,
+            also inside ``ray job submit``.
+        import_paths: Folders that workers can import from, on machines that have these folders.
 
     Raises:
-        ConfigError: No cluster answers there, or it does not let us in.
+        ConfigError: No cluster answers at this address, or it refuses the connection.
     """
     import ray
 
@@ -102,12 +102,12 @@ def connected_ray(address: str, import_paths: Sequence[Path] = ()) -> Iterator[N
 
 
 def _check_answers(address: str) -> None:
-    """Refuse an address where nothing listens, for which Ray itself waits for minutes."""
+    """Raise at once if nothing listens at an address; Ray itself would wait for minutes."""
     found = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address)
     if found is None:
         return
     try:
-        host, port = found[1].strip("[]"), int(found[2])  # brackets are around IPv6
+        host, port = found[1].strip("[]"), int(found[2])  # an IPv6 address is in brackets
         socket.create_connection((host, port), _PATIENCE_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise _no_cluster(address, str(error)) from error
@@ -122,7 +122,7 @@ def _no_cluster(address: str, reason: str) -> ConfigError:
 
 @contextlib.contextmanager
 def _set_unless_set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables that are there for a while, where they are not there already."""
+    """Set the environment variables that are not set yet, and remove these on exit."""
     added = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -135,10 +135,10 @@ def _set_unless_set(variables: Mapping[str, str]) -> Iterator[None]:
 def map_tasks(
     function: Callable[..., T], shared: Any, arguments: Sequence[tuple[Any, ...]], workers: int
 ) -> Iterator[T]:
-    """Results of ``function(shared, *args)`` for each tuple of arguments, in order.
+    """Yield the result of ``function(shared, *args)`` for each tuple of arguments, in order.
 
-    Each call is a Ray task of one CPU on this machine, since it may read and write files, and
-    ``shared`` is sent only once. Without workers, without Ray or where Ray has no CPU on this
+    Each call is a Ray task with one CPU. Tasks run on this machine, since they may read and write
+    files. ``shared`` is sent only once. Without workers, without Ray, or if Ray has no CPU on this
     machine, the calls are made in this process, one by one.
 
     Raises:
@@ -163,7 +163,7 @@ def map_tasks(
 
 
 def _cpus_here() -> float:
-    """CPUs that Ray has on this machine."""
+    """Return the number of CPUs that Ray has on this machine."""
     import ray
 
     node = ray.get_runtime_context().get_node_id()
@@ -180,7 +180,7 @@ def _single_threaded(function: Callable[..., T], shared: Any, args: tuple[Any, .
 
 
 def unwrapped(error: Exception) -> Exception:
-    """What a worker raised, without Ray's wrapping; a WorkerError where the worker is lost."""
+    """Return the error that a worker raised, unwrapped; a WorkerError if the worker is lost."""
     import ray
 
     if isinstance(error, ray.exceptions.RayTaskError):

@@ -1,4 +1,4 @@
-"""Images with targets, divided once and for all into training, validation and test."""
+"""Image data sets, divided into training, validation and test splits."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ _TEST_SEED = 0
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The ``[data]`` table of a recipe.
+    """Settings of the ``[data]`` table of a recipe.
 
     Attributes:
         source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"`` or ``"package.module:function"``.
-        validation_fraction: Of the training images, in (0, 1).
-        size: Side in pixels that images are resized to. Those of a folder usually need it.
-        train_limit: Use so many training images (validation included), picked at random.
-        test_limit: Use so many test images, picked at random but the same for every seed.
-        skip_damaged: Leave out image files that cannot be decoded, instead of refusing the set.
+        validation_fraction: Share of the training images used for validation, in (0, 1).
+        size: Side in pixels that images are resized to. Image folders usually need it.
+        train_limit: Number of training images to use (validation included), picked at random.
+        test_limit: Number of test images to use, picked at random but the same for every seed.
+        skip_damaged: Whether to leave out image files that cannot be decoded, instead of refusing
+            the data set.
     """
 
     source: str
@@ -60,13 +61,13 @@ class DataConfig:
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """All images of a run.
+    """Data set of a run, in three splits.
 
     Attributes:
-        train: To learn weights from, and to recalibrate BatchNorm on.
-        validation: To choose networks by; drawn from the training images.
-        test: For finalists only.
-        class_names: One a class, of images or of pixels; None where the targets are values.
+        train: Split to learn weights from, and to recalibrate BatchNorm on.
+        validation: Split to choose networks by; drawn from the training images.
+        test: Split for finalists only.
+        class_names: Names of the classes of images or of pixels; None if the targets are values.
         skipped: Names of damaged images that were left out.
     """
 
@@ -75,7 +76,7 @@ class ImageData:
     test: Split
     class_names: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
-    # Of the source that these were loaded from. `dataclasses.replace` does not hand it on.
+    # Manifest of the source that `load_data` read. `dataclasses.replace` does not copy it.
     _source: DataManifest | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -107,7 +108,7 @@ class ImageData:
 
     @property
     def kind(self) -> TargetKind:
-        """Whether the targets are classes of images, values, or masks."""
+        """Kind of the targets: classes of images, values, or masks."""
         return self.train.kind
 
     @property
@@ -118,7 +119,7 @@ class ImageData:
 
     @cached_property
     def manifest(self) -> DataManifest:
-        """What the images and targets were loaded from: files or arrays, each with its state."""
+        """Manifest of the files or arrays that the images and targets were loaded from."""
         if self._source is not None:
             return self._source
         arrays: dict[str, Any] = {}
@@ -131,10 +132,10 @@ class ImageData:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that change with any image, any target and the division.
+        """Hash of all images, all targets and the division into splits: 12 hexadecimal digits.
 
-        Images and masks count by the manifest, which covers each of them; other targets and the
-        positions of each split count themselves.
+        Images and masks enter the hash through the manifest, which covers each of them; other
+        targets and the positions of each split enter it directly.
         """
         content = hashlib.sha256()
         facts = (self.manifest.fingerprint, PIXELS_VERSION, self.image_shape, self.kind)
@@ -156,12 +157,15 @@ class ImageData:
 
     @property
     def channel_std(self) -> tuple[float, ...]:
-        """Standard deviation of each channel, likewise; at least one grey level, 1/255."""
+        """Standard deviation of each channel over the same sample, for pixels in 0..1.
+
+        It is at least one grey level, 1/255.
+        """
         return self._moments[1]
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """From these images to a network's input, at their own size."""
+        """Conversion of these images to a network's input, at their own size."""
         height, width, channels = self.image_shape
         return Preprocessing(height, width, channels, self.channel_mean, self.channel_std)
 
@@ -199,7 +203,7 @@ def _check_classes(data: ImageData, class_names: tuple[str, ...]) -> None:
 
 
 def _classes(targets: Targets, rows: Rows) -> Rows:
-    """Those that some rows of classes or masks have, in order."""
+    """Return the distinct classes in some rows of labels or masks, sorted; without `VOID`."""
     if target_kind(targets) == "masks":
         return np.flatnonzero(class_counts(targets, rows)[:VOID])
     return np.unique(targets[rows])
@@ -208,23 +212,22 @@ def _classes(targets: Targets, rows: Rows) -> Rows:
 def load_data(
     config: DataConfig, base: Path, seed: int, cache: Path, map_above: int | None = None
 ) -> ImageData:
-    """Read a set and divide it.
+    """Read a data set and divide it into splits.
 
-    The validation split is drawn from the training images, class by class where an image has one
-    class. Where a source does not
-    say which images are for testing (digits, a folder without ``test``), a fifth is set aside, the
-    same fifth for every seed.
+    The validation split is drawn from the training images; where the targets are classes, the draw
+    is stratified by class. If a source does not say which images are for testing (digits, a folder
+    without ``test``), a fifth of its images becomes the test split, the same fifth for every seed.
 
     Args:
-        config: What to read, and how much.
+        config: Source to read, and limits on its size.
         base: Folder that relative paths start from.
-        seed: Of the validation draw and of the order of the training images.
+        seed: Seed of the validation draw and of the order of the training images.
         cache: Folder for decoded, resized and memory-mapped arrays; may be deleted between runs.
-        map_above: Size in bytes above which a set is memory-mapped; a quarter of this machine's
-            memory if None.
+        map_above: Size in bytes above which a data set is memory-mapped; a quarter of this
+            machine's memory if None.
 
     Raises:
-        ConfigError: The source is not known, or an option does not apply to it.
+        ConfigError: The source is unknown, or an option does not apply to it.
         DataError: The images or targets are missing, damaged or of the wrong shape.
         StorageError: The cache cannot be written.
     """
@@ -245,25 +248,25 @@ def load_data(
 
 
 def data_manifest(config: DataConfig, recipe_folder: Path) -> DataManifest | None:
-    """Return what a recipe's data consist of, without decoding an image.
+    """Return the manifest of a recipe's data, without decoding an image.
 
     Args:
-        config: What would be loaded.
+        config: Source of the data.
         recipe_folder: Folder that relative paths start from.
 
     Returns:
-        The manifest that `load_data` would give; None where the source is a function, which only
-        running it can tell.
+        The manifest that `load_data` would give; None if the source is a function, since that
+        would have to be run first.
 
     Raises:
-        ConfigError: The source is not known.
-        DataError: Files are missing, or folders are laid out otherwise.
+        ConfigError: The source is unknown.
+        DataError: Files are missing, or folders do not have the expected layout.
     """
     return source_manifest(config.source, recipe_folder)
 
 
 def _as_given(data: ImageData, config: DataConfig) -> ImageData:
-    """A user's own division, which leaves nothing to limit or resize."""
+    """Return the user's own `ImageData` unchanged; raise if an option would change it."""
     for name in ("size", "train_limit", "test_limit"):
         if getattr(config, name) is not None:
             raise ConfigError(
@@ -274,7 +277,7 @@ def _as_given(data: ImageData, config: DataConfig) -> ImageData:
 
 
 def _divided(raw: RawImages, config: DataConfig, seed: int) -> ImageData:
-    """Training, validation and test from what a source gave."""
+    """Divide the images of a source into training, validation and test splits."""
     rng, test_rng = np.random.default_rng(seed), np.random.default_rng(_TEST_SEED)
     strata = _strata(raw)
     if raw.test is None:
@@ -296,14 +299,14 @@ def _divided(raw: RawImages, config: DataConfig, seed: int) -> ImageData:
 
 
 def _strata(raw: RawImages) -> Rows:
-    """The class of each image; 0 for all where images as a whole have none."""
+    """Return the class of each image; 0 for all images if the targets are values or masks."""
     if target_kind(raw.targets) == "classes":
         return raw.targets
     return np.zeros(len(raw.targets), np.int64)
 
 
 def _class_names(raw: RawImages) -> tuple[str, ...] | None:
-    """The names given, or the numbers of the classes as their names."""
+    """Return the class names of the source, or the class numbers as names if it gives none."""
     kind = target_kind(raw.targets)
     if raw.class_names is not None or kind == "values":
         return raw.class_names

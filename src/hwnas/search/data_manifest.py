@@ -1,4 +1,4 @@
-"""What a data set consists of: the state of every file, or a hash of every array."""
+"""Manifest of a data set: the state of every file, or a hash of every array."""
 
 from __future__ import annotations
 
@@ -39,21 +39,22 @@ _KINDS: tuple[ManifestKind, ...] = get_args(ManifestKind)
 
 _BLOCK_BYTES = 2**24
 _TICK_S = 2.0
-"""Modification times of some file systems count in steps of this, so that a file may change twice
-at what looks like one time."""
+"""Coarsest resolution of modification times on some file systems, in seconds.
+
+Two changes of a file within one such step leave the same modification time."""
 
 
 @dataclass(frozen=True)
 class DataManifest:
-    """Everything that a data set consists of, by name.
+    """States of all files or arrays of a data set, by name.
 
-    Equal manifests mean equal data. They do not depend on where the set lies.
+    Equal manifests mean equal data. A manifest does not depend on the location of the data set.
 
     Attributes:
-        kind: Whether entries are files of a folder, or arrays.
-        entries: Of files by their path in the folder, with ``/``: size in bytes and modification
-            time in ns, as in ``"1234 1700000000000000000"``. Of arrays by their name: a hash of
-            their content, 32 hexadecimal digits.
+        kind: Kind of the entries: files of a folder, or arrays.
+        entries: For files, by their path in the folder with ``/``: size in bytes and modification
+            time in ns, as in ``"1234 1700000000000000000"``. For arrays, by their name: a hash of
+            the content, 32 hexadecimal digits.
     """
 
     kind: ManifestKind
@@ -61,7 +62,7 @@ class DataManifest:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that change with any entry."""
+        """Hash of all entries: 12 hexadecimal digits."""
         text = json.dumps([self.kind, sorted(self.entries.items())])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -71,7 +72,7 @@ class DataManifest:
 
     @classmethod
     def from_json(cls, data: Any) -> DataManifest:
-        """Return what `to_json` described.
+        """Return the manifest from the JSON object that `to_json` made.
 
         Raises:
             ArtifactError: The object is damaged or was written by a newer version.
@@ -85,13 +86,13 @@ class DataManifest:
         raise ArtifactError("the manifest of the data is damaged; remove it")
 
     def write(self, path: Path) -> None:
-        """Write it as JSON, compressed by gzip: about 2 MB for 100,000 files.
+        """Write the manifest as JSON, compressed by gzip: about 2 MB for 100,000 files.
 
         Raises:
             StorageError: The file cannot be written.
         """
         with replacing(path) as temporary:
-            # Without the time of writing, so that equal manifests are equal files.
+            # mtime=0 leaves out the time of writing, so that equal manifests give equal files.
             temporary.write_bytes(gzip.compress(json.dumps(self.to_json()).encode(), 6, mtime=0))
 
     @classmethod
@@ -110,11 +111,11 @@ class DataManifest:
 
 
 def manifest_difference(old: DataManifest, new: DataManifest) -> str:
-    """Say in one line what changed from one manifest to another.
+    """Describe in one line the difference between two manifests.
 
     Returns:
         For example ``"12 of 3,600 files changed"``, ``"3 files added, 1 removed"``, ``"1 file moved
-        (a/1.png to b/1.png)"`` or ``"y_train changed"``; empty if they are equal.
+        (a/1.png to b/1.png)"`` or ``"y_train changed"``; empty if the manifests are equal.
     """
     if old.kind != new.kind:
         return f"the data were {old.kind} and are {new.kind} now"
@@ -132,7 +133,7 @@ def manifest_difference(old: DataManifest, new: DataManifest) -> str:
 
 
 def _counted(parts: Iterable[tuple[list[str], str]], before: int, moved: Mapping[str, str]) -> str:
-    """Count files by what happened to them; one alone is named."""
+    """Return the number of files of each kind of change; a single file is named."""
     found: list[str] = []
     for names, verb in parts:
         if not names:
@@ -150,7 +151,7 @@ def _counted(parts: Iterable[tuple[list[str], str]], before: int, moved: Mapping
 def _moved(
     old: DataManifest, new: DataManifest, removed: list[str], added: list[str]
 ) -> dict[str, str]:
-    """Return the new path of each file that only changed its path: size and time are the same."""
+    """Return the new path of each moved file, one whose size and modification time stayed."""
     vanished = Counter(old.entries[name] for name in removed)
     appeared = Counter(new.entries[name] for name in added)
     unique = {new.entries[name]: name for name in added}
@@ -166,7 +167,7 @@ def _listed(names: list[str]) -> str:
 
 
 def file_state(entry: os.DirEntry[str]) -> str:
-    """Return size in bytes and modification time in ns of a file; of a broken link, ``"0 0"``."""
+    """Return size in bytes and modification time in ns of a file; ``"0 0"`` for a broken link."""
     try:
         found = entry.stat()
     except OSError:
@@ -175,14 +176,14 @@ def file_state(entry: os.DirEntry[str]) -> str:
 
 
 def arrays_manifest(arrays: Mapping[str, Any]) -> DataManifest:
-    """Hash the content of arrays; of other values, what NumPy makes of them."""
+    """Return the manifest of some arrays; other values are converted to NumPy arrays first."""
     return DataManifest("arrays", {name: array_hash(value) for name, value in arrays.items()})
 
 
 def array_hash(values: Any) -> str:
-    """Return a hash of an array's type, shape and content: 32 hexadecimal digits.
+    """Return a hash of an array's dtype, shape and content: 32 hexadecimal digits.
 
-    An array that is a memory-mapped file is read once; its hash is kept with the state of the file
+    A memory-mapped array is read only once: its hash is cached together with the state of its file
     (see `cached_hashes`).
     """
     array: npt.NDArray[Any] = np.asarray(values) if not isinstance(values, np.ndarray) else values
@@ -195,7 +196,7 @@ def array_hash(values: Any) -> str:
 
 
 def _place_in_file(array: npt.NDArray[Any]) -> tuple[Path, int] | None:
-    """Return file and offset of a contiguous array that is mapped read-only from a file."""
+    """Return file and byte offset of a contiguous array that is mapped read-only, or None."""
     whole = array
     while isinstance(whole.base, np.memmap):
         whole = whole.base
@@ -225,20 +226,20 @@ def _content_hash(array: npt.NDArray[Any]) -> str:
 def cached_hashes(
     path: Path, key: str, compute: Callable[[], Mapping[str, str]]
 ) -> Mapping[str, str]:
-    """Return hashes of a file's content, computed only where the file may have changed.
+    """Return hashes of a file's content, computed only if the file may have changed.
 
-    They are kept in ``data_hashes/`` of `hwnas.home.home`, and hold as long as size, modification
-    time, time of the last change of status, and inode of the file are the same. A file that was
-    written a moment ago is hashed again the next time. A cache that cannot be written costs time,
-    and nothing else.
+    The hashes are cached in ``data_hashes/`` of `hwnas.home.home`. They are valid as long as the
+    size, modification time, status change time and inode of the file stay the same. The hashes of a
+    file that was written a moment ago are not cached. If the cache cannot be written, the hashes
+    are computed again the next time.
 
     Args:
-        path: The file.
-        key: Says which hashes of that file these are.
-        compute: Reads the file.
+        path: File to hash.
+        key: Name of this set of hashes among those of the file.
+        compute: Function that reads the file and returns its hashes by name.
 
     Raises:
-        OSError: There is no such file.
+        OSError: The file does not exist.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):

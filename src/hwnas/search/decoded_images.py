@@ -1,8 +1,8 @@
-"""Decoded images on disk, in arrays that grow image by image.
+"""On-disk cache of decoded images, in arrays that grow image by image.
 
-An array ``train-VERSION.npy`` has a journal ``train-VERSION.jsonl`` beside it, which names the
-image of each row. Decoding that was interrupted continues where it was. Where some images of a set
-changed, the rows of the others are copied instead of decoded again.
+Each array ``train-VERSION.npy`` has a journal ``train-VERSION.jsonl``, which names the image of
+each row. Interrupted decoding continues at the last checkpoint. If some images of a data set have
+changed, only these are decoded again; the rows of the others are copied.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """One image of a set, before it is decoded.
+    """Image of a data set before decoding.
 
     Attributes:
-        name: In the set, for messages and to recognise it.
-        state: Changes with its content.
-        decode: Gives its row of each array, uint8; raises `DamagedImage` where it cannot.
+        name: Name in the data set, which identifies the image, also in messages.
+        state: Text that changes with the content of the image.
+        decode: Function that returns the image's row of each array, uint8; raises `DamagedImage`
+            if the image cannot be decoded.
     """
 
     name: str
@@ -52,12 +53,12 @@ EncodedImages = Generator[EncodedImage, None, None]
 
 @dataclass(frozen=True)
 class DecodedPart:
-    """The decoded images of one part of a set, training or test.
+    """Decoded images of one part of a data set, training or test.
 
     Attributes:
-        files: A whole ``.npy`` file by the name of its array; none where all images are damaged.
+        files: Complete ``.npy`` files by array name; empty if all images are damaged.
         count: Number of images that were given.
-        damaged: By their number among those given, from 0: name and what is wrong.
+        damaged: Name and reason for each damaged image, by its number among those given, from 0.
     """
 
     files: Mapping[str, Path]
@@ -72,13 +73,13 @@ class DecodedPart:
 
 @dataclass
 class _Journal:
-    """What is known of the rows of some arrays.
+    """Content of a journal: the images in the rows of a part's arrays, and the damaged images.
 
     Attributes:
-        shapes: Of a row of each array; empty as long as there is no row.
+        shapes: Shape of a row of each array; empty as long as there is no row.
         rows: Name and state of the image of each row.
-        damaged: By number among all images: name and what is wrong.
-        complete: Whether every image was dealt with.
+        damaged: Name and reason for each damaged image, by its number among all images.
+        complete: Whether every image was processed.
     """
 
     shapes: list[Shape] = field(default_factory=list)
@@ -88,15 +89,15 @@ class _Journal:
 
     @property
     def count(self) -> int:
-        """Images that were dealt with."""
+        """Number of images processed so far."""
         return len(self.rows) + len(self.damaged)
 
     @classmethod
     def read(cls, path: Path) -> _Journal:
-        """Read what was written whole; an empty journal where there is none."""
+        """Read the complete lines of a journal; return an empty journal if there is no file."""
         journal = cls()
         try:
-            # What follows the last end of a line was not written whole.
+            # Text after the last line break is an incomplete line.
             lines = path.read_text(encoding="utf-8").split("\n")[:-1]
             entries = json.loads(f"[{','.join(lines)}]")
         except (OSError, ValueError):
@@ -120,17 +121,17 @@ def decode_images(
     images: Callable[[], EncodedImages],
     version: str,
 ) -> DecodedPart:
-    """Decode the images of one part of a set, those that are not decoded yet.
+    """Decode the images of one part of a data set that are not decoded yet.
 
     Damaged images are left out and reported; all others are kept.
 
     Args:
-        folder: Of arrays that were decoded in the same way; arrays of other versions of this part
-            are read for the rows that are still the same, and removed when they are no longer
-            needed.
-        arrays: Name of each array that an image gives a row of; the first one names the part.
-        images: All images of the part, in order; called only where something is to be decoded.
-        version: Names this list of images; changes with any of them.
+        folder: Folder of arrays that were decoded in the same way. Arrays of other versions of this
+            part supply the rows of unchanged images, and are removed once this version is complete.
+        arrays: Names of the arrays to which each image adds a row; the first one names the part.
+        images: Function that yields all images of the part, in order; called only if something has
+            to be decoded.
+        version: Name of this list of images; changes with any of them.
 
     Raises:
         DataError: An image has another shape than the first one.
@@ -139,7 +140,7 @@ def decode_images(
     writer = _Writer(folder, arrays, version)
     with locked(folder), storage_errors(folder):
         if not writer.is_complete():
-            # Closed at once where an image fails: it may hold files open.
+            # If an image fails, the generator is closed at once: it may hold open files.
             with closing(images()) as encoded:
                 writer.write(encoded)
     journal = writer.journal
@@ -148,7 +149,7 @@ def decode_images(
 
 
 class _Writer:
-    """Appends rows to the arrays of one version of a part."""
+    """Writer that appends rows to the arrays of one version of a part."""
 
     def __init__(self, folder: Path, arrays: Sequence[str], version: str) -> None:
         self.folder, self.arrays = folder, arrays
@@ -163,7 +164,10 @@ class _Writer:
         return [self.folder / f"{name}-{version}.npy" for name in self.arrays]
 
     def is_complete(self) -> bool:
-        """Whether nothing is left to do; another process may have done it in the meantime."""
+        """Read the journal again and return whether all images are decoded.
+
+        Another process may have decoded them in the meantime.
+        """
         self.journal = _Journal.read(self.journal_file)
         sizes = [_file_bytes(len(self.journal.rows), shape) for shape in self.journal.shapes]
         return self.journal.complete and sizes == [
@@ -172,7 +176,7 @@ class _Writer:
         ]
 
     def write(self, images: Iterable[EncodedImage]) -> None:
-        """Decode what is missing, continuing at the last checkpoint."""
+        """Decode the missing images, continuing at the last checkpoint."""
         if self.journal.complete or not self._is_sound():
             self.journal = _Journal()
             self.journal_file.unlink(missing_ok=True)
@@ -193,7 +197,7 @@ class _Writer:
         self._remove_others()
 
     def _is_sound(self) -> bool:
-        """Whether the files hold at least the rows that the journal names."""
+        """Return whether the files hold at least the rows that the journal names."""
         least = [_file_bytes(len(self.journal.rows), shape) for shape in self.journal.shapes]
         return all(
             file.exists() and file.stat().st_size >= size
@@ -207,7 +211,7 @@ class _Writer:
                 out.truncate(_file_bytes(len(self.journal.rows), self.journal.shapes[place]))
                 out.seek(0, os.SEEK_END)
             self._outs.append(out)
-        if self.journal_file.exists():  # a line may be half written
+        if self.journal_file.exists():  # drop an incomplete last line
             text = self.journal_file.read_text(encoding="utf-8")
             os.truncate(self.journal_file, len(text[: text.rfind("\n") + 1].encode()))
 
@@ -231,7 +235,7 @@ class _Writer:
                     "width, channels); all images of a set need one size (a folder's are resized "
                     "by data.size)"
                 )
-            # Not through a memory map: on a full disk that kills the process instead of raising.
+            # No memory map: on a full disk, writing to one kills the process instead of raising.
             out.write(np.ascontiguousarray(array).data)
         self.journal.rows.append((image.name, image.state))
         self._log([image.name, image.state])
@@ -250,7 +254,7 @@ class _Writer:
             os.fsync(out.fileno())
 
     def _checkpoint(self) -> None:
-        """Make sure that the rows are on disk before the journal says so."""
+        """Write the rows to disk, and only then the journal lines that name them."""
         for out in self._outs:
             out.flush()
             os.fsync(out.fileno())
@@ -265,7 +269,7 @@ class _Writer:
         self._lines.clear()
 
     def _others(self) -> list[tuple[Path, list[Path]]]:
-        """Journal and arrays of each other version of this part."""
+        """Return the journal and the arrays of each other version of this part."""
         part = self.arrays[0]
         return [
             (path, self._files(path.stem.removeprefix(f"{part}-")))
@@ -297,7 +301,7 @@ class _Writer:
 
 @dataclass(frozen=True)
 class _Row:
-    """One image's row of each array of an earlier version."""
+    """Row of one image in the arrays of an earlier version."""
 
     arrays: Sequence[Images]
     number: int
@@ -307,7 +311,7 @@ class _Row:
 
 
 def _header(count: int, shape: Shape) -> bytes:
-    """The head of a ``.npy`` file; NumPy leaves room, so that it is as long for any count."""
+    """Return the header of a ``.npy`` file; NumPy pads it to the same length for any count."""
     file = BytesIO()
     header = {"descr": "|u1", "fortran_order": False, "shape": (count, *shape)}
     np.lib.format.write_array_header_1_0(file, header)
@@ -319,22 +323,23 @@ def _file_bytes(count: int, shape: Shape) -> int:
 
 
 def _mapped(file: Path, count: int, shape: Shape) -> Images | None:
-    """Rows of an array that may not be whole; None where they are not there."""
+    """Memory-map the first rows of a possibly incomplete array; return None if they are missing."""
     if file.stat().st_size < _file_bytes(count, shape):
         return None
     return np.memmap(file, np.uint8, "r", len(_header(count, shape)), (count, *shape))
 
 
 def refuse_damaged(parts: Iterable[DecodedPart], what: str, skip: bool) -> tuple[str, ...]:
-    """Refuse damaged images, or return their names where they are to be skipped.
+    """Raise if there are damaged images, or return their names if they are to be skipped.
 
     Args:
-        parts: All parts of a set.
-        what: The set, for messages.
-        skip: Leave damaged images out.
+        parts: All parts of a data set.
+        what: Name of the data set, for messages.
+        skip: Whether to leave damaged images out.
 
     Raises:
-        DataError: There are damaged images and they are not to be skipped; or a part has no others.
+        DataError: There are damaged images that are not to be skipped, or all images of a part are
+            damaged.
     """
     parts = list(parts)
     damaged = [found for part in parts for found in part.damaged.values()]

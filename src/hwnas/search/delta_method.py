@@ -1,4 +1,4 @@
-"""Standard errors of numbers that are computed from means."""
+"""Standard errors of functions of means, by the delta method."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ def with_standard_errors(
     function: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]],
     statistics: Mapping[str, Tensor],
 ) -> dict[str, tuple[float, float]]:
-    """A function of means over images, and how far other images would have moved it.
+    """Return the values of a function of means over images, with their standard errors.
 
-    By the delta method (van der Vaart, "Asymptotic Statistics", 1998, theorem 3.1): with x_i the
+    Delta method (van der Vaart, "Asymptotic Statistics", 1998, theorem 3.1): with x_i the
     statistics of image i, m their mean and g the function,
 
         standard error of g(m) = standard deviation of (grad g(m) . x_i) / sqrt(n).
 
-    Where g is a mean itself, this is the standard error of the mean. It holds the better the more
-    images there are: of an intersection over union whose class is in three images it says little.
+    If g is a mean itself, this is the standard error of the mean. The approximation improves with
+    the number of images: for the intersection over union of a class that only three images show,
+    it means little.
 
     Args:
-        function: From means, float64 by name, to scalars by name; differentiable. It is given each
-            mean without the first dimension of the statistics.
-        statistics: (N, ...) by name, one entry an image.
+        function: Differentiable function from means, float64 by name, to scalars by name. Each mean
+            has the shape of the statistic without its first dimension.
+        statistics: Statistics (N, ...) by name, one entry per image.
 
     Returns:
-        For each name of the function, its value and its standard error; the latter is not a number
-        where N is 1.
+        For each name of the function, its value and its standard error; the standard error is NaN
+        if N is 1.
     """
     entries = {name: values.detach().double() for name, values in statistics.items()}
     with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""The search: ask for candidates, price them, evaluate them, tell what was found."""
+"""Search loop: ask for candidates, predict their costs, evaluate them, record the results."""
 
 from __future__ import annotations
 
@@ -72,44 +72,49 @@ def run_search(
     on_failure: Callable[[Failed], None] = lambda failed: None,
     on_evaluation: Callable[[Candidate, Fidelity, Outcome], None] = lambda *_: None,
 ) -> SearchResult:
-    """Search a space, or go on with a search.
+    """Search a space, or resume a search.
 
     Args:
-        space: Where candidates come from; a `ProductSpace` if they have several roles.
-        objectives: What counts; the first is the one that results are ordered by.
-        evaluator: Scores candidates, here or, as an executor, elsewhere.
-        costs: For each target of an objective, what prices it; by the target's name.
-        trials: How many candidates to evaluate in all, with those that the study already holds.
+        space: Space of the candidates; a `ProductSpace` if they have several roles.
+        objectives: Objectives of the search; results are ordered by the first one.
+        evaluator: Evaluator that scores candidates in this process, or an executor that runs an
+            evaluator elsewhere.
+        costs: Cost source of each target of the objectives, by the target's name.
+        trials: Number of candidates to evaluate in total, including those already in the study.
         sampler: A key of `hwnas.search.SAMPLERS`, or ``"package.module:factory"``.
         sampler_options: Keyword arguments of the sampler.
-        seed: Of everything random.
-        batch: How many candidates are asked for and evaluated at a time. A batch is finished
-            before the next is asked for, also where a search goes on in the middle of one.
-        fidelity: How thoroughly to evaluate.
-        rungs: With several, most candidates are evaluated at a part of that only. They count among
-            ``trials`` and are PRUNED trials with their records as the attribute ``rungs``.
-        study: SQLite file of the Optuna study; in memory if None. Trials in it that were evaluated
-            or predicted from other inputs, or for other objectives, stay there as history, marked
-            ``stale``; where only costs or objectives have changed, their evaluations are used.
+        seed: Seed of all random draws.
+        batch: Number of candidates proposed and evaluated together. A batch is finished before the
+            next one is proposed, also if a search is resumed within a batch.
+        fidelity: Fidelity of a full evaluation.
+        rungs: Rungs of successive halving. With several rungs, most candidates are evaluated only
+            at a share of the full cost. These count towards ``trials``, and are PRUNED trials with
+            their records in the attribute ``rungs``.
+        study: SQLite file of the Optuna study; in memory if None. Trials in the file that were
+            evaluated or predicted from other inputs, or for other objectives, stay as history,
+            marked ``stale``. If only costs or objectives have changed, their evaluations are
+            reused.
         study_name: Name of the study in that file.
-        sharing: A study that other searches work on, too, so that none evaluates what another does.
-            ``trials`` are then those of all together, and all of them are kept in ``study``.
-        scores: Evaluations that are never made twice.
+        sharing: Study shared with other searches, so that no candidate is evaluated twice.
+            ``trials`` then counts the trials of all searches, and all of them are kept in
+            ``study``.
+        scores: Store of evaluations; an evaluation in it is not made again.
         first: Points of the space to evaluate before the sampler is asked.
-        retries: How often an evaluation that failed is tried again. One that fails each time is a
-            FAIL trial with its reason as the attribute ``failure``, and the search goes on.
-        on_trial: Called after each finished trial, with how many there are.
-        on_failure: Called after each trial that failed.
-        on_evaluation: Called after each evaluation, of which a trial has one for each rung.
+        retries: Number of times that a failed evaluation is repeated. A candidate that fails each
+            time becomes a FAIL trial with the reason in the attribute ``failure``, and the search
+            continues.
+        on_trial: Callback after each finished trial, with the number of trials finished so far.
+        on_failure: Callback after each failed trial.
+        on_evaluation: Callback after each evaluation; a trial has one evaluation per rung.
 
     Returns:
-        All evaluated candidates, no two of the same network.
+        All evaluated candidates, no two with the same network.
 
     Raises:
-        InfeasibleError: No candidate keeps the limits; the message names the nearest.
+        InfeasibleError: No candidate meets all limits; the message names the nearest one.
         ConfigError: The sampler or a target is unknown.
         WorkerError: (Nearly) every evaluation fails, or the workers are gone.
-        RunError: The study is damaged or of other objectives.
+        RunError: The study is damaged, or a shared study has other objectives or inputs.
         StorageError: The study cannot be written.
     """
     if trials < 1 or batch < 1 or retries < 0:
@@ -130,7 +135,7 @@ def run_search(
         assert sharing is not None
         return SharedStudy(sharing, objectives, identity.shared, known)
 
-    if sharing is not None:  # each by a seed of its own, or all would propose the same
+    if sharing is not None:  # with the same seed, all searches would propose the same candidates
         seed = (seed + zlib.crc32(sharing.driver.encode())) % 2**32
     knowledge = knowledge_of_space(space, objectives, costs)
     sampled = sampler, seed, sampler_options or {}, trials, batch, knowledge
@@ -161,7 +166,7 @@ def run_search(
 
 @dataclass
 class _Search:
-    """One call of `run_search`."""
+    """State of one call of `run_search`."""
 
     space: SearchSpace
     objectives: tuple[Objective, ...]
@@ -172,28 +177,28 @@ class _Search:
     on_trial: Callable[[Scored, int], None]
     on_failure: Callable[[Failed], None]
     _seen: dict[str, int] = field(default_factory=dict)
-    """Trials by candidate."""
+    """Trial numbers by candidate id."""
     _elsewhere: dict[str, int] = field(default_factory=dict)
-    """Those of them that another search has claimed."""
+    """Subset of `_seen`: candidates that another search has claimed."""
     _planned: list[Architecture] = field(default_factory=list)
-    """What is evaluated before the sampler is asked."""
+    """Points of the space to evaluate before the sampler is asked."""
     _enough: bool = False
-    """Whether other searches have claimed all that is left."""
+    """Whether other searches have claimed all trials that are left of the budget."""
 
     def evaluated_before(
         self, stale: Sequence[FrozenTrial], identity: TrialIdentity
     ) -> list[Architecture]:
-        """Keep the evaluations of stale trials that are still those of this search.
+        """Store the evaluations of stale trials that are still valid for this search.
 
         Returns:
-            Their points of the space: with new costs and objectives they are trials again.
+            The candidates' points of the space, to be tried again with new costs and objectives.
         """
         found = {}
         for trial in stale:
             if not identity.evaluates(trial) or trial.state is TrialState.FAIL:
                 continue
             if trial.state is not TrialState.COMPLETE and RUNGS not in trial.user_attrs:
-                continue  # a twin
+                continue  # a duplicate, which was not evaluated
             candidate = candidate_of(trial.user_attrs)
             found[candidate.id] = self.space.point(candidate)
             if "evaluation" in trial.user_attrs:
@@ -210,8 +215,8 @@ class _Search:
         seed: int,
         first: Sequence[Architecture],
     ) -> None:
-        patience = Patience(evaluated=len(study.complete))
         outcomes = _outcomes(study)
+        patience = Patience(evaluated=sum(evaluated for _, _, evaluated in outcomes))
         forgiven = patience.forgiven([(name, ok) for name, _, ok in outcomes])
         self._seen = {name: number for name, number, ok in outcomes if ok or name not in forgiven}
         planned = {self.space.candidate(a).id: a for a in first}
@@ -222,11 +227,11 @@ class _Search:
             done += received
             if done >= trials:
                 return
-            # A batch that a kill has cut in two is completed before the next is asked for.
+            # A batch that was interrupted by a kill is completed before the next one starts.
             size = min(batch - own % batch, trials - done - others)
             asked = self._ask_batch(study, size, trials, seed)
             if not asked and (others or self._enough):
-                time.sleep(_POLL_SECONDS)  # what others are at may be left to us, if they die
+                time.sleep(_POLL_SECONDS)  # if other searches die, we take over their candidates
                 continue
             if not asked:
                 return  # every network of the space was evaluated
@@ -238,7 +243,12 @@ class _Search:
                 done += self._finish(study, trial, candidate, price, outcome, done, patience)
 
     def _receive(self, study: SearchStudy, done: int) -> tuple[int, int]:
-        """How many candidates other searches have evaluated meanwhile, and are evaluating."""
+        """Take over the results and the abandoned candidates of other searches.
+
+        Returns:
+            Number of candidates that others have evaluated since the last call, and number that
+            they are evaluating.
+        """
         received, abandoned, others = study.receive()
         evaluated = 0
         for trial in received:
@@ -266,7 +276,7 @@ class _Search:
         done: int,
         patience: Patience,
     ) -> bool:
-        """Tell what became of a candidate; gives whether it was evaluated, at least in part."""
+        """Record the outcome of a candidate; return whether it was evaluated, at least in part."""
         if outcome is None:
             study.tell(trial, None)
             patience.succeeded()
@@ -296,9 +306,14 @@ class _Search:
         return asked
 
     def _ask(self, study: SearchStudy, trials: int, seed: int) -> tuple[Trial, Candidate] | None:
-        """A trial of a network that no other trial has; None if there is no such network."""
+        """Return a trial with a network that no other trial has.
+
+        Returns:
+            The trial and its candidate; None if no such network was found, or if other searches
+            have claimed all trials that are left.
+        """
         for attempt in itertools.count():
-            # By the trial's number, so that a search that was killed goes on with the same draws.
+            # Seeded by the trial's number, so that a resumed search makes the same draws.
             rng = random.Random(f"{seed}-{study.asked}")
             values: dict[str, Any] | None = None
             if self._planned:
@@ -341,7 +356,7 @@ class _Search:
         asked: Sequence[tuple[Trial, Candidate]],
         prices: Sequence[Price],
     ) -> list[Outcome | None]:
-        """What becomes of a batch; None of those that stop at a rung before the last."""
+        """Return the outcomes of a batch; None for candidates that stop before the last rung."""
         outcomes: list[Outcome | None] = [None] * len(asked)
         going = list(range(len(asked)))
         metrics = self._metrics(prices[0])
@@ -367,7 +382,7 @@ class _Search:
         return outcomes
 
     def _metrics(self, price: Price) -> list[str]:
-        """What the objectives need from the evaluator."""
+        """Return the metrics that the objectives need from the evaluator."""
         return [o.label for o in self.objectives if o.label not in price.values]
 
     def _price(self, candidates: Sequence[Candidate]) -> list[Price]:
@@ -387,7 +402,7 @@ class _Search:
 
 
 def _outcomes(study: SearchStudy) -> list[tuple[str, int, bool]]:
-    """Of every candidate that was tried: its id, its trial's number, whether it was evaluated."""
+    """Return the id of each candidate tried, its trial's number, and whether it was evaluated."""
     return [
         (trial.user_attrs["candidate"], trial.number, trial.state is not TrialState.FAIL)
         for trial in study.trials

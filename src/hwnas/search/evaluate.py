@@ -1,4 +1,4 @@
-"""How good a candidate is: scored by a supernet, or trained alone."""
+"""Evaluators of candidates: scoring with a supernet's weights, or training each alone."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ __all__ = [
 SplitName = Literal["validation", "test"]
 
 _ALONE_SCHEMA = 2
-"""Of what `TrainEvaluator` finds; raised where that changes."""
+"""Schema number of the results of `TrainEvaluator`; increased when these change."""
 _RECALIBRATION_IMAGES = 512
 _VALUES_AT_ONCE = 2**26
-"""Of images in a batch: 256 of 224 x 224 pixels with 3 channels, fewer of larger ones."""
+"""Most pixel values in a batch: enough for 256 images of 224 x 224 pixels with 3 channels."""
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How thoroughly to evaluate.
+    """Fidelity of an evaluation: the number of images, and the share of the full cost.
 
     Attributes:
-        images: How many of the split's images to score; None for all.
-        share: Of the evaluator's full cost, in (0, 1]: of the images that are scored with a
-            supernet's weights, of the epochs that a network is trained alone.
+        images: Number of images of the split to score; None for all.
+        share: Share of the evaluator's full cost, in (0, 1]: share of the images if a supernet's
+            weights are used, share of the epochs if each network is trained alone.
     """
 
     images: int | None = None
@@ -73,11 +73,11 @@ class Fidelity:
 
     @property
     def key(self) -> str:
-        """A short name, e.g. ``"images=2000"``."""
+        """Short name of the fidelity, e.g. ``"images=2000"``."""
         return f"images={self.images or 'all'}{f',share={self.share:g}' * (self.share != 1)}"
 
     def of(self, split: Split) -> Split:
-        """The images of a split to score."""
+        """Return the images of a split to score."""
         if self.share == 1:
             return split if self.images is None else split.first(self.images)
         images = len(split) if self.images is None else min(self.images, len(split))
@@ -86,16 +86,16 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found out about one candidate.
+    """Metrics of one candidate, with their standard errors.
 
     Attributes:
-        values: Each metric of the task, in its unit.
-        standard_errors: Of these, because other images would have given others; see
+        values: Value of each metric of the task, in the metric's unit.
+        standard_errors: Standard error of each value, from the sampling of images; see
             `with_standard_errors`.
-        n: Number of images.
-        split: Which images.
-        wall_s: Seconds it took.
-        cpu_s: Seconds of CPU time it took.
+        n: Number of images scored.
+        split: Name of the split that the images are from.
+        wall_s: Wall time of the evaluation, in seconds.
+        cpu_s: CPU time of the evaluation, in seconds.
     """
 
     values: Mapping[str, float]
@@ -106,32 +106,32 @@ class Evaluation:
     cpu_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object with the fields of this evaluation."""
+        """Return a JSON object with the fields of this evaluation."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Evaluation:
-        """The inverse of `to_json`."""
+        """Return the evaluation from the JSON object that `to_json` made."""
         return cls(**data)
 
 
 @runtime_checkable
 class KeepsWeights(Protocol):
-    """An evaluator that trains networks and keeps them."""
+    """Evaluator that trains networks and keeps their weights."""
 
     def kept_weights(self, candidate: Candidate) -> dict[str, Tensor] | None:
-        """Return what a candidate was trained to, if that is kept; None if it is not."""
+        """Return the trained weights of a candidate; None if they are not kept."""
 
 
 class Evaluator(Protocol):
-    """Scores candidates on the validation split; picklable, so that workers can hold it."""
+    """Scorer of candidates on the validation split; picklable, so that workers can hold it."""
 
     @property
     def key(self) -> str:
-        """Hash of all that the score depends on, beside the candidate and the fidelity."""
+        """Hash of everything that the score depends on except the candidate and the fidelity."""
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
-        """The scores of one candidate."""
+        """Return the evaluation of one candidate."""
 
 
 def score(
@@ -145,16 +145,16 @@ def score(
     """Score a network on all images of a split.
 
     Args:
-        network: (N, *input_shape) -> outputs of the task; put into evaluation mode.
-        task: Gives preprocessing and metrics.
-        split: The images.
+        network: Network from (N, *input_shape) to outputs of the task; put into evaluation mode.
+        task: Task that gives preprocessing and metrics.
+        split: Images and targets to score on.
         input_shape: Channels, height and width that the network takes.
-        name: What the split is called.
-        batch_size: Images at a time, at most.
+        name: Name of the split.
+        batch_size: Largest number of images in a batch.
 
     Raises:
-        NonFiniteOutput: The network outputs something that is no finite number, which no metric
-            would tell: the largest of such outputs is a class as good as any.
+        NonFiniteOutput: An output of the network is NaN or infinite. Metrics would not show it: the
+            argmax of such outputs is still a class.
     """
     wall, cpu = time.perf_counter(), time.process_time()
     network.eval()
@@ -179,14 +179,14 @@ def score(
 
 
 def check_finite(outputs: Tensor, of: str) -> None:
-    """Refuse outputs (N, ...) of which one is no finite number.
+    """Raise if an output is NaN or infinite.
 
     Args:
-        outputs: For N images.
-        of: Which images these are, for the message.
+        outputs: Outputs for N images, of shape (N, ...).
+        of: Description of these images, for the message.
 
     Raises:
-        NonFiniteOutput: There is one.
+        NonFiniteOutput: An output is NaN or infinite.
     """
     if not bool(outputs.isfinite().all()):
         broken = ~outputs.flatten(1).isfinite().all(dim=1)
@@ -204,7 +204,7 @@ def _batches(
     preprocessing = task.preprocessing.at(*input_shape[1:])
     largest = max(split.images[0].size, math.prod(input_shape))
     batch_size = max(1, min(batch_size, _VALUES_AT_ONCE // largest))
-    # Batches of equal size: a last one of one image would have no variance to normalise with.
+    # Batches of equal size: a last batch of one image would have no variance for BatchNorm.
     for rows in np.array_split(np.arange(len(split)), math.ceil(len(split) / batch_size)):
         images, targets = split.take(rows)
         yield preprocessing(images), torch.from_numpy(targets)
@@ -217,17 +217,17 @@ def recalibrate(
     input_shape: tuple[int, int, int],
     batch_size: int = 256,
 ) -> None:
-    """Set the statistics of batch normalisation to their average over images.
+    """Recalibrate BatchNorm: set its running statistics to their average over images.
 
-    The average is cumulative: every batch has the same weight and what was there before has none
+    The average is cumulative: every batch has the same weight, and earlier statistics have none
     (Yu and Huang, ICCV 2019).
 
     Args:
-        network: A network, or a supernet for its active one; left in evaluation mode.
-        task: Gives the preprocessing.
-        split: Training images, taken as they are.
+        network: Network, or supernet whose active subnet is recalibrated; left in evaluation mode.
+        task: Task that gives the preprocessing.
+        split: Training images, used without augmentation.
         input_shape: Channels, height and width that the network takes.
-        batch_size: Images at a time, at most.
+        batch_size: Largest number of images in a batch.
     """
     network.eval()
     norms = batch_norms(network)
@@ -247,7 +247,7 @@ def recalibrate(
 
 
 def weights_hash(weights: Mapping[str, Tensor]) -> str:
-    """Hash of a state dict: names, shapes and values."""
+    """Return a hash of a state dict: names, shapes, dtypes and values."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         tensor = weights[name].detach().cpu().contiguous()
@@ -258,19 +258,19 @@ def weights_hash(weights: Mapping[str, Tensor]) -> str:
 
 @dataclass(frozen=True)
 class SupernetEvaluator:
-    """Scores candidates with the weights that they inherit from a supernet.
+    """Evaluator that scores candidates with the weights that they inherit from a supernet.
 
-    Batch normalisation is recalibrated for each candidate on training images without augmentation;
-    the score is that of the validation split.
+    BatchNorm is recalibrated for each candidate on training images without augmentation. The score
+    is that on the validation split.
 
     Attributes:
-        space: Of the candidates' networks.
-        task: Gives preprocessing and metrics.
-        data: Training images to recalibrate on, validation images to score.
-        weights: The state of ``Supernet.shared``, as arrays, so that workers on one machine share
+        space: Search space of the candidates' networks.
+        task: Task that gives preprocessing and metrics.
+        data: Data set: training images to recalibrate on, validation images to score.
+        weights: State dict of ``Supernet.shared``, as arrays, so that workers on one machine share
             them through Ray's object store.
-        recalibration_images: How many training images to recalibrate on.
-        threads: CPU threads of one evaluation.
+        recalibration_images: Number of training images to recalibrate on.
+        threads: Number of CPU threads of one evaluation.
     """
 
     space: SearchSpace
@@ -304,7 +304,7 @@ class SupernetEvaluator:
         """Extract, recalibrate and score the candidate's network.
 
         Raises:
-            NonFiniteOutput: It outputs something that is no finite number.
+            NonFiniteOutput: An output of the network is NaN or infinite.
         """
         with torch_threads(self.threads):
             shape = self.space.input_shape(candidate.network)
@@ -319,22 +319,22 @@ class SupernetEvaluator:
 
 @dataclass(frozen=True)
 class TrainEvaluator:
-    """Trains each candidate alone.
+    """Evaluator that trains each candidate alone.
 
-    A share of the cost is a share of that training, which stops there with its learning rate as it
-    is. Where a folder is given, a candidate that is evaluated again at a larger share goes on from
-    there, so that successive halving costs nothing twice, and what it ends with is what training it
-    in one go would have given. It is scored with the moving average of its weights, if there is
-    one, and with batch normalisation recalibrated at the resolution at which it is scored.
+    At a share of the full cost, the training stops after that share; the learning rate schedule
+    stays that of the full training. If a folder is given, a candidate that is evaluated again at a
+    larger share continues from its checkpoint. So successive halving repeats no training, and the
+    result equals that of an uninterrupted training. A network is scored with the moving average of
+    its weights, if there is one, and with BatchNorm recalibrated at the resolution of scoring.
 
     Attributes:
-        space: Of the candidates' networks.
-        task: Gives preprocessing, losses and metrics.
-        data: Training images to learn from, validation images to score.
-        train: How each candidate is trained, but for what its own recipe says.
-        seed: Of everything random.
-        recipe: The space of the candidates' role ``recipe``; None if they have no such role.
-        folder: Where trainings and their results are kept; nothing is if None.
+        space: Search space of the candidates' networks.
+        task: Task that gives preprocessing, losses and metrics.
+        data: Data set: training images to learn from, validation images to score.
+        train: Training settings of all candidates; a candidate's own settings override them.
+        seed: Seed of all random draws.
+        recipe: Space of the candidates' role ``recipe``; None if they have no such role.
+        folder: Folder for checkpoints and trained weights; nothing is kept if None.
     """
 
     space: SearchSpace
@@ -347,16 +347,21 @@ class TrainEvaluator:
 
     @cached_property
     def key(self) -> str:
-        """Hash of space, task, data and training; a candidate's own recipe is part of its id."""
+        """Hash of space, task, data, training settings and seed.
+
+        A candidate's own training settings are part of the candidate's id.
+        """
         learned = self.space.fingerprint, self.task, self.data.fingerprint
         return content_hash(_ALONE_SCHEMA, *learned, self.train.identity, self.seed)
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Evaluation:
-        """Build, train and score the candidate's network; on all images at any share.
+        """Build, train and score the candidate's network.
+
+        The share of the fidelity shortens the training, never the scoring.
 
         Raises:
-            DivergedError: Its training loss is not a number.
-            NonFiniteOutput: It outputs something that is no finite number.
+            DivergedError: The training loss is not a number.
+            NonFiniteOutput: An output of the network is NaN or infinite.
         """
         shape = self.space.input_shape(candidate.network)
         with torch_threads(1):
@@ -369,7 +374,7 @@ class TrainEvaluator:
         return found
 
     def trained(self, candidate: Candidate, share: float = 1.0) -> nn.Module:
-        """The candidate's network, trained for a share of its time."""
+        """Return the candidate's network, trained for a share of the full training."""
         torch.manual_seed(self.seed)
         shape = self.space.input_shape(candidate.network)
         network = self.space.build(candidate.network)
@@ -388,7 +393,7 @@ class TrainEvaluator:
         return network
 
     def kept_weights(self, candidate: Candidate) -> dict[str, Tensor] | None:
-        """Return what a candidate was trained to, if that is kept; None if it is not.
+        """Return the trained weights of a candidate; None if they are not kept.
 
         Raises:
             ArtifactError: The file is damaged.
@@ -406,7 +411,7 @@ class TrainEvaluator:
         return self.folder / f"{candidate.id}.safetensors"
 
     def _checkpoint(self, candidate: Candidate, run: str) -> Path | None:
-        """Where its training is kept; one of something else is removed from there."""
+        """Return the path of a candidate's checkpoint; remove a checkpoint of another run there."""
         if self.folder is None:
             return None
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -419,17 +424,17 @@ class TrainEvaluator:
 def own_training(
     train: TrainConfig, recipe: RecipeSpace | None, candidate: Candidate
 ) -> TrainConfig:
-    """How a candidate is trained.
+    """Return the training settings of a candidate.
 
     Args:
-        train: What holds for all candidates.
-        recipe: The space of the role ``recipe``; None if there is no such role.
-        candidate: What its own recipe sets goes first.
+        train: Settings of all candidates.
+        recipe: Space of the role ``recipe``; None if there is no such role.
+        candidate: Candidate, whose own settings in that role override those of ``train``.
     """
     return train if recipe is None else train.adjusted(recipe.values(candidate["recipe"]))
 
 
 def shorter(train: TrainConfig, share: float) -> TrainConfig:
-    """The same training for a share of its time, its learning rate going down in that time."""
+    """Return the settings with budget and learning rate schedule scaled to a share."""
     given = {name: getattr(train, name) for name in ("epochs", "budget_minutes")}
     return replace(train, **{name: share * v for name, v in given.items() if v is not None})

@@ -1,4 +1,4 @@
-"""Evaluators by their names in a recipe."""
+"""Registry of the evaluators that a recipe can name."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ EVALUATORS: Mapping[str, Callable[..., Evaluator]] = {
     "supernet": SupernetEvaluator,
     "train": TrainEvaluator,
 }
-"""Evaluators by name. One's own is ``"package.module:object"``, a callable that takes whichever it
-wants of ``space``, ``task``, ``data``, ``train``, ``seed``, ``weights`` and ``folder``; a supernet
-is trained only for those that take ``weights``, and a folder of the run is theirs to keep files
-in. Candidates have further roles only where it takes the space of each by the role's name, such as
-``recipe``."""
+"""Evaluators by name.
+
+A user's own evaluator is named ``"package.module:object"``. The object is a callable that takes any
+of the parameters ``space``, ``task``, ``data``, ``train``, ``seed``, ``weights`` and ``folder``. A
+supernet is trained only for evaluators that take ``weights``; ``folder`` is a folder of the run in
+which the evaluator may keep files. Candidates can have further roles only if the callable also
+takes the space of each role, by the role's name, such as ``recipe``."""
 
 
 @dataclass(frozen=True)
 class OwnCodeEvaluator:
-    """An evaluator whose scores depend on code that hwnas cannot look into.
+    """Evaluator whose scores depend on user code, so that its key includes hashes of that code.
 
     Attributes:
-        evaluator: Scores.
-        code: Hashes of that code, by name.
+        evaluator: Evaluator that gives the scores.
+        code: Hashes of the user's code, by name.
     """
 
     evaluator: Evaluator

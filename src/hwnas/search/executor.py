@@ -1,4 +1,4 @@
-"""Where candidates are evaluated: in this process, or on Ray actors."""
+"""Executors that evaluate candidates, in this process or on Ray actors."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from hwnas.search_spaces import Candidate
 __all__ = ["Executor", "InProcess", "RayActors"]
 
 _LOSSES = 3
-"""A candidate whose worker died so often is to blame for it."""
+"""Number of worker deaths after which their candidate counts as the cause."""
 _START_SECONDS = 300.0
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Maps an evaluator over candidates."""
+    """Executor that maps an evaluator over candidates."""
 
     @property
     def evaluator(self) -> Evaluator:
-        """What is mapped."""
+        """Evaluator that is mapped over candidates."""
 
     def map(
         self, candidates: Sequence[Candidate], fidelity: Fidelity
     ) -> Iterator[tuple[int, Outcome]]:
-        """Position and outcome of each candidate, in the order in which they finish.
+        """Yield position and outcome of each candidate, in the order in which they finish.
 
-        An evaluation that fails is an outcome like another.
+        An evaluation that fails is yielded as a `Failure`, not raised.
         """
 
     def close(self) -> None:
-        """Let the workers go."""
+        """Release the workers."""
 
 
 class InProcess:
-    """Evaluates one candidate after the other, here.
+    """Executor that evaluates one candidate after the other, in this process.
 
-    Nothing can interrupt an evaluation that hangs, or survive one that kills its process: for that
-    there is `RayActors`.
+    It can neither interrupt an evaluation that hangs nor survive one that kills the process; use
+    `RayActors` for that.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:
@@ -56,12 +56,12 @@ class InProcess:
     def map(
         self, candidates: Sequence[Candidate], fidelity: Fidelity
     ) -> Iterator[tuple[int, Outcome]]:
-        """Position and outcome of each candidate, in order."""
+        """Yield position and outcome of each candidate, in order."""
         for position, candidate in enumerate(candidates):
             yield position, _attempt(self.evaluator, candidate, fidelity)
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """Do nothing: there are no workers to release."""
 
 
 def _attempt(evaluator: Evaluator, candidate: Candidate, fidelity: Fidelity) -> Outcome:
@@ -73,7 +73,7 @@ def _attempt(evaluator: Evaluator, candidate: Candidate, fidelity: Fidelity) -> 
 
 
 class _Worker:
-    """The evaluator in an actor. Its arrays live in the object store, once for all on a machine."""
+    """Ray actor that holds the evaluator; actors on one machine share its arrays in memory."""
 
     def __init__(self) -> None:
         self._evaluator: Evaluator | None = None
@@ -82,27 +82,27 @@ class _Worker:
         """Fetch the evaluator.
 
         Args:
-            place: Where it lies, in a list so that Ray does not fetch it before the actor runs; and
-                not an argument of the actor, of which Ray would warn.
+            place: Object reference of the evaluator, in a list so that Ray does not resolve it
+                before the actor runs. It is no constructor argument, since Ray would warn of that.
         """
         import ray
 
         self._evaluator = ray.get(place[0])
 
     def evaluate(self, candidate: Candidate, fidelity: Fidelity) -> Outcome:
-        """Evaluate a candidate; an error becomes a value here, since not all can be sent."""
+        """Evaluate a candidate; return an error as a `Failure`, since not every error pickles."""
         assert self._evaluator is not None
         return _attempt(self._evaluator, candidate, fidelity)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """An evaluation under way.
+    """Evaluation in progress.
 
     Attributes:
-        position: Of the candidate.
-        actor: Who makes it.
-        deadline: When it is overdue, on the monotonic clock; None for never.
+        position: Position of the candidate.
+        actor: Actor that runs the evaluation.
+        deadline: Time on the monotonic clock at which the evaluation times out; None for never.
     """
 
     position: int
@@ -111,18 +111,18 @@ class _Call:
 
 
 class RayActors:
-    """Evaluates on Ray actors.
+    """Executor that evaluates candidates on Ray actors.
 
-    There are as many as Ray has room for, up to ``workers``: those that find no place wait for one,
-    so machines that join a cluster are used at once. An actor that dies, alone or with its machine,
-    is replaced, and its candidate evaluated again elsewhere. An evaluation that takes too long is
-    ended together with its actor, which is replaced, too.
+    As many actors run as Ray has CPUs for, up to ``workers``. The others wait for free CPUs, so
+    machines that join a cluster are used at once. An actor that dies, alone or with its machine, is
+    replaced, and its candidate is evaluated again. An evaluation that times out is ended together
+    with its actor, and the actor is replaced.
 
     Args:
-        evaluator: What is mapped; put into the object store once.
-        workers: Number of actors, at most.
+        evaluator: Evaluator to map over candidates; put into the object store once.
+        workers: Largest number of actors.
         cpus: CPUs that each actor reserves.
-        timeout_s: How long one evaluation may take, in seconds; None for as long as it likes.
+        timeout_s: Time limit of one evaluation, in seconds; None for no limit.
     """
 
     def __init__(
@@ -148,10 +148,10 @@ class RayActors:
     def map(
         self, candidates: Sequence[Candidate], fidelity: Fidelity
     ) -> Iterator[tuple[int, Outcome]]:
-        """Position and outcome of each candidate, in the order in which they finish.
+        """Yield position and outcome of each candidate, in the order in which they finish.
 
         Raises:
-            WorkerError: Ray is gone, starts no worker, or the evaluator cannot be sent to one.
+            WorkerError: Ray is gone, Ray starts no worker, or the evaluator cannot be sent to one.
         """
         waiting = deque(enumerate(candidates))
         running: dict[Any, _Call] = {}
@@ -178,7 +178,7 @@ class RayActors:
                     self._replace(call.actor)
                     yield call.position, Failure("timed out", f"it took over {self._timeout_s:g} s")
         finally:
-            for call in running.values():  # nobody wants these any more
+            for call in running.values():  # results that are no longer needed
                 self._replace(call.actor)
 
     def _call(self, position: int) -> _Call:
@@ -186,7 +186,7 @@ class RayActors:
         return _Call(position, self._idle.pop(), deadline)
 
     def _wait(self, running: dict[Any, _Call]) -> list[Any]:
-        """Calls that are done; takes in actors that have started meanwhile."""
+        """Wait for finished calls and return them; register actors that have started meanwhile."""
         import ray
 
         deadlines = [call.deadline for call in running.values() if call.deadline is not None]
@@ -209,12 +209,12 @@ class RayActors:
         return [r for r, c in running.items() if c.deadline is not None and c.deadline <= now]
 
     def _outcome(self, reference: Any, call: _Call) -> Outcome | None:
-        """What an actor has found; None if it died."""
+        """Return the outcome of a finished call; None if its actor died."""
         import ray
 
         try:
             found: Outcome = ray.get(reference)
-        except ray.exceptions.RayTaskError as error:  # what it gave cannot be sent
+        except ray.exceptions.RayTaskError as error:  # the outcome does not pickle
             self._idle.append(call.actor)
             return failure_of(error.cause)
         except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError):

@@ -1,4 +1,4 @@
-"""What went wrong with a candidate, and when a search in which all goes wrong is given up."""
+"""Failures of candidates, and the rule that ends a search in which nearly all candidates fail."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _TRACE_LENGTH = 4000
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a candidate has no evaluation.
+    """Reason why a candidate has no evaluation.
 
     Attributes:
-        kind: ``"raised"``: the evaluator raised an error. ``"timed out"``: it took too long and was
-            killed. ``"worker died"``: it took its process with it, each time. ``"bad result"``:
-            what it gave is no number, or not what the objectives ask for; or the network outputs
-            NaN or infinity.
-        reason: One line for the user.
-        attempts: How often it was tried.
-        trace: Where it was raised, for the log; not kept in the study.
+        kind: ``"raised"``: the evaluator raised an error. ``"timed out"``: the evaluation exceeded
+            its time limit and was killed. ``"worker died"``: the worker process died in each
+            attempt. ``"bad result"``: the evaluator returned no finite number, or not the metrics
+            that the objectives need; or the network outputs NaN or infinity.
+        reason: Reason in one line, for the user.
+        attempts: Number of attempts.
+        trace: Traceback of the error, for the log; not kept in the study.
     """
 
     kind: FailureKind
@@ -41,21 +41,21 @@ class Failure:
     trace: str = field(default="", compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """What the study keeps of it."""
+        """Return the JSON object that the study keeps, without the traceback."""
         return {key: value for key, value in asdict(self).items() if key != "trace"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Failure:
-        """The inverse of `to_json`."""
+        """Return the failure from the JSON object that `to_json` made."""
         return cls(**data)
 
 
 Outcome = Evaluation | Failure
-"""What becomes of a candidate."""
+"""Result of evaluating a candidate: an evaluation or a failure."""
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The failure of a candidate whose evaluation raised an error."""
+    """Return the failure of a candidate whose evaluation raised an error."""
     said = " ".join(str(error).split())
     if isinstance(error, NonFiniteOutput):
         return _bad(said)
@@ -65,11 +65,11 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def checked(found: object, metrics: Sequence[str]) -> Outcome:
-    """What an evaluator gave, if it is what the objectives need.
+    """Return an evaluator's result if it is valid, and otherwise a failure.
 
     Args:
-        found: What it gave.
-        metrics: What the objectives need a finite number of. It may give others beside.
+        found: Result of the evaluator.
+        metrics: Metrics that the objectives need as finite numbers. Other metrics are allowed.
     """
     if isinstance(found, Failure):
         return found
@@ -88,7 +88,7 @@ def checked(found: object, metrics: Sequence[str]) -> Outcome:
             return _bad(f"the evaluator gave {name} {value!r}; expected a number")
     if all(type(value) in (int, float) for _, value in numbers):
         return found
-    return replace(  # numpy's numbers have no JSON
+    return replace(  # JSON cannot hold NumPy numbers
         found,
         values={name: float(value) for name, value in found.values.items()},
         standard_errors={name: float(value) for name, value in found.standard_errors.items()},
@@ -101,13 +101,14 @@ def _bad(reason: str) -> Failure:
 
 @dataclass
 class Patience:
-    """Ends a search in which candidates do nothing but fail.
+    """Rule that ends a search in which nearly all candidates fail.
 
     Attributes:
-        at_first: So many failures in a row end it as long as no candidate was ever evaluated.
-        in_a_row: So many end it later.
-        share: And so does this share of failures among at least ``in_a_row`` candidates.
-        evaluated: Candidates that were evaluated so far.
+        at_first: Consecutive failures that end the search while no candidate was evaluated yet.
+        in_a_row: Consecutive failures that end the search later.
+        share: Share of failures among all candidates above which the search ends, once at least
+            ``in_a_row`` candidates have failed.
+        evaluated: Number of candidates evaluated so far.
     """
 
     at_first: int = 10
@@ -118,15 +119,15 @@ class Patience:
     _failed: int = 0
 
     def succeeded(self) -> None:
-        """A candidate was evaluated."""
+        """Count a candidate that was evaluated."""
         self.evaluated += 1
         self._row.clear()
 
     def failed(self, failure: Failure) -> None:
-        """A candidate failed for good.
+        """Count a candidate that failed in every attempt.
 
         Raises:
-            WorkerError: That is enough.
+            WorkerError: Too many candidates have failed.
         """
         self._failed += 1
         self._row.append(failure)
@@ -138,12 +139,13 @@ class Patience:
             raise WorkerError(f"{self._failed} of {tried} candidates have failed{self._why()}")
 
     def forgiven(self, outcomes: Sequence[tuple[str, bool]]) -> set[str]:
-        """Candidates of a study that failed when everything did, so that they get another chance.
+        """Return the ids of failed candidates to try again when a search is resumed.
 
-        What made the search end is mended when it goes on.
+        If the search ended because too many candidates failed, these are the failures that ended
+        it, since their cause is assumed to be fixed now; otherwise there are none.
 
         Args:
-            outcomes: Of all candidates so far, in order: id, and whether it was evaluated.
+            outcomes: Id of each candidate so far, in order, and whether it was evaluated.
         """
         row = list(itertools.takewhile(lambda each: not each[1], reversed(outcomes)))
         failed = [name for name, evaluated in outcomes if not evaluated]

@@ -1,4 +1,4 @@
-"""Pareto fronts: which points are on them, how good they are, and which to pick.
+"""Pareto fronts: non-dominated points, hypervolume, and the selection of representative points.
 
 All functions take losses: arrays of shape (points, objectives) in which smaller is better.
 """
@@ -28,7 +28,7 @@ Losses = npt.NDArray[np.float64]
 
 
 def non_dominated(losses: Losses) -> npt.NDArray[np.bool_]:
-    """Which points no other point dominates; of equal points all are kept."""
+    """Return a mask of the points that no other point dominates; equal points are all kept."""
     if len(losses) == 0:
         return np.zeros(0, dtype=np.bool_)
     mask: npt.NDArray[np.bool_] = moocore.is_nondominated(losses, keep_weakly=True)
@@ -36,10 +36,11 @@ def non_dominated(losses: Losses) -> npt.NDArray[np.bool_]:
 
 
 def coverage(first: Losses, second: Losses) -> float:
-    """Share of the second set that some point of the first equals or dominates, in 0..1.
+    """Return the share of the second set that the first set covers, in 0..1.
 
-    The measure C of Zitzler and Thiele, IEEE TEC 1999. It is not symmetric: both ways together say
-    which set is ahead, and whether they cross.
+    A point is covered if some point of the first set equals or dominates it: measure C of Zitzler
+    and Thiele, IEEE TEC 1999. The measure is not symmetric; the values in both directions together
+    say which set is ahead, and whether the fronts cross.
 
     Raises:
         ConfigError: The second set is empty.
@@ -51,7 +52,7 @@ def coverage(first: Losses, second: Losses) -> float:
 
 
 def front_by_front(losses: Losses) -> Iterator[npt.NDArray[np.int64]]:
-    """Indices of the points that none dominates, then of those that only these do, and so on."""
+    """Yield the indices of the non-dominated points, then of those among the rest, and so on."""
     left = np.arange(len(losses))
     while len(left):
         on_front = non_dominated(losses[left])
@@ -60,16 +61,16 @@ def front_by_front(losses: Losses) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def reference_point(losses: Losses) -> Losses:
-    """A point worse than all: each objective's largest loss plus a tenth of its range."""
+    """Return a reference point: each objective's largest loss plus a tenth of its range."""
     worst, best = losses.max(0), losses.min(0)
     margin: Losses = worst + 0.1 * np.where(worst > best, worst - best, 1.0)
     return margin
 
 
 def hypervolume(losses: Losses, reference: Losses) -> float:
-    """Volume between the front of these points and a reference point.
+    """Return the hypervolume between the front of some points and a reference point.
 
-    Zitzler and Thiele, IEEE TEC 1999. Points that are not better than the reference in every
+    Zitzler and Thiele, IEEE TEC 1999. Points that are not better than the reference point in every
     objective add nothing.
     """
     inside = losses[(losses < reference).all(1)]
@@ -79,12 +80,12 @@ def hypervolume(losses: Losses, reference: Losses) -> float:
 def hypervolume_history(
     losses: Losses, reference: Losses, counted: Sequence[bool] | None = None
 ) -> list[float]:
-    """Hypervolume of the first 1, 2, ... points.
+    """Return the hypervolume of the first 1, 2, ... points.
 
     Args:
-        losses: Of the points.
-        reference: A point that is worse than those that count.
-        counted: Which of the points count, such as those that keep all limits; all if None.
+        losses: Losses of the points, in order.
+        reference: Reference point, worse than the points that count.
+        counted: For each point, whether it counts, e.g. whether it is feasible; all if None.
     """
     history: list[float] = []
     front = np.empty((0, losses.shape[1]))
@@ -106,15 +107,18 @@ def _unit(losses: Losses) -> Losses:
 
 
 def knee(losses: Losses) -> int:
-    """The point nearest to the ideal, after scaling each objective of the front to 0..1."""
+    """Return the index of the knee of a front.
+
+    The knee is the point nearest to the ideal point, after scaling each objective to 0..1.
+    """
     return int(np.linalg.norm(_unit(losses), axis=1).argmin())
 
 
 def pick_spread(losses: Losses, count: int) -> list[int]:
-    """A few points that show the whole front, filled from the next fronts where it is too small.
+    """Return the indices of a few points that represent the whole front.
 
-    From each front: the best of every objective, then the knee, then always the point farthest from
-    those that were picked.
+    From each front: the best point of every objective, then the knee, then repeatedly the point
+    farthest from those already picked. If the front has too few points, the next fronts follow.
 
     Returns:
         ``min(count, len(losses))`` distinct indices.

@@ -1,4 +1,4 @@
-"""Image sets in an ``.npz`` file: plain arrays, or JPEG files laid end to end."""
+"""Image data sets in an ``.npz`` file: plain arrays, or concatenated JPEG files."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ _BLOCK_BYTES = 2**20
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, RuntimeError
 )  # fmt: skip
-"""All that zipfile, zlib and NumPy raise on damaged, encrypted or pickled content."""
+"""Errors that zipfile, zlib and NumPy raise on damaged, encrypted or pickled content."""
 _PARTS = ("train", "test", "val")
 _ARRAYS = {"class_names"} | {
     f"{prefix}{part}{suffix}"
     for part in _PARTS
     for prefix, suffix in (("x_", ""), ("y_", ""), ("", "_jpeg"), ("", "_offsets"))
 }
-"""All that is ever read from an archive."""
+"""Names of all arrays that are ever read from an archive."""
 
 
 def archive_manifest(path: Path) -> DataManifest:
-    """Return a hash of each array of an archive, as it is stored; arrays are not decompressed.
+    """Return the manifest of an archive, with a hash of each array as it is stored.
 
-    The hashes are kept with the state of the file (see `cached_hashes`). Other arrays than those
-    that `read_npz` reads do not count.
+    Arrays are not decompressed. The hashes are cached together with the state of the file (see
+    `cached_hashes`). Arrays that `read_npz` does not read are left out.
 
     Raises:
         DataError: The file is damaged.
@@ -77,7 +77,7 @@ def _hashes(path: Path) -> Callable[[], dict[str, str]]:
 
 
 def _member_hash(file: BinaryIO, info: zipfile.ZipInfo) -> str:
-    """Hash what an archive holds of one file: its length and bytes, compressed or not."""
+    """Return a hash of one member of an archive: compression, size, and bytes as stored."""
     found = xxhash.xxh3_128(f"{info.compress_type} {info.file_size}".encode())
     file.seek(info.header_offset + 26)
     name_bytes, extra_bytes = struct.unpack("<HH", _exactly(file, 4))
@@ -98,17 +98,17 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
 
 
 def read_npz(path: Path, cache: ImageCache, skip_damaged: bool = False) -> RawImages:
-    """Read a set of images with classes or masks.
+    """Read a data set of images with classes or masks.
 
-    Either ``x_train``, ``y_train``, ``x_test``, ``y_test``; or ``train_jpeg`` (the bytes of all
-    files, one after the other), ``train_offsets`` (where each begins, and the end), ``y_train`` and
-    the same for ``test`` (or ``val``). ``class_names`` is optional in both. Masks are ``y_train``
-    and ``y_test`` of (N, H, W).
+    The archive holds either ``x_train``, ``y_train``, ``x_test`` and ``y_test``; or ``train_jpeg``
+    (the concatenated bytes of all files), ``train_offsets`` (the start of each file, and the end),
+    ``y_train``, and the same for ``test`` (or ``val``). ``class_names`` is optional in both cases.
+    ``y_train`` and ``y_test`` of shape (N, H, W) are masks.
 
     Args:
-        path: The file. Nothing in it is ever unpickled.
-        cache: Where JPEG files are decoded to, and arrays that are larger than ``map_above``.
-        skip_damaged: Leave out JPEG files that cannot be decoded.
+        path: Path of the file. Nothing in it is ever unpickled.
+        cache: Cache for decoded JPEG files, and for arrays that are larger than ``map_above``.
+        skip_damaged: Whether to leave out JPEG files that cannot be decoded.
 
     Raises:
         DataError: The file or an image in it is damaged, or an array is missing or wrong.
@@ -165,7 +165,7 @@ def _plain(
 
 
 def _is_of_masks(archive: zipfile.ZipFile, name: str) -> bool:
-    """Whether an array is as large as images, and could be memory-mapped as they are."""
+    """Return whether an array holds uint8 masks, which can be memory-mapped like images."""
     with archive.open(f"{name}.npy") as stream:
         shape, dtype = _header(stream)
     return len(shape) > 2 and dtype == np.uint8
@@ -184,7 +184,7 @@ def _decoded(
     manifest: DataManifest,
     skip_damaged: bool,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The four arrays, and the names of damaged images that were left out."""
+    """Return the four arrays, and the names of damaged images that were left out."""
     held_out = "test" if "test_jpeg" in names else "val"
     parts = ("train", held_out)
     needed = (f"{part}_{suffix}" for part in parts for suffix in ("jpeg", "offsets"))
@@ -208,7 +208,7 @@ def _decoded(
 
 
 def _of_kept(targets: npt.NDArray[Any], part: DecodedPart) -> npt.NDArray[Any]:
-    """The targets of images that are not left out; a wrong number of them is for others to name."""
+    """Return the targets of the images that are kept; a wrong number of targets is not changed."""
     return targets[part.kept] if part.damaged and len(targets) == part.count else targets
 
 
@@ -234,7 +234,7 @@ def _encoded(archive: zipfile.ZipFile, part: str, what: str) -> EncodedImages:
 
 
 def _skip_header(stream: IO[bytes], what: str) -> int:
-    """Go to the first byte of a one-dimensional uint8 array; its length."""
+    """Skip the header of a one-dimensional uint8 array and return the length of the array."""
     shape, dtype = _header(stream)
     if len(shape) != 1 or dtype != np.uint8:
         raise DataError(f"{what} is {dtype} with shape {shape}; expected uint8 bytes, (N,)")
@@ -256,6 +256,6 @@ def _jpeg(data: bytes) -> tuple[Images]:
     try:
         with Image.open(io.BytesIO(data)) as image:
             channels = 1 if is_grey(image) else 3
-    except Exception as error:  # Pillow's readers raise many kinds for damaged data
+    except Exception as error:  # Pillow raises many kinds of errors on damaged data
         raise DamagedImage("no image", first_line(error).partition(" <")[0]) from error
     return (read_pixels(io.BytesIO(data), channels),)

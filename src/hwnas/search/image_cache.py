@@ -1,4 +1,4 @@
-"""Image arrays on disk: written once, opened whole or, where they are large, memory-mapped."""
+"""On-disk cache of image arrays: written once, then read whole or, if large, memory-mapped."""
 
 from __future__ import annotations
 
@@ -19,43 +19,44 @@ from hwnas.errors import DataError
 __all__ = ["PIXELS_VERSION", "ImageCache", "Images", "cache_key", "write_images"]
 
 PIXELS_VERSION = 2
-"""Raised whenever the same files give other pixels than before, so that none are kept.
+"""Version of the decoded pixels: increased when the same files give other pixels than before, so
+that older cache entries are not used.
 
 2: 16-bit images keep their range; JPEG files of an archive are turned upright.
 """
 
 Images = npt.NDArray[np.uint8]
-"""uint8 (N, H, W, C), or (N, H, W) before the channels of grey images are written out."""
+"""uint8 (N, H, W, C), or (N, H, W) before grey images get their channel axis."""
 
 
 @dataclass(frozen=True)
 class ImageCache:
-    """A folder for arrays that are costly to make or too large for memory.
+    """Cache folder for arrays that are costly to make or too large for memory.
 
     Attributes:
-        folder: Where the ``.npy`` files are kept; they may be deleted between runs.
-        map_above: Size in bytes above which a set is memory-mapped.
+        folder: Folder of the ``.npy`` files; they may be deleted between runs.
+        map_above: Size in bytes above which a data set is memory-mapped.
     """
 
     folder: Path
     map_above: int
 
     def maps(self, size: int) -> bool:
-        """Whether a set of this many bytes is memory-mapped."""
+        """Return whether a data set of this many bytes is memory-mapped."""
         return size > self.map_above
 
     def arrays(
         self, key: str, writers: Mapping[str, Callable[[BinaryIO], None]]
     ) -> dict[str, Images]:
-        """The arrays of one set.
+        """Return the arrays of one data set, written first if they are missing.
 
         Args:
-            key: Names the set, by a hash the state of its source, and how it was prepared.
-            writers: For each array, a function that writes it as a ``.npy`` file; it is called
-                only where the file is not there yet.
+            key: Name of the data set, with a hash of its source's state and its preparation.
+            writers: For each array, a function that writes the array as a ``.npy`` file; called
+                only if the file does not exist yet.
 
         Raises:
-            DataError: A kept file was damaged later on.
+            DataError: A cached file is damaged.
             StorageError: A file cannot be written.
         """
         files = {name: self.folder / key / f"{name}.npy" for name in writers}
@@ -66,21 +67,21 @@ class ImageCache:
         return self.open(files)
 
     def open(self, files: Mapping[str, Path]) -> dict[str, Images]:
-        """Open the ``.npy`` files of one set, memory-mapped where they are large together.
+        """Open the ``.npy`` files of one data set, memory-mapped if they are large in total.
 
         Raises:
-            DataError: A file was damaged later on.
+            DataError: A file is damaged.
         """
         mapped = self.maps(sum(file.stat().st_size for file in files.values()))
         return {name: _open(file, mapped) for name, file in files.items()}
 
     def remembered(self, key: str, version: str, compute: Callable[[], int]) -> int:
-        """Return a number that is costly to find out, such as the channels of a set.
+        """Return a cached number that is costly to compute, such as the channels of a data set.
 
         Args:
-            key: Names the set and the number.
-            version: Of the set; where it changed, the number is found out again.
-            compute: Finds it out.
+            key: Name of the data set and of the number.
+            version: Version of the data set; if it has changed, the number is computed again.
+            compute: Function that computes the number.
 
         Raises:
             StorageError: The cache cannot be written.
@@ -108,26 +109,27 @@ def _open(file: Path, mapped: bool) -> Images:
 
 
 def cache_key(source: Path, *parts: object) -> str:
-    """Return a folder name for what is made from a source.
+    """Return the name of a cache folder for data made from a source.
 
     Args:
-        source: A file, or a folder; others of the same name get other keys.
-        parts: All that decides the pixels, beside the source's content and `PIXELS_VERSION`.
+        source: File or folder; another one with the same name gets another key.
+        parts: Everything that determines the pixels, besides the source's content and
+            `PIXELS_VERSION`.
     """
     place = hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:8]
     return "-".join(map(str, (source.stem, place, *parts, f"v{PIXELS_VERSION}")))
 
 
 def write_images(file: BinaryIO, images: Iterable[tuple[str, Images]], count: int) -> None:
-    """Write images that come one by one as one ``.npy`` array.
+    """Write images one by one into one ``.npy`` array.
 
     Args:
-        file: Open for writing.
-        images: For each image its name and uint8 (H, W, C), all of one shape.
-        count: Number of images; at least 1.
+        file: Output file, open for writing.
+        images: Name and pixels of each image, uint8 (H, W, C), all of one shape.
+        count: Number of images, at least 1.
 
     Raises:
-        DataError: An image has another shape than the first.
+        DataError: The shape of an image differs from that of the first.
     """
     shape: tuple[int, ...] | None = None
     for name, image in images:
@@ -140,5 +142,5 @@ def write_images(file: BinaryIO, images: Iterable[tuple[str, Images]], count: in
                 f"{name} has shape {image.shape} but the first has {shape} (height, width, "
                 "channels); all images of a set need one size (a folder's are resized by data.size)"
             )
-        # Not through a memory map: on a full disk that kills the process instead of raising.
+        # No memory map: on a full disk, writing to one kills the process instead of raising.
         file.write(image.tobytes())

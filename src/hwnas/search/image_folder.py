@@ -1,4 +1,4 @@
-"""Image sets as folders: one folder a class."""
+"""Image data sets in folders, with one folder per class."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ __all__ = [
 _LAYOUT = "expected <class>/<image>, or train/<class>/<image> and test/<class>/<image>"
 
 FolderFiles = Mapping[str, str]
-"""Paths of files in a folder, with ``/``, and the state of each: see `DataManifest.entries`."""
+"""State of each file, by its path in a folder with ``/``: see `DataManifest.entries`."""
 
 Classes = Mapping[str, FolderFiles]
-"""The image files of each class."""
+"""Image files of each class."""
 
 
 def folder_manifest(folder: Path) -> DataManifest:
-    """Return the state of each file of a folder of class folders; none of them is opened.
+    """Return the manifest of a folder of class folders, without opening an image.
 
     Raises:
-        DataError: The folders are laid out otherwise, or a class is empty.
+        DataError: The folders do not have the expected layout, or a class is empty.
     """
     return _manifest(_parts(folder))
 
@@ -54,22 +54,22 @@ def _manifest(parts: Mapping[str, Classes]) -> DataManifest:
 def read_folder(
     folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
 ) -> RawImages:
-    """Read one folder a class, divided by the user (``train``, ``test``) or not.
+    """Read images from one folder per class, perhaps divided into ``train`` and ``test``.
 
-    Images are read as deployment reads them: grey where all are grey, otherwise red, green and
-    blue, without transparency. Names that begin with a dot are left out. Decoded images are kept in
-    the cache; where some files change, the others are not decoded again.
+    Images are read as in deployment: grey if all are grey, otherwise red, green and blue, without
+    transparency. Names that begin with a dot are left out. Decoded images are cached; if some files
+    change, only these are decoded again.
 
     Args:
-        folder: Holds the class folders, or ``train`` and ``test``.
-        size: Side in pixels that images are resized to, without keeping their proportions; None
-            keeps their own size, which must be one for all.
-        cache: Where the decoded images are kept.
-        skip_damaged: Leave out images that cannot be decoded.
+        folder: Folder with the class folders, or with ``train`` and ``test``.
+        size: Side in pixels that images are resized to, without keeping their aspect ratio; None
+            keeps their own size, which must be the same for all.
+        cache: Cache for the decoded images.
+        skip_damaged: Whether to leave out images that cannot be decoded.
 
     Raises:
-        DataError: The folders are laid out otherwise, a class is empty, files are damaged or are no
-            images, or sizes differ.
+        DataError: The folders do not have the expected layout, a class is empty, files are damaged
+            or not images, or sizes differ.
         StorageError: The cache cannot be written.
     """
     parts = _parts(folder)
@@ -120,7 +120,7 @@ def list_version(files: Iterable[Sequence[str]]) -> str:
 
 
 def _parts(folder: Path) -> dict[str, Classes]:
-    """Either the part ``all`` or the parts ``train`` and ``test``."""
+    """Return the files by part, either ``all`` or ``train`` and ``test``, and by class."""
     found = set(_folders(folder, ""))
     if not {"train", "test"} <= found:
         return {"all": _classes(folder, "")}
@@ -160,13 +160,13 @@ def _images(folder: Path, prefix: str) -> FolderFiles:
 
 
 def entries(folder: Path, layout: str) -> tuple[list[str], FolderFiles]:
-    """List what is in a folder, sorted, but for names that begin with a dot.
+    """List the content of a folder, sorted, without names that begin with a dot.
 
     Returns:
-        Names of folders; names of files with the state of each.
+        Names of folders, and the state of each file by its name.
 
     Raises:
-        DataError: There is no such folder, or it cannot be read; the message ends with ``layout``.
+        DataError: The folder does not exist or cannot be read; the message ends with ``layout``.
     """
     folders, files = [], {}
     try:
@@ -184,7 +184,7 @@ def entries(folder: Path, layout: str) -> tuple[list[str], FolderFiles]:
 
 
 def channels_of(files: Iterable[Path]) -> int:
-    """Return 1 where all files are grey, otherwise 3; what is no image counts for nothing.
+    """Return 1 if all images are grey, otherwise 3; files that are not images are ignored.
 
     Raises:
         DataError: The pixels of a file have no defined range.
@@ -195,7 +195,7 @@ def channels_of(files: Iterable[Path]) -> int:
 def _is_grey(file: Path) -> bool:
     try:
         image = Image.open(file)
-    except Exception:  # Pillow's readers raise many kinds for damaged files, which decoding names
+    except Exception:  # Pillow raises many kinds of errors; decoding reports the damaged files
         return True
     with image:
         try:

@@ -1,4 +1,4 @@
-"""Networks that start from the weights of smaller ones which were evaluated before."""
+"""Evaluation by network growth: training starts from the weights of a smaller evaluated network."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ _RECALIBRATION_IMAGES = 512
 
 @dataclass(frozen=True)
 class Lineage:
-    """The weights of all networks that were evaluated, one file each.
+    """Store of the weights of all evaluated networks, one file per network.
 
     Attributes:
-        folder: Where they lie; workers on one machine, or with a folder in common, share them.
-        identity: What they were trained from and how. Networks of another identity lie in the
-            folder as if they were not there, until one of this identity replaces them.
+        folder: Folder of the files; workers on one machine, or with a common folder, share it.
+        identity: Inputs of the training. Networks of another identity are ignored until they are
+            overwritten by the same architecture of this identity.
     """
 
     folder: Path
     identity: Identity
 
     def keep(self, architecture: Architecture, weights: Mapping[str, Tensor], value: float) -> None:
-        """Keep a network; it is there, whole, once this returns.
+        """Store a network; its files are complete on disk when this returns.
 
         Args:
-            architecture: Of the network.
-            weights: Its state dict.
-            value: How good it is; more is better.
+            architecture: Architecture of the network.
+            weights: State dict of the network.
+            value: Score of the network; higher is better.
 
         Raises:
             StorageError: The folder cannot be written.
@@ -72,7 +72,7 @@ class Lineage:
         )
 
     def networks(self) -> dict[Architecture, float]:
-        """Return the networks of this identity, and how good each is.
+        """Return the networks of this identity, with the score of each.
 
         Raises:
             ArtifactError: A file is damaged.
@@ -87,7 +87,7 @@ class Lineage:
         return found
 
     def weights(self, architecture: Architecture) -> dict[str, Tensor] | None:
-        """Return the state dict of a network; None where none of this identity is kept.
+        """Return the state dict of a network; None if there is none of this identity.
 
         Raises:
             ArtifactError: The file is damaged.
@@ -98,7 +98,7 @@ class Lineage:
         return None
 
     def adopt(self) -> None:
-        """Record the identity in networks of an older hwnas, which have none.
+        """Record the identity in networks that an older hwnas stored without one.
 
         Raises:
             ArtifactError: A file is damaged.
@@ -121,7 +121,7 @@ class Lineage:
 
 @contextlib.contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
-    """Name the file that holds something else than `Lineage.keep` wrote."""
+    """Turn an error from reading a file that `Lineage.keep` wrote into an error that names it."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -129,10 +129,10 @@ def _damage_named(path: Path) -> Iterator[None]:
 
 
 def check_growable(space: SearchSpace) -> None:
-    """Refuse a space whose networks cannot grow.
+    """Raise if the networks of a space cannot grow.
 
     Raises:
-        ConfigError: It is one.
+        ConfigError: The networks of the space cannot grow.
     """
     if not isinstance(space, MobileNetSpace):
         raise ConfigError(
@@ -148,22 +148,23 @@ def check_growable(space: SearchSpace) -> None:
 
 @dataclass(frozen=True)
 class GrowEvaluator:
-    """Trains each candidate for a short while, starting from what a smaller network has learnt.
+    """Evaluator that grows each candidate from a smaller trained network and trains it briefly.
 
-    After "Efficient Architecture Search by Network Transformation" (Cai et al., AAAI 2018): a
-    candidate starts from the network that it takes the fewest changes to grow from (of these, from
-    the best) among those that were evaluated, with the same outputs. It is trained for a quarter of
-    the recipe's ``[train]`` at a fifth of the learning rate, as there; a candidate that nothing
-    grows to is trained in full. So what it scores depends on what was evaluated before, and a
-    network of many generations has been trained for longer than one of few.
+    After "Efficient Architecture Search by Network Transformation" (Cai et al., AAAI 2018): among
+    the evaluated networks that can grow into the candidate, the parent is the one with the fewest
+    changes and, among equals, the best score. The grown network gives the same outputs as its
+    parent. It is trained for a quarter of the recipe's ``[train]`` at a fifth of the learning rate,
+    as in that paper. A candidate without a parent is trained in full. So the score of a candidate
+    depends on what was evaluated before, and a network of many generations has been trained for
+    longer than one of few.
 
     Attributes:
-        space: Of the candidates' networks.
-        task: Gives preprocessing, losses and metrics.
-        data: Training images to learn from, validation images to score.
-        train: How a network is trained that does not grow from another.
-        folder: Where weights are kept, as large as all networks that are evaluated.
-        seed: Of everything random.
+        space: Search space of the candidates' networks.
+        task: Task that gives preprocessing, losses and metrics.
+        data: Data set: training images to learn from, validation images to score.
+        train: Training settings of a network that does not grow from another.
+        folder: Folder for the weights of all evaluated networks, which needs space for all of them.
+        seed: Seed of all random draws.
 
     Raises:
         ConfigError: Networks of the space cannot grow.
@@ -181,12 +182,12 @@ class GrowEvaluator:
 
     @cached_property
     def key(self) -> str:
-        """Hash of space, task, data and training."""
+        """Hash of space, task, data, training settings and seed."""
         learned = self.space.fingerprint, self.task, self.data.fingerprint
         return content_hash("grow", *learned, self.train.identity, self.seed)
 
     def kept_weights(self, candidate: Candidate) -> dict[str, Tensor] | None:
-        """Return what a candidate was trained to, if that is kept; None if it is not.
+        """Return the trained weights of a candidate; None if they are not kept.
 
         Raises:
             ArtifactError: The file is damaged.
@@ -195,11 +196,11 @@ class GrowEvaluator:
 
     @property
     def lineage(self) -> Lineage:
-        """All networks that were evaluated with what this evaluator depends on."""
+        """Store of the networks that were evaluated with the same inputs as this evaluator's."""
         return Lineage(self.folder, Identity.of(evaluator=self.key))
 
     def ancestor(self, architecture: Architecture) -> Architecture | None:
-        """The network whose weights this one starts from."""
+        """Return the network from whose weights a network starts; None if nothing grows to it."""
         space, own = self._space, set(architecture.values)
         smaller = [
             (len(own - set(kept.values)), -value, kept)
@@ -209,7 +210,7 @@ class GrowEvaluator:
         return min(smaller)[2] if smaller else None
 
     def start(self, architecture: Architecture) -> tuple[nn.Module, TrainConfig]:
-        """A network as it is before it is trained for itself, and how it will be."""
+        """Return a network with its initial weights, and its training settings."""
         parent = self.ancestor(architecture)
         weights = None if parent is None else self.lineage.weights(parent)
         seed = self._seed(architecture)
@@ -224,8 +225,8 @@ class GrowEvaluator:
         """Grow or build, train and score the candidate's network, and keep its weights.
 
         Raises:
-            DivergedError: Its training loss is not a number.
-            NonFiniteOutput: It outputs something that is no finite number; nothing grows from it.
+            DivergedError: The training loss is not a number.
+            NonFiniteOutput: An output of the network is NaN or infinite; its weights are not kept.
         """
         with torch_threads(1):
             return self._evaluated(candidate, fidelity)
@@ -238,7 +239,7 @@ class GrowEvaluator:
         step = NetworkStep.of(network, self.task, shape, config)
         config = shorter(config, fidelity.share)
         fit(network, step, self.data.train, config, self._seed(architecture))
-        # So few steps leave running statistics behind.
+        # After so few steps the running statistics lag behind the weights.
         recalibrate(network, self.task, self.data.train.first(_RECALIBRATION_IMAGES), shape)
         images = replace(fidelity, share=1.0).of(self.data.validation)
         found = score(network, self.task, images, shape, "validation")
@@ -249,7 +250,7 @@ class GrowEvaluator:
         return found
 
     def _seed(self, architecture: Architecture) -> int:
-        """Not that of its ancestor: a child sees the images in another order."""
+        """Return the seed of a network: another than its parent's, for another order of images."""
         return random.Random(f"{self.seed}-{architecture.id}").getrandbits(31)
 
     @property

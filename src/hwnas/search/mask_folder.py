@@ -1,4 +1,4 @@
-"""Image sets as folders of images and of masks, matched by their names."""
+"""Image data sets in a folder of images and a folder of masks, matched by file name."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _CLASSES = "classes.txt"
 _MODES = ("1", "L", "P")
 
 Pairs = Sequence[tuple[str, str]]
-"""Paths in the folder of images and of their masks."""
+"""Path of each image and path of its mask, both in the data set's folder."""
 
 
 def has_masks(folder: Path) -> bool:
-    """Whether a folder holds images and masks, not a folder a class."""
+    """Return whether a folder holds images and masks, instead of one folder per class."""
     return any(
         (part / "images").is_dir() and (part / "masks").is_dir()
         for part in (folder, folder / "train")
@@ -37,16 +37,16 @@ def has_masks(folder: Path) -> bool:
 
 
 def mask_folder_manifest(folder: Path) -> DataManifest:
-    """Return the state of each image, each mask and ``classes.txt``; none of them is opened.
+    """Return the manifest of all images, masks and ``classes.txt``, without opening a file.
 
     Raises:
-        DataError: The folders are laid out otherwise, or an image has no mask.
+        DataError: The folders do not have the expected layout, or an image has no mask.
     """
     return _listed(folder)[1]
 
 
 def _listed(folder: Path) -> tuple[Mapping[str, Pairs], DataManifest]:
-    """Images with their masks by part, and the state of each file."""
+    """Return the pairs of image and mask by part, and the manifest of all files."""
     divided = (folder / "train").is_dir()
     states: dict[str, str] = {}
     parts: dict[str, Pairs] = {}
@@ -63,22 +63,23 @@ def _listed(folder: Path) -> tuple[Mapping[str, Pairs], DataManifest]:
 def read_mask_folder(
     folder: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
 ) -> RawImages:
-    """Read ``images/`` and ``masks/``, divided by the user (``train``, ``test``) or not.
+    """Read ``images/`` and ``masks/``, perhaps divided into ``train`` and ``test``.
 
-    A mask is an image file without loss (PNG) and with one channel, grey or with a palette, whose
-    numbers are the classes; 255 marks pixels without one. It has the name of its image but for the
-    ending. ``classes.txt`` may name the classes, one a line.
+    A mask is a losslessly compressed image file (PNG) with one channel, grey or with a palette,
+    whose values are the classes; 255 marks pixels without a class. Its name is that of its image
+    except for the extension. ``classes.txt`` may name the classes, one per line.
 
     Args:
-        folder: Holds ``images`` and ``masks``, or ``train`` and ``test`` with these.
-        size: Side in pixels that both are resized to, without keeping their proportions, masks by
-            nearest neighbour; None keeps their own size, which must be one for all.
-        cache: Where the decoded images and masks are kept.
-        skip_damaged: Leave out images that cannot be decoded, or whose mask cannot.
+        folder: Folder with ``images`` and ``masks``, or with both in ``train`` and ``test``.
+        size: Side in pixels that images and masks are resized to, without keeping their aspect
+            ratio, masks by nearest neighbour; None keeps their own size, which must be the same for
+            all.
+        cache: Cache for the decoded images and masks.
+        skip_damaged: Whether to leave out images that cannot be decoded, or whose mask cannot.
 
     Raises:
-        DataError: The folders are laid out otherwise, an image has no mask or the other way round,
-            a file cannot be read, or sizes differ.
+        DataError: The folders do not have the expected layout, an image has no mask or a mask no
+            image, a file cannot be read, or sizes differ.
         StorageError: The cache cannot be written.
     """
     parts, manifest = _listed(folder)
@@ -107,7 +108,7 @@ def read_mask_folder(
 
 
 def _pairs(folder: Path, prefix: str) -> tuple[Pairs, FolderFiles]:
-    """Each image with its mask, and the state of each file."""
+    """Return each image with its mask, and the state of each file."""
     states: dict[str, str] = {}
     found: dict[str, dict[str, str]] = {}
     for kind in ("images", "masks"):
@@ -160,7 +161,7 @@ def _read_mask(path: Path) -> Masks:
             mask = np.array(image) if mode in _MODES else np.zeros((0, 0))
     except MemoryError:
         raise
-    except Exception as error:  # Pillow's readers raise many kinds for what is not an image
+    except Exception as error:  # Pillow raises many kinds of errors for files that are not images
         if isinstance(error, OSError) and error.strerror is not None:
             raise DataError(f"{path} cannot be read ({error.strerror})") from error
         reason = f"the mask {path.name}: {first_line(error).partition(' <')[0]}"

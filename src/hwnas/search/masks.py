@@ -1,4 +1,4 @@
-"""Masks: for each pixel of an image the class that it belongs to."""
+"""Segmentation masks, which give the class of each pixel of an image."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from hwnas.errors import DataError
 __all__ = ["VOID", "Masks", "check_masks", "class_counts", "resize_masks"]
 
 Masks = npt.NDArray[np.uint8]
-"""uint8 (N, H, W), classes from 0 and `VOID`."""
+"""uint8 (N, H, W): classes from 0, or `VOID`."""
 
 VOID = 255
-"""The value of pixels that belong to no class, as in Pascal VOC and Cityscapes: they are neither
-learned from nor scored."""
+"""Value of pixels without a class, as in Pascal VOC and Cityscapes; they count neither in training
+nor in scoring."""
 
 _BLOCK_BYTES = 2**25
 
 
 def check_masks(given: npt.NDArray[Any], name: str) -> Masks:
-    """Masks as they are kept; those that are uint8 already are not copied.
+    """Check masks and return them as uint8 (N, H, W), without a copy if they are uint8 already.
 
     Args:
-        given: Integers or truth values (N, H, W) or (N, H, W, 1), in 0..254 or 255 for `VOID`.
-        name: Of the array, in messages.
+        given: Integers or booleans (N, H, W) or (N, H, W, 1), in 0..254, or 255 for `VOID`.
+        name: Name of the array, for messages.
 
     Raises:
-        DataError: They are not of that kind, or a value is out of range.
+        DataError: The dtype or shape is wrong, or a value is out of range.
     """
     masks = given[..., 0] if given.ndim == 4 and given.shape[3] == 1 else given
     if masks.ndim != 3 or 0 in masks.shape:
@@ -54,7 +54,7 @@ def check_masks(given: npt.NDArray[Any], name: str) -> Masks:
 
 
 def class_counts(masks: Masks, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many pixels of some masks have each value: int64 (256,)."""
+    """Return the number of pixels with each value in some masks: int64 (256,)."""
     counts = np.zeros(VOID + 1, np.int64)
     for block in _blocks(masks, rows):
         counts += np.bincount(block.reshape(-1), minlength=VOID + 1)
@@ -62,7 +62,7 @@ def class_counts(masks: Masks, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.in
 
 
 def _blocks(masks: Masks, rows: npt.NDArray[np.int64]) -> Iterator[Masks]:
-    """The masks of these rows, in the order of the file, a few at a time: they may be mapped."""
+    """Yield the masks of some rows in blocks, in file order, since they may be memory-mapped."""
     size = max(1, _BLOCK_BYTES // max(1, masks[0].nbytes))
     ordered = np.sort(rows)
     for start in range(0, len(ordered), size):
@@ -70,11 +70,11 @@ def _blocks(masks: Masks, rows: npt.NDArray[np.int64]) -> Iterator[Masks]:
 
 
 def resize_masks(masks: Masks, size: int) -> Masks:
-    """Squares of ``size`` pixels a side; each pixel takes the class of the nearest one."""
-    # Read-only arrays, which memory-mapped ones are, make PyTorch warn; the block is copied.
+    """Resize masks to squares of ``size`` pixels a side, by nearest neighbour."""
+    # PyTorch warns of read-only arrays, such as memory-mapped ones; such a block is copied.
     block = torch.from_numpy(np.require(masks, requirements=["C", "W"]))[:, None]
-    # Pixel centres lie where they lie in the resized images ("nearest" would move them by half a
-    # pixel); it knows uint8, but only in some of its kernels.
+    # "nearest-exact" aligns pixel centres with those of the resized images ("nearest" would shift
+    # them by half a pixel). Only some of PyTorch's kernels for it support uint8, hence float.
     near = functional.interpolate(block.float(), (size, size), mode="nearest-exact")
     resized: Masks = near[:, 0].byte().numpy()
     return resized

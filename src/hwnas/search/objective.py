@@ -1,4 +1,4 @@
-"""What a search is to make large or small, and the limits it must keep."""
+"""Objectives of a search, and the limits on them."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ COUNTED: Mapping[str, Callable[[Workload], int]] = {
     "weight_bytes": lambda workload: workload.weight_bytes,
     "peak_activation_bytes": lambda workload: workload.peak_activation_bytes,
 }
-"""Costs that are counted from a workload, exactly."""
+"""Functions that count a cost exactly from a workload, by the cost's name."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """One quantity that counts.
+    """Objective of a search: a metric, its direction, and perhaps a limit.
 
     Attributes:
-        metric: A metric of the task (``"accuracy"``), ``"latency_ms"``, or one of `COUNTED`.
-        direction: Which way is better.
-        target: For ``"latency_ms"``, what to be fast on, e.g. ``"cpu-onnxruntime-fp32-b1-t1"``.
-        limit: The worst acceptable value, in the metric's unit; None for no limit. Of what is
-            predicted, the upper end of the 90% interval has to keep it.
-        targets: In place of ``target``, several that make one objective.
-        reduce: How: ``"worst"``, what the slowest target takes, or ``"sum"``, what all take
-            together. The same is done with the upper ends of their intervals.
+        metric: Metric of the task (``"accuracy"``), ``"latency_ms"``, or one of `COUNTED`.
+        direction: Direction that is better.
+        target: Target of ``"latency_ms"``, e.g. ``"cpu-onnxruntime-fp32-b1-t1"``.
+        limit: Worst acceptable value, in the metric's unit; None for no limit. For a predicted
+            cost, the upper end of the 90% prediction interval has to meet it.
+        targets: Several targets that make one objective, in place of ``target``.
+        reduce: Reduction over ``targets``: ``"worst"``, the largest latency, or ``"sum"``, the
+            total. The upper ends of the prediction intervals are reduced in the same way.
     """
 
     metric: str
@@ -73,32 +73,35 @@ class Objective:
 
     @property
     def label(self) -> str:
-        """``metric``, ``metric@target`` or ``metric@worst(target+target)``."""
+        """Label of the objective.
+
+        It is ``metric``, ``metric@target`` or ``metric@worst(target+target)``.
+        """
         if self.targets:
             return label_on(self.metric, f"{self.reduce}({'+'.join(self.targets)})")
         return self.metric if self.target is None else label_on(self.metric, self.target)
 
     @property
     def is_cost(self) -> bool:
-        """Whether it is what a network takes, which is above 0, not how well it does."""
+        """Whether the metric is a cost, which is positive, and not a metric of the task."""
         return self.metric == LATENCY or self.metric in COUNTED
 
     @property
     def priced_on(self) -> tuple[str, ...]:
-        """All targets that its value depends on; none for what depends on none."""
+        """All targets that the value depends on; empty if the metric has no target."""
         return self.targets or (() if self.target is None else (self.target,))
 
     def reduced(self, costs: Mapping[str, float]) -> float:
-        """One value of the costs on its targets, given by the target's name."""
+        """Return the worst or the sum of the costs on the targets, given by target name."""
         values = [costs[target] for target in self.priced_on]
         return math.fsum(values) if self.reduce == "sum" else max(values)
 
     def estimate(self, estimates: Mapping[str, Estimate]) -> Estimate:
-        """One estimate of those on its targets, given by the target's name.
+        """Return one estimate from those on the targets, given by target name.
 
-        Mean and upper end of the interval are those of the targets, reduced. For a sum this is as
-        if all were underrated at once: the devices' predictors learn from the same experience, so
-        their errors are not independent.
+        Means and upper ends of the prediction intervals are reduced separately. For a sum this
+        assumes that all costs are underestimated at once: the predictors of the devices are trained
+        on the same data, so their errors are not independent.
         """
         if not self.targets:
             [target] = self.priced_on
@@ -111,11 +114,14 @@ class Objective:
         return Estimate(self.metric, mean, std, kind, self.label.removeprefix(f"{self.metric}@"))
 
     def loss(self, value: float) -> float:
-        """The value, turned such that smaller is better."""
+        """Return the value with a sign such that smaller is better."""
         return value if self.direction == "minimize" else -value
 
     def violation(self, value: float) -> float:
-        """By how much the limit is missed, in the metric's unit; at most 0 where it is kept."""
+        """Return by how much the limit is violated, in the metric's unit; at most 0 if it is met.
+
+        Without a limit it is -1.
+        """
         return -1.0 if self.limit is None else self.loss(value) - self.loss(self.limit)
 
     def _check_targets(self) -> None:
@@ -137,22 +143,22 @@ class Objective:
 
 
 def label_on(metric: str, target: str) -> str:
-    """What a metric on a target is called."""
+    """Return the label of a metric on a target."""
     return f"{metric}@{target}"
 
 
 def check_objectives(
     objectives: Sequence[Objective], task_metrics: Mapping[str, Direction]
 ) -> None:
-    """Refuse objectives that cannot be served.
+    """Check that objectives are valid.
 
     Args:
-        objectives: In the order of the recipe.
+        objectives: Objectives in the order of the recipe.
         task_metrics: Direction of each metric of the task.
 
     Raises:
-        ConfigError: There is none, or one is unknown, without its target, there twice or in the
-            wrong direction.
+        ConfigError: There is no objective, or an objective has an unknown metric, the wrong
+            direction, a missing or superfluous target, or occurs twice.
     """
     if not objectives:
         raise ConfigError("the recipe has no [[objective]]; give at least one")
@@ -182,7 +188,7 @@ def check_objectives(
 def losses(
     objectives: Sequence[Objective], rows: Sequence[Mapping[str, float]]
 ) -> npt.NDArray[np.float64]:
-    """Values by label as an array of shape (len(rows), len(objectives)), smaller is better."""
+    """Return the losses of rows of values by label, of shape (len(rows), len(objectives))."""
     table = [[o.loss(row[o.label]) for o in objectives] for row in rows]
     return np.array(table, dtype=np.float64).reshape(len(rows), len(objectives))
 
@@ -190,9 +196,9 @@ def losses(
 def weighed(
     objectives: Sequence[Objective], rows: Sequence[Mapping[str, float]]
 ) -> npt.NDArray[np.float64]:
-    """`losses` on scales on which distances compare: costs by their logarithms.
+    """Return `losses` on scales on which distances are comparable: the logarithms of costs.
 
-    Half the latency is as far at one end of a front as at the other.
+    On that scale, halving the latency is the same distance at either end of a front.
     """
     table = losses(objectives, rows)
     costs = [o.is_cost for o in objectives]
@@ -201,5 +207,5 @@ def weighed(
 
 
 def violations(objectives: Sequence[Objective], values: Mapping[str, float]) -> dict[str, float]:
-    """For each objective with a limit, by how much it is missed; at most 0 where it is kept."""
+    """Return the violation of each limit, by objective label; at most 0 if the limit is met."""
     return {o.label: o.violation(values[o.label]) for o in objectives if o.limit is not None}

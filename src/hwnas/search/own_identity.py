@@ -1,4 +1,7 @@
-"""Whether something of the user's own is the same in every process, so that results may name it."""
+"""Checks that a user's own object has the same hash in every process.
+
+Stored results refer to the objects that they depend on by such hashes.
+"""
 
 from __future__ import annotations
 
@@ -39,21 +42,21 @@ def check_identity(
     again: Callable[[], object] | None = None,
     hint: str = "make it a frozen dataclass, or give it a __repr__ that tells all it depends on",
 ) -> None:
-    """Refuse something of the user's own that cannot be told from others of its kind.
+    """Raise if a user's own object has no stable identity.
 
-    Every stored result names what it depends on by a hash. One that is another in each process
-    would make all results useless as soon as they are stored. What hwnas ships is not looked at,
-    nor what consists of plain values.
+    Every stored result refers to its inputs by a hash. If the hash of an input differed in each
+    process, no stored result could ever be reused. Objects of hwnas itself and objects that consist
+    of plain values are not checked.
 
     Args:
-        what: It is, for the message, e.g. ``"task 'own:task'"``.
-        value: It.
-        attribute: Of the value, by which it is named; the value itself if empty.
-        again: Makes it once more; the second one must be named as the first one is.
-        hint: What to do.
+        what: Name of the object, for the message, e.g. ``"task 'own:task'"``.
+        value: Object to check.
+        attribute: Attribute of the object that identifies it; the object itself if empty.
+        again: Function that makes the object once more; both must have the same identity.
+        hint: Remedy, for the message.
 
     Raises:
-        ConfigError: It is named otherwise when it is made again or in another process.
+        ConfigError: The identity differs when the object is made again or in another process.
     """
     if type(value).__module__.partition(".")[0] == "hwnas":
         return
@@ -70,16 +73,18 @@ def check_identity(
 
 
 def check_key(name: str, evaluator: Evaluator) -> None:
-    """Refuse an evaluator of the user's own whose key is no text, or an address in memory.
+    """Raise if the key of a user's own evaluator is not stable text.
 
-    Evaluators hold all images, so none is sent to another process only for this.
+    The key is not compared with that in another process, since evaluators hold all images and are
+    too large to send for that.
 
     Args:
-        name: Of the evaluator in the recipe.
-        evaluator: It.
+        name: Name of the evaluator in the recipe.
+        evaluator: Evaluator to check.
 
     Raises:
-        ConfigError: That is so.
+        ConfigError: The key is empty, is not text, holds an address in memory, or changes from one
+            access to the next.
     """
     key: object = getattr(evaluator, "key", None)
     if not isinstance(key, str) or not key or _ADDRESS.search(key):
@@ -95,11 +100,11 @@ def check_key(name: str, evaluator: Evaluator) -> None:
 
 
 def described(value: object, attribute: str) -> str:
-    """Return by what stored results name a value: a hash of it, or an attribute that it computes.
+    """Return the identity of a value in stored results: its hash, or one of its attributes as text.
 
     Args:
-        value: It; what it remembers of the attribute is forgotten.
-        attribute: Its name; empty for a hash of the value itself.
+        value: Value to identify. If the attribute is a cached property, it is computed anew.
+        attribute: Name of the attribute; empty for a hash of the value itself.
     """
     if not attribute:
         return content_hash(value)
@@ -109,7 +114,7 @@ def described(value: object, attribute: str) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a value consists of what has the same hash everywhere."""
+    """Return whether a value consists of plain values, which have the same hash in any process."""
     if value is None or isinstance(value, str | int | float | bool | np.ndarray):
         return True
     if isinstance(value, tuple | list):
@@ -122,10 +127,10 @@ def _is_plain(value: object) -> bool:
 
 
 def _elsewhere(what: str, value: object, attribute: str) -> str:
-    """By what another process names a value, whose text hashes are others."""
+    """Return the identity of a value in another process, one with another string hash seed."""
     try:
         sent: bytes = pickle.dumps(sys.path) + pickle.dumps((value, attribute))
-    except Exception as error:  # a user's class may refuse in any way
+    except Exception as error:  # pickling a user's class may raise any error
         raise ConfigError(
             f"{what} cannot be sent to worker processes ({_first_line(error)}); define it at the "
             "top of a module, with fields that pickle"

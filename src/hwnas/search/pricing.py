@@ -1,4 +1,4 @@
-"""What candidates cost, known before they are evaluated."""
+"""Costs of candidates that are predicted or counted before evaluation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Price", "if_priced", "prices_of"]
 
 @dataclass(frozen=True)
 class Price:
-    """What a candidate costs, before it is evaluated.
+    """Costs of a candidate that are known before evaluation.
 
     Attributes:
         values: Cost by objective label.
-        estimates: Of the costs that a source predicted, by objective label; where an objective
-            reduces several targets, also by ``metric@target``.
+        estimates: Estimates of the costs that a cost source predicted, by objective label; if an
+            objective reduces several targets, also by ``metric@target``.
         counted: Exact counts of the workload, all of `COUNTED`.
     """
 
@@ -39,12 +39,12 @@ def prices_of(
     objectives: Sequence[Objective],
     costs: Mapping[str, CostSource],
 ) -> list[Price]:
-    """What candidates cost in each objective that is a cost.
+    """Return the costs of candidates in each objective that is a cost.
 
-    Estimates are those of the objectives and, for one that reduces several targets, of each target.
+    There is an estimate for each objective and, if it reduces several targets, for each target.
 
     Raises:
-        ConfigError: An objective names a target that nothing prices.
+        ConfigError: An objective names a target without a cost source.
     """
     workloads: list[Workload] = [space.network.workload(c.network) for c in candidates]
     latencies = [objective for objective in objectives if objective.metric == LATENCY]
@@ -71,7 +71,7 @@ def prices_of(
 def if_priced(
     candidate: Candidate, objectives: Sequence[Objective], price: Price, evaluation: Evaluation
 ) -> Outcome:
-    """The evaluation, if the costs beside it are numbers too."""
+    """Return the evaluation, or a failure if a cost of the candidate is not finite."""
     for label in (o.label for o in objectives if o.label in price.values):
         if not math.isfinite(price.values[label]):
             value = price.values[label]

@@ -1,4 +1,4 @@
-"""Whether a supernet ranks networks as they come out when each is trained alone."""
+"""Ranking check of a supernet: its scores against those of networks trained alone."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ Scores = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Ranking:
-    """How well scores by shared weights agree with those of networks that were trained alone.
+    """Agreement of scores from shared weights with scores of networks that were trained alone.
 
     Attributes:
-        tau: Kendall's tau-b between both, in [-1, 1]; 0 where either scores all networks alike.
-        regret: Best score of the networks trained alone, less the best among the three that the
-            supernet likes most; at least 0, in the metric's unit.
-        networks: How many were compared.
-        metric: Whose scores.
+        tau: Kendall's tau-b between both, in [-1, 1]; 0 if either gives all networks the same
+            score.
+        regret: Best score of the networks trained alone, less the best of these scores among the
+            supernet's top three; at least 0, in the metric's unit.
+        networks: Number of networks compared.
+        metric: Name of the metric.
     """
 
     tau: float
@@ -51,7 +52,7 @@ class Ranking:
 
     @property
     def summary(self) -> str:
-        """One line for a log."""
+        """Summary in one line, for a log."""
         return (
             f"the supernet ranks {self.networks} networks with Kendall's tau {self.tau:.2f} to "
             f"training each alone; trusting its top {_TOP} costs {self.regret:.4f} in {self.metric}"
@@ -61,13 +62,13 @@ class Ranking:
 def compare_rankings(
     shared: Scores, alone: Scores, metric: str = "score", maximize: bool = True
 ) -> Ranking:
-    """Compare scores of the same networks.
+    """Compare two scores of the same networks.
 
     Args:
-        shared: With a supernet's weights, (N,).
-        alone: After training each of them, (N,).
-        metric: What the scores are.
-        maximize: Whether more is better.
+        shared: Scores with a supernet's weights, (N,).
+        alone: Scores after training each network alone, (N,).
+        metric: Name of the metric.
+        maximize: Whether higher scores are better.
     """
     sign = 1.0 if maximize else -1.0
     favourites = np.argsort(-sign * shared, kind="stable")[:_TOP]
@@ -78,21 +79,22 @@ def compare_rankings(
 
 @dataclass(frozen=True)
 class RankingCheck:
-    """Trains some networks alone and compares; a function of a supernet's weights.
+    """Ranking check of a supernet; called with the supernet's weights.
 
-    The networks are spread evenly over MACs, and each is trained for the same number of epochs: in
-    equal time the small ones would be trained for more. What was trained is kept in the folder, so
-    a check that was cut short goes on.
+    The check trains some networks alone and compares their scores with the supernet's. The networks
+    are spread evenly over MACs. Each is trained for the same number of epochs, since in equal time
+    small networks would be trained for more epochs. Scores are kept in the folder, so an
+    interrupted check continues with the networks that are left.
 
     Attributes:
-        space: Of the networks.
-        task: Its first metric is the one that is compared.
-        data: Trained on the training images, scored on the validation images.
-        train: How each network is trained alone.
-        networks: How many.
-        seed: Of everything random.
-        folder: Where ``ranking.jsonl`` (each network) and ``ranking.json`` (the result) go; nothing
-            is written if None.
+        space: Search space of the networks.
+        task: Task whose first metric is compared.
+        data: Data set: training images to learn from, validation images to score.
+        train: Training settings of each network.
+        networks: Number of networks to compare.
+        seed: Seed of all random draws.
+        folder: Folder for ``ranking.jsonl`` (a line per network) and ``ranking.json`` (the result);
+            nothing is written if None.
     """
 
     space: SearchSpace
@@ -105,7 +107,7 @@ class RankingCheck:
 
     @classmethod
     def of(cls, training: SupernetTraining) -> RankingCheck:
-        """The check that ``[train] ranking_check`` asks for."""
+        """Return the check that ``[train] ranking_check`` asks for."""
         config = training.config
         alone = replace(config, epochs=config.ranking_epochs, budget_minutes=None)
         return cls(
@@ -119,14 +121,15 @@ class RankingCheck:
         )
 
     def __call__(self, weights: Mapping[str, Tensor]) -> Ranking:
-        """Score all networks with these weights and alone.
+        """Score all networks with the supernet's weights and alone, and compare the scores.
 
         Args:
-            weights: The state of ``Supernet.shared``.
+            weights: State dict of ``Supernet.shared``.
 
         Raises:
-            ConfigError: The space is too small, or the weights are of another one.
-            NonFiniteOutput: Hardly a network has a score; a few without are left out.
+            ConfigError: The space has too few networks, or the weights are of another supernet.
+            NonFiniteOutput: Fewer than two networks have both scores. Networks that diverged or
+                output NaN or infinity are left out of the comparison.
         """
         metric = self.task.metrics[0]
         chosen = spread_over_macs(self.space, self.networks, max(_POOL, self.networks))
@@ -168,7 +171,7 @@ class RankingCheck:
 
     @cached_property
     def _recorded(self) -> dict[str, float]:
-        """Scores of networks that an earlier session trained in just this way."""
+        """Scores of networks that an earlier session trained alone with the same inputs."""
         path = None if self.folder is None else self.folder / _ALONE
         scores: dict[str, float] = {}
         if path is None or not path.exists():
@@ -179,11 +182,11 @@ class RankingCheck:
                 if row["training"] == self._trainer.key:
                     scores[row["network"]] = float(row["score"])
             except (ValueError, KeyError, TypeError):
-                continue  # cut off by a kill
+                continue  # line left incomplete by a kill
         return scores
 
     def _scored(self, evaluator: Evaluator, network: Architecture) -> float:
-        """The first metric; not a number where the network diverged or outputs no numbers."""
+        """Return the first metric; NaN if the network diverged or its outputs are not finite."""
         try:
             found = evaluator.evaluate(Candidate.of(network), Fidelity())
         except (DivergedError, NonFiniteOutput):
@@ -192,15 +195,15 @@ class RankingCheck:
 
 
 def spread_over_macs(space: SearchSpace, count: int, drawn: int) -> list[Architecture]:
-    """Networks of a random pool that are nearest to evenly spaced MACs, smallest first.
+    """Return the networks of a random pool that are nearest to evenly spaced MACs, smallest first.
 
     Args:
-        space: Of the networks.
-        count: How many.
-        drawn: How many random ones to choose them from; always the same ones.
+        space: Search space of the networks.
+        count: Number of networks to return.
+        drawn: Number of random networks in the pool; the draws are the same in every call.
 
     Raises:
-        ConfigError: The pool holds too few different networks.
+        ConfigError: The pool has fewer than ``count`` different networks.
     """
     rng = random.Random(0)
     pool = {space.sample(rng) for _ in range(drawn)}

@@ -1,4 +1,4 @@
-"""Images and targets as a source gives them: each array checked, nothing divided yet."""
+"""Images and targets of a data source, with each array checked but not yet divided into splits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Targets = npt.NDArray[Any]
-"""int64 (N,) where they are classes, float32 (N, K) values, uint8 (N, H, W) masks."""
+"""int64 (N,) for classes, float32 (N, K) for values, uint8 (N, H, W) for masks."""
 
 TargetKind = Literal["classes", "values", "masks"]
 _KINDS: Mapping[tuple[str, int], TargetKind] = {
@@ -45,10 +45,10 @@ _BLOCK = 256
 
 
 def target_kind(targets: Targets) -> TargetKind:
-    """What targets are, by their type and shape.
+    """Return the kind of targets, by their dtype and number of dimensions.
 
     Raises:
-        DataError: They are none of these.
+        DataError: The targets are of no known kind.
     """
     kind = _KINDS.get((str(targets.dtype), targets.ndim))
     if kind is None:
@@ -61,14 +61,14 @@ def target_kind(targets: Targets) -> TargetKind:
 
 @dataclass(frozen=True, eq=False)
 class RawImages:
-    """What every source gives.
+    """Images and targets of a data source.
 
     Attributes:
-        images: uint8 (N, H, W, C), to train on.
-        targets: Their `Targets`.
-        class_names: One a class, or None where the source names none.
-        test: Images and targets to test on, or None where the source leaves the division to us.
-        manifest: What the source consists of; the arrays themselves if None.
+        images: Images to train on, uint8 (N, H, W, C).
+        targets: Targets of these images.
+        class_names: Name of each class, or None if the source gives none.
+        test: Images and targets to test on, or None if the source has no test part.
+        manifest: Manifest of the source; None if the source is these arrays.
         skipped: Names of damaged images that were left out.
     """
 
@@ -83,15 +83,15 @@ class RawImages:
     def of(cls, arrays: Mapping[str, Any], where: str, values_allowed: bool = False) -> RawImages:
         """Check the four arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
-        Targets of three dimensions and more are masks.
+        Targets with three or more dimensions are masks.
 
         Args:
-            arrays: Those four and, if the classes have names, ``class_names``.
-            where: Names the source in messages.
-            values_allowed: Take float targets that have no class names as values (regression).
+            arrays: The four arrays and, if the classes have names, ``class_names``.
+            where: Name of the source, for messages.
+            values_allowed: Whether float targets without class names are values (regression).
 
         Raises:
-            DataError: An array is missing or is not what it should be.
+            DataError: An array is missing, or has the wrong dtype, shape, length or values.
         """
         check_names(("x_train", "y_train", "x_test", "y_test"), arrays, where)
         given = arrays.get("class_names")
@@ -113,7 +113,7 @@ class RawImages:
 
     @property
     def content(self) -> DataManifest:
-        """What the source consists of: its files, or else these arrays."""
+        """Manifest of the source's files, or else of these arrays."""
         if self.manifest is not None:
             return self.manifest
         arrays: dict[str, Any] = {"x_train": self.images, "y_train": self.targets}
@@ -124,7 +124,7 @@ class RawImages:
         return arrays_manifest(arrays)
 
     def resized(self, size: int, cache: ImageCache) -> RawImages:
-        """The same with square images of ``size`` pixels a side, kept in the cache.
+        """Return the data with images (and masks) of ``size`` x ``size`` pixels, kept in the cache.
 
         Raises:
             StorageError: The cache cannot be written.
@@ -152,7 +152,7 @@ class RawImages:
 
 
 def _plain_pixels(size: int, channels: int) -> Preprocessing:
-    """Reads and resizes exactly as deployment does, but leaves the colours as they are."""
+    """Return preprocessing that reads and resizes as in deployment, without normalising colours."""
     return Preprocessing(size, size, channels, (0.0,) * channels, (1.0,) * channels)
 
 
@@ -160,13 +160,13 @@ def read_image(file: Path, channels: int) -> Images:
     """Read an image file in its own size, upright: uint8 (H, W, C).
 
     Raises:
-        DataError: It is not an image or is damaged.
+        DataError: The file is not an image or is damaged.
     """
     return _plain_pixels(1, channels).read_image(file)
 
 
 def resize(images: Images, size: int) -> Images:
-    """Squares of ``size`` pixels a side, by the same interpolation as in deployment."""
+    """Resize images to squares of ``size`` pixels a side, with the interpolation of deployment."""
     floats = _plain_pixels(size, images.shape[3])(images)
     pixels = floats.mul_(255).round_().clamp_(0, 255).byte().permute(0, 2, 3, 1)
     return np.ascontiguousarray(pixels.numpy())
@@ -181,16 +181,16 @@ def _write_resized(
 
 
 def spaced_rows(count: int, image_bytes: int) -> npt.NDArray[np.int64]:
-    """Rows that stand for all: evenly spaced, at most 1,000 of them and 32 MB of pixels."""
+    """Return a sample of evenly spaced rows, at most 1,000 rows and 32 MB of pixels."""
     most = min(count, 1000, max(1, 2**25 // image_bytes))
     return np.linspace(0, count - 1, most).astype(np.int64)
 
 
 def check_names(needed: Iterable[str], there: Iterable[str], where: str) -> None:
-    """Refuse a source that lacks an array, and say what it has.
+    """Raise if a source lacks an array; the message lists the arrays that it has.
 
     Raises:
-        DataError: One or more are missing.
+        DataError: One or more arrays are missing.
     """
     there = sorted(there)
     missing = [name for name in needed if name not in there]
@@ -202,10 +202,10 @@ def check_names(needed: Iterable[str], there: Iterable[str], where: str) -> None
 
 
 def check_images(given: Any, name: str) -> Images:
-    """The images as (N, H, W, C).
+    """Check images and return them as (N, H, W, C).
 
     Raises:
-        DataError: They are not uint8, not (N, H, W) or (N, H, W, C), or there are none.
+        DataError: The images are not uint8, not (N, H, W) or (N, H, W, C), or empty.
     """
     images = given if isinstance(given, np.ndarray) else np.asarray(given)
     if images.dtype != np.uint8:
@@ -220,10 +220,10 @@ def check_images(given: Any, name: str) -> Images:
 
 
 def check_mask_size(images: Images, masks: Masks, name: str) -> None:
-    """Refuse masks that are not of the size of their images.
+    """Check that masks have the height and width of their images.
 
     Raises:
-        DataError: They are not.
+        DataError: The sizes differ.
     """
     if masks.shape[1:] != images.shape[1:3]:
         found, wanted = (
@@ -236,14 +236,14 @@ def check_mask_size(images: Images, masks: Masks, name: str) -> None:
 
 
 def _array(given: Any) -> npt.NDArray[Any]:
-    """As it is where it is an array: one that is mapped stays so."""
+    """Convert to an array; an array is returned unchanged, so a memory-mapped one stays mapped."""
     return given if isinstance(given, np.ndarray) else np.asarray(given)
 
 
 def _check_of(
     targets: npt.NDArray[Any], values_allowed: bool
 ) -> Callable[[npt.NDArray[Any], str], Targets]:
-    """How targets of such a shape and type are checked."""
+    """Return the function that checks targets of this shape and dtype."""
     if targets.ndim > 2:
         return check_masks
     return _values if values_allowed and targets.dtype.kind == "f" else _labels

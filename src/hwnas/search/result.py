@@ -1,4 +1,4 @@
-"""What a search found: its trials, read from the study."""
+"""Result of a search: its trials, read from the study."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Scored:
-    """A finished trial.
+    """Finished trial of a search.
 
     Attributes:
-        number: Of the trial.
-        candidate: What was evaluated.
-        values: By objective label.
-        standard_errors: Of the task's metrics, by name.
-        estimates: Of the costs that were predicted, by objective label and ``metric@target``.
+        number: Number of the trial.
+        candidate: Candidate that was evaluated.
+        values: Values by objective label; also all metrics and counted costs, by name.
+        standard_errors: Standard errors of the task's metrics, by name.
+        estimates: Estimates of the predicted costs, by objective label and ``metric@target``.
         counted: Exact counts of the workload.
-        feasible: Whether all limits are kept, by what the search knew.
-        images: How many images the candidate was scored on; None where that was not recorded.
+        feasible: Whether all limits are met, according to the values and estimates of the search.
+        images: Number of images that the candidate was scored on; None if not recorded.
     """
 
     number: int
@@ -57,12 +57,12 @@ class Scored:
 
 @dataclass(frozen=True)
 class Failed:
-    """A trial whose evaluation failed.
+    """Trial whose evaluation failed.
 
     Attributes:
-        number: Of the trial.
-        candidate: What was to be evaluated.
-        failure: Why it could not be.
+        number: Number of the trial.
+        candidate: Candidate that was to be evaluated.
+        failure: Reason of the failure.
     """
 
     number: int
@@ -72,14 +72,14 @@ class Failed:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
-        objectives: What was searched for.
-        trials: All evaluated candidates, by number.
-        evaluations_made: How many evaluations this call made itself.
-        failed: Candidates whose evaluation failed, by number.
-        rungs: How many candidates were evaluated at a part of the cost, and how many went on.
+        objectives: Objectives of the search.
+        trials: Trials of all fully evaluated candidates, by number.
+        evaluations_made: Number of evaluations made by this call.
+        failed: Trials whose evaluation failed, by number.
+        rungs: For each rung below the full cost, the number of candidates evaluated and promoted.
     """
 
     objectives: tuple[Objective, ...]
@@ -90,17 +90,17 @@ class SearchResult:
 
     @property
     def tried(self) -> int:
-        """How many candidates were evaluated, fully or at a part of the cost."""
+        """Number of candidates evaluated, fully or at a share of the cost."""
         return len(self.trials) + sum(rung.evaluated - rung.promoted for rung in self.rungs)
 
     @property
     def feasible(self) -> tuple[Scored, ...]:
-        """Trials that keep every limit."""
+        """Trials that meet every limit."""
         return tuple(trial for trial in self.trials if trial.feasible)
 
     @property
     def front(self) -> tuple[Scored, ...]:
-        """Feasible trials that no other one dominates, in the order of the first objective."""
+        """Pareto front: the feasible non-dominated trials, best first in the first objective."""
         feasible = self.feasible
         table = losses(self.objectives, [trial.values for trial in feasible])
         front = [t for t, keep in zip(feasible, non_dominated(table), strict=True) if keep]
@@ -109,12 +109,12 @@ class SearchResult:
 
 
 def scored_trials(study: SearchStudy, objectives: Sequence[Objective]) -> tuple[Scored, ...]:
-    """The evaluated candidates of a study."""
+    """Return the trials of a study that were evaluated."""
     return tuple(scored(trial, objectives) for trial in study.complete)
 
 
 def failed_trials(study: SearchStudy) -> tuple[Failed, ...]:
-    """The candidates of a study whose evaluation failed."""
+    """Return the trials of a study whose evaluation failed."""
     return tuple(
         Failed(
             trial.number,
@@ -127,19 +127,19 @@ def failed_trials(study: SearchStudy) -> tuple[Failed, ...]:
 
 
 def described(candidate: Candidate) -> dict[str, Any]:
-    """Attributes of a trial that say what it evaluates."""
+    """Return the trial attributes that describe a candidate."""
     others = {role: architecture.to_json() for role, architecture in candidate.others.items()}
     return {"architecture": candidate.network.to_json(), **({"roles": others} if others else {})}
 
 
 def candidate_of(about: Mapping[str, Any]) -> Candidate:
-    """The inverse of `described`."""
+    """Return the candidate from trial attributes; the inverse of `described`."""
     others = {role: Architecture.from_json(a) for role, a in about.get("roles", {}).items()}
     return Candidate.of(Architecture.from_json(about["architecture"]), **others)
 
 
 def scored(trial: FrozenTrial, objectives: Sequence[Objective]) -> Scored:
-    """What a finished trial of a study says."""
+    """Convert a finished trial of a study."""
     about = trial.user_attrs
     values = {o.label: float(v) for o, v in zip(objectives, trial.values, strict=True)}
     estimates = {label: Estimate.from_json(e) for label, e in about["estimates"].items()}
@@ -159,12 +159,15 @@ def scored(trial: FrozenTrial, objectives: Sequence[Objective]) -> Scored:
 def as_limits_see(
     values: Mapping[str, float], estimates: Mapping[str, Estimate]
 ) -> dict[str, float]:
-    """Values that limits hold for: of what is predicted, the upper end of the 90% interval."""
+    """Return the values to compare with limits.
+
+    A predicted cost is replaced by the upper end of its 90% prediction interval.
+    """
     return {**values, **{label: e.interval90[1] for label, e in estimates.items()}}
 
 
 def nearest_miss(result: SearchResult) -> str:
-    """What to tell a user whose limits nothing meets."""
+    """Return the message for a search in which no candidate meets all limits."""
 
     def missed(trial: Scored) -> float:
         found = violations(result.objectives, as_limits_see(trial.values, trial.estimates))

@@ -1,14 +1,15 @@
-"""Evaluation at rising cost: many candidates cheaply, the best of them thoroughly.
+"""Successive halving: many candidates are evaluated cheaply, and only the best of them fully.
 
 Asynchronous successive halving (Li et al., MLSys 2020, algorithm 2), here with batches that are
-compared together: at each rung one in ``keep`` of all that ever reached it goes on. With one
-objective Optuna's `SuccessiveHalvingPruner` decides; with several, for which Optuna has no pruner,
-the non-dominated rank does, and within a rank the crowding distance (Deb et al., IEEE TEC 2002).
-What is a cost counts in full at every rung, since it is known before anything is evaluated.
+compared together: at each rung, one in ``keep`` of all candidates that ever reached the rung is
+promoted. With one objective, Optuna's `SuccessiveHalvingPruner` decides. With several objectives,
+for which Optuna has no pruner, candidates are ordered by non-dominated rank, and within a rank by
+crowding distance (Deb et al., IEEE TEC 2002). Costs of the network (latency, size) have their final
+value at every rung, since they are known before evaluation.
 
-Large networks are further from what they will reach at an early rung than small ones, which would
-win every comparison there. ``compare = "similar_cost"`` compares a candidate only with those of its
-batch that cost about as much, so that all sizes stay.
+At an early rung, large networks are further from their final score than small ones, so small
+networks would win every comparison. ``compare = "similar_cost"`` compares a candidate only with
+those of its batch that cost about as much, so that networks of all sizes stay.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from hwnas.search.objective import Objective, losses
 __all__ = ["RUNGS", "RungCount", "Rungs", "best", "best_of_similar", "rung_counts"]
 
 RUNGS = "rungs"
-"""The attribute of a trial that says how it did at each rung, and whether it went on."""
+"""User attribute of a trial: for each rung, the values and whether the trial was promoted."""
 
 
 @dataclass(frozen=True)
 class Rungs:
-    """How candidates are evaluated at rising cost.
+    """Settings of successive halving.
 
     Attributes:
-        rungs: Share of the full cost of an evaluation at each rung, in (0, 1], rising to 1. What it
-            is a share of is the evaluator's matter: images of the supernet's, epochs of training.
-        keep: One in so many goes on from a rung; at least 2.
-        compare: ``"all"`` compares all that ever reached a rung. ``"similar_cost"`` orders a batch
-            by its first cost, the second objective, and of every ``keep`` that follow each other
-            the best by the first objective goes on.
+        rungs: Share of the full cost of an evaluation at each rung, in (0, 1], rising to 1. The
+            evaluator defines the cost: images for a supernet's weights, epochs for training.
+        keep: Reduction factor: one in ``keep`` candidates is promoted from a rung; at least 2.
+        compare: ``"all"`` compares all candidates that ever reached a rung. ``"similar_cost"``
+            sorts a batch by its first cost, which is the second objective, and promotes the best by
+            the first objective of every ``keep`` consecutive candidates.
     """
 
     rungs: tuple[float, ...] = (1.0,)
@@ -63,13 +64,13 @@ class Rungs:
 
     @property
     def pruner(self) -> BasePruner:
-        """Decides for one objective."""
+        """Optuna pruner that decides on promotion if there is one objective."""
         if len(self.rungs) == 1:
             return NopPruner()
         return SuccessiveHalvingPruner(min_resource=1, reduction_factor=self.keep)
 
     def cost(self, count: int) -> float:
-        """Return what a batch of so many candidates costs, in evaluations at the full cost."""
+        """Return the cost of a batch of ``count`` candidates, in evaluations at the full cost."""
         total, before, left = 0.0, 0.0, count
         for share in self.rungs:
             total += left * (share - before)
@@ -77,7 +78,7 @@ class Rungs:
         return total
 
     def left(self, count: int) -> int:
-        """Return how many of a batch go on from a rung."""
+        """Return the number of candidates promoted from a rung, out of ``count``."""
         return -(-count // self.keep) if self.compare == "similar_cost" else count // self.keep or 1
 
     def promote(
@@ -88,14 +89,17 @@ class Rungs:
         earlier: Sequence[FrozenTrial],
         objectives: Sequence[Objective],
     ) -> list[bool]:
-        """Which of a batch go on to the next rung; each trial gets a record of it.
+        """Decide which trials of a batch are promoted to the next rung, and record it in each.
 
         Args:
-            rung: At which they were evaluated, from 0; not the last.
-            trials: The batch.
-            values: What was found of each there, by objective label.
-            earlier: Trials of the study, of which those count that came to this rung.
-            objectives: What is better.
+            rung: Rung at which the batch was evaluated, from 0; not the last one.
+            trials: Trials of the batch.
+            values: Values of each trial at this rung, by objective label.
+            earlier: Trials of the study; those that reached this rung are compared, too.
+            objectives: Objectives of the search.
+
+        Returns:
+            For each trial, whether it is promoted.
         """
         if self.compare == "similar_cost" and len(objectives) > 1:
             chosen = best_of_similar(losses(objectives, values), self.keep)
@@ -121,7 +125,10 @@ class Rungs:
 
 
 def best(table: npt.NDArray[np.float64], count: int) -> set[int]:
-    """The best rows of a table of losses, of shape (points, objectives): by rank, then crowding."""
+    """Return the best rows of a table of losses, by non-dominated rank, then crowding distance.
+
+    The table is of shape (points, objectives).
+    """
     ranks = moocore.pareto_rank(table)
     distance = crowding(torch.from_numpy(table), torch.from_numpy(ranks)).numpy()
     order = np.lexsort((-distance, ranks))
@@ -133,7 +140,7 @@ def best_of_similar(table: npt.NDArray[np.float64], size: int) -> set[int]:
 
     Args:
         table: Losses, of shape (points, objectives); the second column is the cost.
-        size: Rows of a group; the group of the highest costs may have fewer.
+        size: Number of rows in a group; the group of the highest costs may have fewer.
     """
     order = np.lexsort((table[:, 0], table[:, 1]))
     groups = [order[i : i + size] for i in range(0, len(order), size)]
@@ -142,12 +149,12 @@ def best_of_similar(table: npt.NDArray[np.float64], size: int) -> set[int]:
 
 @dataclass(frozen=True)
 class RungCount:
-    """What happened at one rung.
+    """Number of candidates evaluated at one rung, and promoted from it.
 
     Attributes:
-        share: Of the full cost.
-        evaluated: How many candidates came to it.
-        promoted: How many of them went on.
+        share: Share of the full cost.
+        evaluated: Number of candidates that reached the rung.
+        promoted: Number of candidates promoted to the next rung.
     """
 
     share: float
@@ -156,7 +163,10 @@ class RungCount:
 
 
 def rung_counts(trials: Sequence[FrozenTrial]) -> tuple[RungCount, ...]:
-    """The rungs of a study but for the last, of which all that came to it are complete."""
+    """Return the counts of all rungs of a study except the last.
+
+    All candidates that reached the last rung are complete trials.
+    """
     deepest = max((len(trial.user_attrs.get(RUNGS, ())) for trial in trials), default=0)
     counts = []
     for rung in range(deepest):

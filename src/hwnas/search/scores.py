@@ -1,4 +1,4 @@
-"""Every evaluation that was ever made for a run, so that none is made twice."""
+"""Store of all evaluations of a run, so that none is made twice."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["ScoreStore"]
 
 
 class ScoreStore:
-    """Evaluations by candidate, evaluator and fidelity, in an append-only file of JSON lines.
+    """Store of evaluations by candidate, evaluator and fidelity, in an append-only JSON Lines file.
 
-    A line that a killed process left unfinished at the end is dropped.
+    An incomplete last line, left by a killed process, is dropped.
 
     Args:
-        path: The file; None keeps the scores in memory only.
+        path: Path of the file; None keeps the evaluations in memory only.
 
     Raises:
-        RunError: The file holds something else.
+        RunError: The file cannot be read or is damaged.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -39,13 +39,13 @@ class ScoreStore:
         return iter(self._scores.values())
 
     def get(self, candidate: Candidate, evaluator: str, fidelity: Fidelity) -> Evaluation | None:
-        """The evaluation of a candidate, if it was made."""
+        """Return the evaluation of a candidate; None if it was not made yet."""
         return self._scores.get((candidate.id, evaluator, fidelity.key))
 
     def put(
         self, candidate: Candidate, evaluator: str, fidelity: Fidelity, evaluation: Evaluation
     ) -> None:
-        """Keep an evaluation; on disk when this returns.
+        """Store an evaluation; it is in the file when this returns.
 
         Raises:
             StorageError: The file cannot be written.
@@ -74,6 +74,6 @@ class ScoreStore:
                     f"{path} is damaged at line {number} ({error}); remove the line to lose only it"
                 ) from error
             self._scores[candidate, evaluator, fidelity] = evaluation
-        if rest:  # cut off by a kill: the next append must start on a line of its own
+        if rest:  # an incomplete last line: the next append must start on a new line
             with storage_errors(path), path.open("r+b") as file:
                 file.truncate(len(whole) + 1 if whole else 0)

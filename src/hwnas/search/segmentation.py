@@ -1,4 +1,4 @@
-"""Semantic segmentation: each pixel of an image belongs to one class."""
+"""Task of semantic segmentation: each pixel of an image belongs to one class."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["Segmentation", "segmentation"]
 
 @dataclass(frozen=True)
 class Segmentation:
-    """Each pixel belongs to exactly one class, or to none that counts.
+    """Semantic segmentation task: each pixel belongs to exactly one class, or is not labelled.
 
-    Outputs are logits (N, classes, h, w); where h and w are not those of the masks, the logits are
-    interpolated to them (bilinearly), never the masks to the logits, so that networks of all
-    resolutions are scored on the same pixels. Pixels whose mask is `VOID`, 255, are neither learned
-    from nor scored.
+    Outputs are logits (N, classes, h, w). If h and w differ from the size of the masks, the logits
+    are interpolated to that size (bilinearly), never the masks to the size of the logits, so that
+    networks of all resolutions are scored on the same pixels. Pixels whose mask is `VOID`, 255,
+    count neither in training nor in scoring.
 
     Attributes:
-        class_names: In the order of the outputs.
-        preprocessing: At the size of the data's own images.
+        class_names: Class names in the order of the outputs.
+        preprocessing: Preprocessing at the size of the data's own images.
         label_smoothing: Share of the target probability that is spread over all classes, in [0, 1).
     """
 
@@ -42,12 +42,12 @@ class Segmentation:
 
     @property
     def name(self) -> str:
-        """``"segmentation"``."""
+        """Name of the task, ``"segmentation"``."""
         return "segmentation"
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Mean intersection over union, and the share of right pixels."""
+        """Mean intersection over union, and pixel accuracy."""
         return (
             Metric("mean_iou", "maximize", "fraction"),
             Metric("pixel_accuracy", "maximize", "fraction"),
@@ -55,20 +55,20 @@ class Segmentation:
 
     @property
     def outputs(self) -> int:
-        """The number of classes, which is that of output maps."""
+        """Number of output maps, which is the number of classes."""
         return len(self.class_names)
 
     @property
     def meaning(self) -> OutputMeaning:
-        """One logit a class for each pixel."""
+        """Meaning of the outputs: one logit per class for each pixel."""
         return OutputMeaning("pixel_class_scores", self.class_names)
 
     def smoothed(self, label_smoothing: float) -> Segmentation:
-        """The same task with other label smoothing."""
+        """Return the same task with another label smoothing."""
         return replace(self, label_smoothing=label_smoothing)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy with label smoothing, in nats: the mean over all pixels of a class."""
+        """Return the cross-entropy with label smoothing, in nats: the mean over labelled pixels."""
         total = functional.cross_entropy(
             at_size(outputs.float(), targets.shape[1:]),
             targets.long(),
@@ -76,11 +76,11 @@ class Segmentation:
             reduction="sum",
             label_smoothing=self.label_smoothing,
         )
-        # A batch may have no such pixel; PyTorch's own mean would not be a number then.
+        # A batch may have no labelled pixel; PyTorch's own mean would then be NaN.
         return total / (targets != VOID).sum().clamp(min=1)
 
     def distillation_loss(self, outputs: Tensor, teacher_outputs: Tensor) -> Tensor:
-        """KL(teacher || network) of the probabilities of each pixel, in nats, in the mean."""
+        """Return KL(teacher || network) of class probabilities, in nats: the mean over pixels."""
         teacher = teacher_outputs.detach().float()
         log_q = at_size(outputs.float(), teacher.shape[2:]).log_softmax(dim=1)
         log_p = teacher.log_softmax(dim=1)
@@ -88,11 +88,11 @@ class Segmentation:
         return total / log_q[:, 0].numel()
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Pixels of each image that were counted.
+        """Count pixels of each image.
 
         Returns:
             ``intersection`` and ``union`` of the true and the predicted pixels of each class, (N,
-            classes), and ``labelled``, (N,), the pixels that have a class.
+            classes), and ``labelled``, (N,), the number of pixels that have a class.
         """
         table = self._confusion(at_size(outputs.float(), targets.shape[1:]).argmax(dim=1), targets)
         intersection = table.diagonal(dim1=1, dim2=2)
@@ -100,7 +100,7 @@ class Segmentation:
         return {"intersection": intersection, "union": union, "labelled": table.sum(dim=(1, 2))}
 
     def _confusion(self, predicted: Tensor, targets: Tensor) -> Tensor:
-        """Pixels (N, true class, predicted class) of masks (N, H, W)."""
+        """Return the confusion matrices (N, true class, predicted class) of masks (N, H, W)."""
         n, classes = len(targets), self.outputs
         image = torch.arange(n, device=targets.device).view(-1, 1, 1).expand(targets.shape)
         cells = (image * classes + targets.long()) * classes + predicted
@@ -108,14 +108,15 @@ class Segmentation:
         return counts.view(n, classes, classes).double()
 
     def metric_values(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of the whole split, as is usual: intersections and unions are summed over its images.
+        """Return the metrics of the whole split, from sums over all of its images.
 
         ``mean_iou`` is the mean over classes of intersection / union (Everingham et al., "The
         Pascal Visual Object Classes Challenge: a Retrospective", IJCV 2015; "mean IU" of Long et
-        al., "Fully Convolutional Networks for Semantic Segmentation", CVPR 2015, section 5): not
-        the mean over images of each image's own, which small objects would govern. A class that no
-        image has and no pixel was given is left out. ``pixel_accuracy`` is the share of pixels
-        that were given their class.
+        al., "Fully Convolutional Networks for Semantic Segmentation", CVPR 2015, section 5). As
+        usual, intersections and unions are summed over images first; a mean over images of each
+        image's own value would be dominated by small objects. A class that occurs neither in the
+        masks nor in the predictions is left out. ``pixel_accuracy`` is the share of labelled pixels
+        whose predicted class is right.
         """
         intersection, union = means["intersection"], means["union"]
         there = union > 0
@@ -126,15 +127,15 @@ class Segmentation:
 
 
 def segmentation(data: ImageData, label_smoothing: float = 0.0) -> Segmentation:
-    """Tell for each pixel which class it belongs to.
+    """Return the semantic segmentation task of a data set.
 
     Args:
-        data: Gives the classes, and size and colour statistics of the images.
+        data: Data set that gives the classes, and size and colour statistics of the images.
         label_smoothing: Share of the target probability that is spread over all classes, in [0, 1).
 
     Raises:
         ConfigError: ``label_smoothing`` is out of range.
-        DataError: The targets of the data are no masks.
+        DataError: The targets of the data are not masks.
     """
     if data.kind != "masks" or data.class_names is None:
         raise DataError(

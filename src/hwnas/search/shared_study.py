@@ -1,10 +1,10 @@
-"""A study that several searches work on at once, each in a process of its own.
+"""Study shared by several searches that run at the same time, each in its own process.
 
-Nothing is evaluated twice, because a search claims a candidate before it evaluates it: it adds a
-RUNNING trial with the candidate's id, and then looks whether an older trial has the same one.
-Optuna gives numbers under a lock, so of two claims each search sees which is the older.
+No candidate is evaluated twice, because a search claims a candidate before evaluating it: it adds a
+RUNNING trial with the candidate's id, and then checks whether an older trial has the same id.
+Optuna numbers trials under a lock, so all searches agree on which of two claims is the older.
 
-A search says now and then that it is alive. Where it has not for a while, the others give up its
+Each search sends heartbeats. If the heartbeats of a search stop for a while, the others end its
 claims and evaluate its candidates themselves.
 """
 
@@ -40,18 +40,18 @@ _ABANDONED = "abandoned"
 _WITHDRAWN = "withdrawn"
 
 Claim = Literal["ours", "theirs", "enough"]
-"""Whose a candidate is: ours; of another search; nobody's, since there are enough trials."""
+"""Result of a claim: the candidate is ours; another search has it; the trial budget is used up."""
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """With whom a search is shared.
+    """Shared study that a search takes part in.
 
     Attributes:
-        url: Of the storage; see `hwnas.search.storage.open_storage`.
-        study: Name of the study there.
-        driver: Name of this search among those that share it; a random one if empty. A search that
-            goes on under its old name has what it had claimed back at once.
+        url: URL of the storage; see `hwnas.search.storage.open_storage`.
+        study: Name of the study in the storage.
+        driver: Name of this search among those that share the study; random by default. A search
+            that is resumed under its old name gets its earlier claims back at once.
     """
 
     url: str
@@ -61,12 +61,13 @@ class Sharing:
 
 @dataclass(frozen=True)
 class News:
-    """What happened in a shared study since one last looked.
+    """Changes in a shared study since the last look.
 
     Attributes:
-        finished: Trials that were evaluated or have failed, by whomever, with their numbers there.
-        abandoned: Candidates that a search has left behind when it died, as their trials.
-        running: How many candidates others are evaluating.
+        finished: Trials that were evaluated or have failed, in any search, with their numbers in
+            the shared study.
+        abandoned: Trials of candidates that a search left unfinished when it died.
+        running: Number of candidates that other searches are evaluating.
     """
 
     finished: tuple[FrozenTrial, ...]
@@ -75,19 +76,19 @@ class News:
 
 
 class SharedStudy:
-    """One study in a storage that several searches reach.
+    """Study in a storage that several searches can reach.
 
     Args:
-        sharing: Which study; it is made if it is not there.
-        objectives: What it is of.
-        identity: What all that share the study must agree on, beside the objectives.
-        known: Numbers of trials that are known here already.
-        stale_s: How long a search may be silent before it is taken for dead, in seconds; a minute
-            if not given.
+        sharing: Storage and name of the study; the study is created if it does not exist.
+        objectives: Objectives of the study.
+        identity: Inputs, by name, that all searches of the study must have in common, in addition
+            to the objectives.
+        known: Numbers of the trials that are known to this search already.
+        stale_s: Seconds without a heartbeat after which a search counts as dead; 60 if None.
 
     Raises:
         ConfigError: The URL is wrong, or a package is missing.
-        RunError: The study is of other objectives, or of another space or evaluator.
+        RunError: The study has other objectives, or another ``identity``.
         StorageError: The storage cannot be reached.
     """
 
@@ -116,7 +117,7 @@ class SharedStudy:
         self._beats = threading.Thread(target=self._beat, daemon=True)
         self._beats.start()
 
-    # Who is there
+    # Membership and heartbeats
 
     def _join(self, name: str, objectives: Sequence[Objective]) -> None:
         self._id = study_of(self._storage, name, objectives)
@@ -144,14 +145,15 @@ class SharedStudy:
         count = time.time_ns()
         while True:
             count += 1
-            # Whoever cannot be heard is taken for dead, which costs an evaluation but no trial.
+            # A lost heartbeat is harmless: if others take this search for dead, one candidate is
+            # evaluated twice, but no trial is lost.
             with contextlib.suppress(Exception):
                 self._storage.set_study_user_attr(self._id, _ALIVE + self._driver, count)
             if self._closed.wait(self._beat_seconds):
                 return
 
     def _listen(self) -> None:
-        """Notice who has said something. Clocks of different machines are not compared."""
+        """Note the local time of each new heartbeat; clocks of machines are never compared."""
         now = time.monotonic()
         for key, beat in self._storage.get_study_user_attrs(self._id).items():
             if key.startswith(_ALIVE) and self._heard.get(key, (None, 0.0))[0] != beat:
@@ -168,11 +170,11 @@ class SharedStudy:
         """Claim the candidate of a trial.
 
         Args:
-            trial: Asked, with the candidate's id as the attribute ``candidate``.
-            budget: How many candidates are to be evaluated in all.
+            trial: Running trial with the candidate's id as the attribute ``candidate``.
+            budget: Number of candidates to evaluate in total, over all searches.
 
         Returns:
-            Whose the candidate is, and the trial's number and id there.
+            Result of the claim, and the number and id of the trial in the shared study.
         """
         claim = create_trial(
             state=TrialState.RUNNING,
@@ -200,12 +202,12 @@ class SharedStudy:
         """Finish a claimed trial.
 
         Args:
-            trial_id: In this storage.
-            trial: As it is now.
-            claimed: As it was when it was claimed.
+            trial_id: Id of the trial in the shared storage.
+            trial: Finished trial.
+            claimed: The same trial at the time of the claim.
 
         Returns:
-            Whether it was still ours: others may have taken this search for dead.
+            Whether the claim was still ours: others may have taken this search for dead.
         """
         with self._own_errors():
             try:
@@ -222,7 +224,7 @@ class SharedStudy:
             return self._finish(trial_id, trial.state, trial.values)
 
     def news(self) -> News:
-        """What others have done, and left undone."""
+        """Return what other searches have finished, abandoned and are evaluating."""
         with self._own_errors():
             self._listen()
             finished, abandoned, running = [], [], 0
@@ -263,7 +265,7 @@ class SharedStudy:
             return False
 
     def close(self) -> None:
-        """Leave the study to the others."""
+        """Stop the heartbeats and close the storage; the study stays for the other searches."""
         self._closed.set()
         self._beats.join(timeout=_GOODBYE_SECONDS)
         close_storage(self._storage)
@@ -286,6 +288,6 @@ class SharedStudy:
 
 
 def _is_void(trial: FrozenTrial) -> bool:
-    """Whether a trial says nothing of its candidate: nobody evaluated it."""
+    """Return whether a trial has no result for its candidate, since it was not evaluated."""
     pruned = trial.state is TrialState.PRUNED and RUNGS not in trial.user_attrs
     return pruned or _ABANDONED in trial.user_attrs or _WITHDRAWN in trial.user_attrs

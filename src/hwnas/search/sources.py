@@ -1,4 +1,4 @@
-"""Where images come from: scikit-learn's digits, a file, a folder, a function of one's own."""
+"""Sources of image data: scikit-learn's digits, a file, a folder, or a user's function."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _SOURCES = ("digits", "npz:FILE", "folder:PATH")
 
 
 def source_manifest(source: str, base: Path) -> DataManifest | None:
-    """Return what a source consists of, without decoding an image.
+    """Return the manifest of a source, without decoding an image.
 
     Args:
-        source: As of `read_source`.
+        source: Source as in `read_source`.
         base: Folder that relative paths start from.
 
     Returns:
-        The same manifest that loading gives; None for a function, which only running it can tell.
+        The same manifest that loading gives; None for a function, since it would have to be run.
 
     Raises:
-        ConfigError: There is no such source, or a variable is not set.
-        DataError: Files are missing, or folders are laid out otherwise.
+        ConfigError: The source is unknown, or an environment variable is not set.
+        DataError: Files are missing, or folders do not have the expected layout.
     """
     if source == "digits":
         return _digits().content
@@ -53,21 +53,21 @@ def source_manifest(source: str, base: Path) -> DataManifest | None:
 def read_source(
     source: str, base: Path, size: int | None, cache: ImageCache, skip_damaged: bool = False
 ) -> object:
-    """Read what a recipe's ``data.source`` names.
+    """Read the data that a recipe's ``data.source`` names.
 
     Args:
         source: ``"digits"``, ``"npz:FILE"``, ``"folder:PATH"`` or ``"package.module:function"``.
-            ``$VARIABLES`` in a path are replaced.
+            ``$VARIABLES`` in a path are replaced by their values in the environment.
         base: Folder that relative paths start from.
         size: Side in pixels that the images of a folder are resized to.
-        cache: Where decoded and memory-mapped arrays are kept.
-        skip_damaged: Leave out image files that cannot be decoded.
+        cache: Cache for decoded and memory-mapped arrays.
+        skip_damaged: Whether to leave out image files that cannot be decoded.
 
     Returns:
-        `RawImages`, or whatever a user's function gave that is not a mapping of arrays.
+        `RawImages`, or the result of a user's function if that is not a mapping of arrays.
 
     Raises:
-        ConfigError: There is no such source, or a variable is not set.
+        ConfigError: The source is unknown, or an environment variable is not set.
         DataError: The images or targets are missing or damaged.
         StorageError: The cache cannot be written.
     """
@@ -114,8 +114,8 @@ def _locate(source: str, path: str, base: Path) -> Path:
 
 
 def _digits() -> RawImages:
-    """1,797 handwritten digits, 8 x 8 grey pixels, classes 0 to 9."""
-    # A second's import, which nothing else here needs.
+    """Return 1,797 images of handwritten digits, 8 x 8 grey pixels, classes 0 to 9."""
+    # Imported here, since it takes a second and nothing else in this module needs it.
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -129,7 +129,7 @@ def _call(source: str) -> object:
         raise ConfigError(f"data.source {source!r} is a {type(function).__name__}, not a function")
     try:
         made = function()
-    except Exception as error:  # a user's function may fail in any way; say how
+    except Exception as error:  # a user's function may raise any error; report which
         raise DataError(
             f"data.source {source!r} failed ({type(error).__name__}: {error})"
         ) from error

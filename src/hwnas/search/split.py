@@ -1,4 +1,4 @@
-"""A part of an image set, and how one is drawn."""
+"""Splits of an image data set, and the random draw of one."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _FIRST_SEED = 0
 
 @dataclass(frozen=True)
 class FilePlace:
-    """Where in a file a memory-mapped array lies, so that other processes map it too.
+    """Location of a memory-mapped array in a file, from which other processes can map it too.
 
     Attributes:
-        path: The mapped file.
-        offset: First byte of the array in it.
-        shape: Of the uint8 array, C order.
+        path: Path of the mapped file.
+        offset: Offset of the array's first byte in the file.
+        shape: Shape of the uint8 array, C order.
     """
 
     path: str
@@ -44,7 +44,7 @@ class FilePlace:
 
     @classmethod
     def of(cls, images: Images) -> FilePlace | None:
-        """The place of an array, or None if it is held in memory or is not contiguous."""
+        """Return the location of an array; None if it is in memory or not contiguous."""
         if not isinstance(images, np.memmap) or not images.flags.c_contiguous:
             return None
         whole = images
@@ -52,7 +52,7 @@ class FilePlace:
             whole = whole.base
         if whole.filename is None or whole.base is None:
             return None
-        # A view keeps the offset of the whole, so its own start comes from the addresses.
+        # A view has the offset of the whole map, so its own start is computed from the addresses.
         start = whole.offset + images.ctypes.data - whole.ctypes.data
         return cls(os.path.abspath(whole.filename), start, images.shape)
 
@@ -60,7 +60,7 @@ class FilePlace:
         """Map the array again, read-only.
 
         Raises:
-            DataError: The file is not there or was cut.
+            DataError: The file is missing or was truncated.
         """
         try:
             return np.memmap(self.path, np.uint8, "r", self.offset, self.shape)
@@ -73,15 +73,15 @@ class FilePlace:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Some rows of an array of images and of one of targets, in random order.
+    """Part of a data set: some rows of an array of images and of their targets, in random order.
 
-    Pickling one whose arrays are memory-mapped passes the files' paths, not their content.
+    Pickling a split with memory-mapped arrays passes the paths of their files, not their content.
 
     Attributes:
-        images: uint8 (M, H, W, C), perhaps memory-mapped and shared with other splits.
-        image_targets: One for each of these images: int64 (M,) for classes, float32 (M, K) for
-            values, uint8 (M, H, W) for masks, which may be memory-mapped, too.
-        positions: int64 (N,), the rows of both that belong to this split.
+        images: All images, uint8 (M, H, W, C), perhaps memory-mapped and shared with other splits.
+        image_targets: Targets of all images: int64 (M,) for classes, float32 (M, K) for values,
+            uint8 (M, H, W) for masks, which may be memory-mapped, too.
+        positions: Rows of both arrays that belong to this split, int64 (N,).
     """
 
     images: Images
@@ -117,20 +117,20 @@ class Split:
 
     @property
     def kind(self) -> TargetKind:
-        """What the targets are."""
+        """Kind of the targets."""
         return target_kind(self.image_targets)
 
     @property
     def targets(self) -> Targets:
-        """A copy of those of this split, one a row; of masks that may be much."""
+        """Copy of this split's targets, one per row; for masks it may be large."""
         found: Targets = np.asarray(self.image_targets[self.positions])
         return found
 
     def take(self, rows: npt.ArrayLike) -> tuple[Images, Targets]:
-        """Copy images and targets.
+        """Return copies of some rows' images and targets.
 
         Args:
-            rows: Integers (B,), each in 0..len - 1.
+            rows: Row numbers in this split, integers (B,), each in 0..len - 1.
 
         Returns:
             uint8 (B, H, W, C) and the targets, (B,), (B, K) or (B, H, W).
@@ -139,14 +139,14 @@ class Split:
         return np.asarray(self.images[chosen]), np.asarray(self.image_targets[chosen])
 
     def sample(self) -> tuple[Images, Targets]:
-        """Rows that stand for all: evenly spaced, at most 1,000 of them and 32 MB of pixels."""
+        """Return a sample of evenly spaced rows, at most 1,000 rows and 32 MB of pixels."""
         return self.take(spaced_rows(len(self), self.images[0].nbytes))
 
     def first(self, n: int) -> Split:
-        """Return at most ``n`` rows: the first of a fixed permutation.
+        """Return a split with at most ``n`` rows, the first of a fixed permutation.
 
-        The permutation depends on the number of rows alone, so that fewer rows are part of more,
-        and a split that is sorted by class gives all of its classes.
+        The permutation depends only on the number of rows. So a smaller ``n`` gives a subset of the
+        rows of a larger one, and the rows of a split that is sorted by class are from all classes.
         """
         if n >= len(self):
             return self
@@ -161,16 +161,16 @@ def _unpickled(images: Images | FilePlace, targets: Targets | FilePlace, positio
 
 
 def draw(classes: Rows, fraction: float, rng: np.random.Generator, what: str) -> tuple[Rows, Rows]:
-    """Draw rows, class by class.
+    """Draw rows at random, stratified by class.
 
-    Every class keeps one row back; from the others the draw takes the same share of each class, to
-    within one row.
+    One row of every class is never drawn. Of the other rows, the draw takes the same share of each
+    class, to within one row.
 
     Args:
-        classes: int64 (N,), the class of each row; one for all where there are none.
-        fraction: Of the N rows, in (0, 1).
-        rng: Source of the draw.
-        what: Names the drawn part in messages.
+        classes: Class of each row, int64 (N,); the same for all rows if there are no classes.
+        fraction: Share of the N rows to draw, in (0, 1).
+        rng: Random number generator.
+        what: Name of the drawn part, for messages.
 
     Returns:
         Drawn rows and remaining rows, each in random order.

@@ -1,4 +1,4 @@
-"""Where a study lives that several searches share: a URL turned into an Optuna storage."""
+"""Optuna storages, opened by URL, of studies that several searches share."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _INSTALL = "pip install 'hwnas[cluster]'"
 
 
 def check_storage(url: str) -> None:
-    """Refuse what is no address of a storage, or holds a password.
+    """Check that a URL is the address of a storage and holds no password.
 
-    A recipe is copied into its run folder and its report, so a password must not be in it: a part
-    such as ``$DATABASE_PASSWORD`` stands for a variable of the environment, and PostgreSQL takes
-    passwords from ``PGPASSWORD`` and ``~/.pgpass``, too.
+    A recipe is copied into its run folder and its report, so it must not hold a password. Instead,
+    a part such as ``$DATABASE_PASSWORD`` stands for an environment variable; PostgreSQL also takes
+    passwords from ``PGPASSWORD`` and ``~/.pgpass``.
 
     Raises:
-        ConfigError: It is one of these.
+        ConfigError: The URL is not the address of a storage, or holds a password.
     """
     if url.startswith("$"):
         return
@@ -57,14 +57,14 @@ def check_storage(url: str) -> None:
 
 
 def open_storage(url: str) -> BaseStorage:
-    """The storage at a URL.
+    """Open the storage at a URL.
 
     Args:
-        url: As `check_storage` takes it.
+        url: URL that `check_storage` accepts.
 
     Raises:
-        ConfigError: A variable of the environment or a package is missing, or the URL is wrong.
-        StorageError: Nothing answers there, or refuses.
+        ConfigError: An environment variable or a package is missing, or the URL is wrong.
+        StorageError: No storage answers at the URL, or it refuses the connection.
     """
     check_storage(url)
     address = _expanded(url)
@@ -79,7 +79,7 @@ def open_storage(url: str) -> BaseStorage:
 
 
 def close_storage(storage: BaseStorage) -> None:
-    """Let go of the connections that `open_storage` has made."""
+    """Close the connections that `open_storage` has opened."""
     if isinstance(storage, GrpcStorageProxy):
         storage.close()
     backend = getattr(storage, "_backend", None)
@@ -89,7 +89,7 @@ def close_storage(storage: BaseStorage) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """What a database says, in one line; it never names the address as it was given."""
+    """Return the reason of a database error in one line, without the address it was given."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, exc.ArgumentError):
@@ -121,7 +121,7 @@ def _proxy(address: str) -> BaseStorage:
 
 def _database(address: str) -> BaseStorage:
     storage = _sqlite(address) if address.startswith("sqlite") else _postgresql(address)
-    # Remembers finished trials, so that looking for news reads no more than what is new.
+    # get_storage() adds a cache of finished trials, so that polling reads only new ones.
     return optuna.storages.get_storage(storage)
 
 
@@ -129,13 +129,16 @@ def _postgresql(address: str) -> RDBStorage:
     address = re.sub(r"^postgresql(\+\w+)?:", "postgresql+psycopg:", address)
     timeout = {"connect_timeout": _PATIENCE_SECONDS}
     alone = sqlalchemy.create_engine(address, poolclass=sqlalchemy.NullPool, connect_args=timeout)
-    with alone.connect() as connection:  # of two that find no tables, one makes them
+    with alone.connect() as connection:  # a lock, so that only one process creates the tables
         connection.exec_driver_sql(f"SELECT pg_advisory_lock({_LOCK})")
         return RDBStorage(address, {"pool_pre_ping": True, "connect_args": timeout})
 
 
 def write_ahead(path: str | Path, **options: Any) -> sqlite3.Connection:
-    """Connect to a file with a write-ahead log: one write to disk a trial; readers never wait."""
+    """Connect to an SQLite file with a write-ahead log.
+
+    A trial then takes one write to disk, and readers never wait.
+    """
     connection: sqlite3.Connection = sqlite3.connect(
         path, timeout=60, check_same_thread=False, **options
     )
@@ -155,12 +158,12 @@ def _sqlite(address: str) -> RDBStorage:
             storage = RDBStorage(address, {"creator": connect})
             break
         except (exc.IntegrityError, exc.OperationalError) as error:
-            # Two that open a new file at the same time both try to make its tables.
+            # Two processes that open a new file at the same time both try to create its tables.
             if attempt == _TRIES or not re.search("exist|UNIQUE|locked", str(error)):
                 raise
             time.sleep(0.5 + attempt)
-    # Python's own transactions take their lock with the first write, so that of two processes that
-    # finish the same trial both would have read that it is unfinished.
+    # Python's own transactions take the lock at the first write only. Two processes that finish the
+    # same trial would then both have read that it is unfinished.
     sqlalchemy.event.listen(storage.engine, "begin", _begin)
     return storage
 

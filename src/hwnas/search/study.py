@@ -1,9 +1,10 @@
-"""An Optuna study that is fast to ask, and on disk whole or not at all.
+"""Optuna study that samples in memory and writes finished trials to disk atomically.
 
-Optuna's SQL storage writes every parameter of a running trial in a transaction of its own, which
-costs several times what a sampler does. Here the sampler works on a study in memory; a trial that
-is finished is added to the study on disk in one go. What is on disk is an ordinary Optuna study of
-finished trials, with the same numbers: a kill loses none, and `optuna-dashboard` opens it.
+Optuna's SQL storage writes every parameter of a running trial in its own transaction, which takes
+several times as long as the sampler. Here the sampler works on a study in memory, and each finished
+trial is added to the study on disk in one transaction. The study on disk is an ordinary Optuna
+study of finished trials with the same numbers: a kill loses none of them, and `optuna-dashboard`
+can open it.
 """
 
 from __future__ import annotations
@@ -29,28 +30,29 @@ from hwnas.search.trial_identity import IDENTITY, STALE, TrialIdentity
 __all__ = ["SearchStudy"]
 
 _SHARED = "shared"
-"""The number of a trial in the shared study."""
+"""User attribute with the number of a trial in the shared study."""
 _FOREIGN = "foreign"
-"""Set on trials that another search has made."""
+"""User attribute that marks the trials of other searches."""
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class SearchStudy:
-    """Asks a sampler for trials and keeps the finished ones.
+    """Study of one search: asks the sampler for trials and keeps the finished ones.
 
     Args:
-        name: Of the study.
-        objectives: What it is of.
-        sampler: Makes the sampler, given how many trials there are already: a resumed search must
-            not draw the same random numbers again.
-        path: The SQLite file; None keeps the study in memory only.
-        shared: Opens the study that other searches work on, too, given which of its trials are in
-            the file already. What the others find is then kept in the file as well.
-        pruner: Stops trials before they are complete; none if None.
-        identity: What a trial has to depend on to count; any if None. Trials of another identity
-            stay in the file, marked with the attribute ``stale``, and count for nothing. So does
-            a whole study of other objectives.
+        name: Name of the study.
+        objectives: Objectives of the study.
+        sampler: Function that makes the sampler from the number of trials that exist already: a
+            resumed search must not draw the same random numbers again.
+        path: Path of the SQLite file; None keeps the study in memory only.
+        shared: Function that opens the study shared with other searches, given the numbers of its
+            trials that are in the file already. The results of the other searches are then kept in
+            the file as well.
+        pruner: Optuna pruner that stops trials early; no pruning if None.
+        identity: Identity that a trial must have to be used; any if None. Trials of another
+            identity stay in the file, marked with the attribute ``stale``, and are not used. The
+            same holds for a whole study with other objectives.
 
     Raises:
         RunError: The file is damaged; or, without an identity, holds a study of other objectives.
@@ -72,7 +74,7 @@ class SearchStudy:
         self._disk = None
         finished: list[FrozenTrial] = []
         self.superseded: tuple[FrozenTrial, ...] = ()
-        """Trials that count for nothing, as they were recorded."""
+        """Stale trials and trials of superseded studies, as they were recorded."""
         if path is not None:
             self._disk = StudyFile(path, name, objectives, supersede=identity is not None)
             finished = self._sorted_out(self._disk)
@@ -92,7 +94,7 @@ class SearchStudy:
         self._shared = None if shared is None else shared(numbers)
 
     def _sorted_out(self, disk: StudyFile) -> list[FrozenTrial]:
-        """Mark trials that have become stale; gives all, but stale ones without what they found."""
+        """Mark the trials that have become stale; return all trials, stale ones without results."""
         found = disk.trials()
         stale = {}
         if self._identity is not None:
@@ -112,36 +114,36 @@ class SearchStudy:
 
     @property
     def trials(self) -> list[FrozenTrial]:
-        """All trials of this session and earlier ones, by number."""
+        """All trials of this and earlier sessions, by number."""
         return self.study.get_trials(deepcopy=False)
 
     @property
     def complete(self) -> list[FrozenTrial]:
-        """Those that were evaluated."""
+        """Trials that were evaluated."""
         return self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
 
     @property
     def stopped(self) -> list[FrozenTrial]:
-        """Those that were evaluated at a part of the full cost only."""
+        """Trials that were evaluated only at a share of the full cost."""
         pruned = self.study.get_trials(deepcopy=False, states=(TrialState.PRUNED,))
         return [trial for trial in pruned if RUNGS in trial.user_attrs]
 
     @property
     def failed(self) -> list[FrozenTrial]:
-        """Those whose evaluation failed."""
+        """Trials whose evaluation failed, and stale trials."""
         return self.study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
 
     def ask(self, values: Mapping[str, Any] | None = None) -> Trial:
-        """A new trial: the sampler's proposal, or the one with the given values."""
+        """Return a new trial: the sampler's proposal, or one with the given parameter values."""
         if values is not None:
             self.study.enqueue_trial(dict(values))
         self.asked += 1
         return self.study.ask()
 
     def tell(self, trial: Trial, values: Sequence[float] | None) -> FrozenTrial:
-        """Finish a trial: with its values, or as PRUNED if there are none.
+        """Finish a trial with its values, or as PRUNED if they are None.
 
-        It is on disk when this returns, unless a trial with a smaller number is not finished.
+        The trial is on disk when this returns, unless a trial with a smaller number is unfinished.
 
         Raises:
             StorageError: The study cannot be written.
@@ -149,7 +151,7 @@ class SearchStudy:
         return self._finish(trial, TrialState.PRUNED if values is None else None, values)
 
     def fail(self, trial: Trial) -> FrozenTrial:
-        """Finish a trial as FAIL; the same holds.
+        """Finish a trial as FAIL; it is on disk under the same condition as in `tell`.
 
         Raises:
             StorageError: The study cannot be written.
@@ -175,10 +177,13 @@ class SearchStudy:
                 self._on_disk += 1
         return frozen
 
-    # What is shared
+    # Shared study
 
     def claim(self, trial: Trial, budget: int) -> Claim:
-        """Make sure that no other search evaluates the candidate of a trial; see `SharedStudy`."""
+        """Claim the candidate of a trial, so that no other search evaluates it; see `SharedStudy`.
+
+        Without a shared study, every candidate is ours.
+        """
         if self._shared is None:
             return "ours"
         frozen = self._memory.get_trial(trial._trial_id)
@@ -189,11 +194,11 @@ class SearchStudy:
         return claim
 
     def receive(self) -> tuple[list[FrozenTrial], list[FrozenTrial], int]:
-        """Take over what other searches have finished.
+        """Add the trials that other searches have finished to this study.
 
         Returns:
-            Their finished trials, which are in this study now; those that they left unfinished when
-            they died; and how many candidates they are evaluating.
+            The trials added; the trials that other searches left unfinished when they died; and the
+            number of candidates that other searches are evaluating.
         """
         if self._shared is None:
             return [], [], 0
@@ -201,14 +206,15 @@ class SearchStudy:
         taken = []
         known = {t.user_attrs["candidate"] for t in self.complete} if news.finished else set()
         for trial in news.finished:
-            if trial.user_attrs["candidate"] not in known:  # where this search was taken for dead
+            # A candidate may be known already if other searches have taken this one for dead.
+            if trial.user_attrs["candidate"] not in known:
                 taken.append(self._take(trial))
         return taken, list(news.abandoned), news.running
 
     def _take(self, theirs: FrozenTrial) -> FrozenTrial:
         trial = copy.copy(theirs)
         trial.user_attrs = {**theirs.user_attrs, _SHARED: theirs.number, _FOREIGN: True}
-        if self._identity is not None:  # which the shared study has agreed on
+        if self._identity is not None:  # all searches of the shared study have the same
             trial.user_attrs[IDENTITY] = self._identity.to_json()
         trial.system_attrs = {k: v for k, v in theirs.system_attrs.items() if k != BATCH}
         if theirs.values is not None:
@@ -219,7 +225,7 @@ class SearchStudy:
 
     @property
     def own(self) -> int:
-        """How many candidates this search has evaluated, or tried to, itself."""
+        """Number of candidates that this search itself has evaluated or failed to evaluate."""
         done = (TrialState.COMPLETE, TrialState.FAIL)
         return sum(
             _FOREIGN not in trial.user_attrs
@@ -229,7 +235,7 @@ class SearchStudy:
         )
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file and the shared study."""
         if self._shared is not None:
             self._shared.close()
         if self._disk is not None:
@@ -237,7 +243,10 @@ class SearchStudy:
 
 
 def _without_results(stale: FrozenTrial) -> FrozenTrial:
-    """Return a trial that keeps its number, counts for nothing and may be proposed again."""
+    """Return a FAIL trial without results in place of a stale trial.
+
+    It keeps the number of the stale trial, and its candidate may be proposed again.
+    """
     kept = (_SHARED, _FOREIGN)
     return create_trial(
         state=TrialState.FAIL,

@@ -1,4 +1,4 @@
-"""An Optuna study in an SQLite file, written a finished trial at a time."""
+"""Optuna study in an SQLite file, written one finished trial at a time."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ _REFUSALS = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY"
 
 
 class StudyFile:
-    """One study in an SQLite file, which may hold others beside it.
+    """Study in an SQLite file, which may hold other studies as well.
 
-    Optuna makes the file and reads it. Trials are inserted here, each in one transaction: Optuna
-    asks the database about every row before it writes it, which takes longer than all else in a
-    trial and grows with the study.
+    Optuna creates and reads the file. Trials are inserted by this class, each in one transaction:
+    Optuna queries the database about every row before it writes the row, which takes longer than
+    all other work for a trial and grows with the study.
 
     Args:
-        path: The file; made if it is not there.
-        name: Of the study; made if it is not there.
-        objectives: What the study is of.
-
-        supersede: Whether a study of this name with other objectives makes place: it stays in the
-            file as history, under its name and ``superseded-1`` or a higher number.
+        path: Path of the file; created if it does not exist.
+        name: Name of the study; created if it does not exist.
+        objectives: Objectives of the study.
+        supersede: Whether to replace a study of this name with other objectives. The old study
+            stays in the file as history, under its name plus ``superseded-1`` or a higher number.
 
     Raises:
-        RunError: The file is damaged, or holds a study of other objectives that is to stay.
+        RunError: The file is damaged, or it holds a study of this name with other objectives and
+            ``supersede`` is false.
         StorageError: The file cannot be written.
     """
 
@@ -99,12 +99,12 @@ class StudyFile:
         return [s._study_id for s in studies if s.study_name.startswith(name + _SUPERSEDED)]
 
     def trials(self) -> list[FrozenTrial]:
-        """All that the file holds."""
+        """Return all trials of the study."""
         with self._own_errors():
             return self._storage.get_all_trials(self._id)
 
     def superseded(self) -> list[FrozenTrial]:
-        """All trials of studies that have made place for this one."""
+        """Return all trials of the studies that this one has superseded."""
         with self._own_errors():
             return [
                 trial
@@ -113,11 +113,11 @@ class StudyFile:
             ]
 
     def set_attribute(self, name: str, values: Mapping[int, Any]) -> None:
-        """Set a user attribute of finished trials, which Optuna itself refuses.
+        """Set a user attribute of finished trials, which Optuna itself does not allow.
 
         Args:
-            name: Of the attribute; a trial that has it keeps what it has.
-            values: JSON values by the trials' ids.
+            name: Name of the attribute; a trial that already has the attribute keeps its value.
+            values: JSON values by trial id.
         """
         table = self._tables.tables["trial_user_attributes"]
         with self._own_errors(), self._storage.engine.begin() as connection:
@@ -132,7 +132,7 @@ class StudyFile:
                 connection.execute(sqlalchemy.insert(table), rows)
 
     def add(self, trial: FrozenTrial) -> None:
-        """Write a finished trial, whole or not at all."""
+        """Write a finished trial in one transaction."""
         with self._own_errors(), self._storage.engine.begin() as connection:
             insert = sqlalchemy.insert(self._tables.tables["trials"])
             made = connection.execute(insert, {"study_id": self._id, **_row(trial)})
@@ -144,13 +144,13 @@ class StudyFile:
                     connection.execute(insert, [{"trial_id": trial_id, **row} for row in rows])
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._storage.remove_session()
         self._storage.engine.dispose()
 
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """Turn what the database says into an error of ours."""
+        """Turn database errors into errors of hwnas."""
         with storage_errors(self._path):
             try:
                 yield
@@ -168,7 +168,7 @@ def _row(trial: FrozenTrial) -> dict[str, Any]:
 
 
 def _rows_beside(trial: FrozenTrial) -> dict[str, list[dict[str, Any]]]:
-    """Rows of the other tables, without the trial's id."""
+    """Return a trial's rows of the other tables, without the trial's id."""
     return {
         "trial_values": [
             {"objective": objective, "value": value, "value_type": "FINITE"}

@@ -1,4 +1,4 @@
-"""Which objectives a stored study is of."""
+"""Objectives of a stored study, and their comparison with the wanted ones."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from hwnas.search.objective import Objective
 __all__ = ["other_objectives", "study_of"]
 
 _METRIC_NAMES = "study:metric_names"
-"""Where Optuna keeps what `Study.set_metric_names` was given; its plots and dashboard show them."""
+"""System attribute in which Optuna's `Study.set_metric_names` keeps the names that its plots and
+dashboard show."""
 
 
 def study_of(storage: BaseStorage, name: str, objectives: Sequence[Objective]) -> int:
-    """The id of a study, which is made and gets the names of its objectives if it is new."""
+    """Return the id of a study; a new study is created with the names of its objectives."""
     directions = [StudyDirection[o.direction.upper()] for o in objectives]
     try:
         study_id = storage.get_study_id_from_name(name)
     except KeyError:
-        with contextlib.suppress(DuplicatedStudyError):  # another process was quicker
+        with contextlib.suppress(DuplicatedStudyError):  # another process was faster
             storage.create_new_study(directions, name)
         study_id = storage.get_study_id_from_name(name)
-    # Apart from making the study, since a kill may come between the two.
+    # Also for a study that exists: a kill may have come between its creation and this step.
     if storage.get_study_directions(study_id) == directions and not storage.get_n_trials(study_id):
         names = storage.get_study_system_attrs(study_id).get(_METRIC_NAMES)
         if names is None:
@@ -38,9 +39,9 @@ def study_of(storage: BaseStorage, name: str, objectives: Sequence[Objective]) -
 def other_objectives(
     storage: BaseStorage, study_id: int, objectives: Sequence[Objective]
 ) -> str | None:
-    """In what a study's objectives differ from those that are wanted; None if in nothing.
+    """Describe how a study's objectives differ from the wanted ones; return None if they do not.
 
-    Of a study without names, such as one of an older hwnas, only the directions are known.
+    If the study has no metric names, as those of an older hwnas, only directions are compared.
     """
     known = [d.name.lower() for d in storage.get_study_directions(study_id)]
     wanted = [o.direction for o in objectives]

@@ -1,4 +1,4 @@
-"""What is learned: from outputs and targets to a loss and to the metrics that a search reports."""
+"""Learning tasks, which define the loss and the metrics from a network's outputs and targets."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Metric:
-    """A number by which networks are compared.
+    """Metric by which networks are compared.
 
     Attributes:
-        name: As objectives in a recipe call it.
-        direction: Whether more or less of it is better.
-        unit: Of the number; ``"fraction"`` is in 0..1.
+        name: Name of the metric in the objectives of a recipe.
+        direction: Whether higher or lower values are better.
+        unit: Unit of the values; ``"fraction"`` is in 0..1.
     """
 
     name: str
@@ -40,21 +40,21 @@ class Metric:
 
 
 class Task(Protocol):
-    """What trainer, evaluator, export and report know of the thing that is learned.
+    """Interface of a learning task for training, evaluation, export and report.
 
-    A task travels to worker processes, so it must pickle: make it a frozen dataclass of a module.
-    Outputs are float (N, `outputs`), or (N, `outputs`, h, w) where `meaning` is of pixels, on any
-    device; targets are those of the data, int64 (N,) for classes, float32 (N, K) for values, uint8
-    (N, H, W) for masks, on the same device.
+    A task is sent to worker processes, so it must pickle: make it a frozen dataclass at the top of
+    a module. Outputs are float (N, `outputs`), or (N, `outputs`, h, w) if `meaning` is per pixel,
+    on any device. Targets are those of the data, on the same device: int64 (N,) for classes,
+    float32 (N, K) for values, uint8 (N, H, W) for masks.
     """
 
     @property
     def name(self) -> str:
-        """As a bundle's card calls it."""
+        """Name of the task, as in a bundle's model card."""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """At least one; the first is the one that training reports."""
+        """Metrics of the task, at least one; training reports the first."""
 
     @property
     def outputs(self) -> int:
@@ -62,43 +62,44 @@ class Task(Protocol):
 
     @property
     def meaning(self) -> OutputMeaning:
-        """What the numbers of that vector stand for, and whether there is one for each pixel."""
+        """Meaning of the output vector's elements, and whether there is a vector for each pixel."""
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """From stored pixels to a network's input, at the size of the data's own images."""
+        """Conversion of stored pixels to a network's input, at the size of the data's images."""
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What training minimises: a scalar, the mean over the batch."""
+        """Return the loss that training minimises: a scalar, the mean over the batch."""
 
     def distillation_loss(self, outputs: Tensor, teacher_outputs: Tensor) -> Tensor:
-        """How far a network is from a larger one: a scalar without gradient to the teacher."""
+        """Return the loss against a larger network: a scalar, without gradient to the teacher."""
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """What the metrics are computed from: by a name, float (N, ...), one entry an image."""
+        """Return the inputs of the metrics by name: float (N, ...), one entry per image."""
 
     def metric_values(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The metrics by name, scalars.
+        """Return the metrics by name, scalars.
 
         Args:
-            means: Of the statistics over all images of a split, each without its first dimension;
-                float64. The result is differentiable in them, for that gives its standard error.
+            means: Means of the statistics over all images of a split, each without its first
+                dimension; float64. The result must be differentiable in them, since its gradient
+                gives the standard error.
         """
 
 
 @runtime_checkable
 class Smoothable(Protocol):
-    """A task whose targets can be smoothed: one of classes."""
+    """Task with label smoothing, which needs targets that are classes."""
 
     def smoothed(self, label_smoothing: float) -> Task:
-        """The same task with this share of the target probability spread over all classes."""
+        """Return the same task with this share of target probability spread over all classes."""
 
 
 def smoothed(task: Task, label_smoothing: float | None) -> Task:
-    """The task with other label smoothing; the same if that is None.
+    """Return the task with another label smoothing; the task itself if the smoothing is None.
 
     Raises:
-        ConfigError: The task has no classes whose labels could be smoothed.
+        ConfigError: The task does not support label smoothing.
     """
     if label_smoothing is None:
         return task
@@ -111,18 +112,18 @@ def smoothed(task: Task, label_smoothing: float | None) -> Task:
 
 
 def check_label_smoothing(label_smoothing: float) -> None:
-    """Raise where it is no share that leaves something to the label."""
+    """Raise if label smoothing is not in [0, 1)."""
     if not 0 <= label_smoothing < 1:
         raise ConfigError(f"label_smoothing is {label_smoothing}; expected at least 0 and below 1")
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Each image belongs to exactly one class.
+    """Classification task: each image belongs to exactly one class.
 
     Attributes:
-        class_names: In the order of the outputs.
-        preprocessing: At the size of the data's own images.
+        class_names: Class names in the order of the outputs.
+        preprocessing: Preprocessing at the size of the data's own images.
         label_smoothing: Share of the target probability that is spread over all classes, in [0, 1).
     """
 
@@ -135,7 +136,7 @@ class Classification:
 
     @property
     def name(self) -> str:
-        """``"classification"``."""
+        """Name of the task, ``"classification"``."""
         return "classification"
 
     @property
@@ -145,43 +146,43 @@ class Classification:
 
     @property
     def outputs(self) -> int:
-        """The number of classes."""
+        """Number of classes."""
         return len(self.class_names)
 
     @property
     def meaning(self) -> OutputMeaning:
-        """One logit a class."""
+        """Meaning of the outputs: one logit per class."""
         return OutputMeaning("class_scores", self.class_names)
 
     def smoothed(self, label_smoothing: float) -> Classification:
-        """The same task with other label smoothing."""
+        """Return the same task with another label smoothing."""
         return replace(self, label_smoothing=label_smoothing)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy with label smoothing, in nats."""
+        """Return the cross-entropy with label smoothing, in nats."""
         smoothing = self.label_smoothing
         return functional.cross_entropy(outputs.float(), targets, label_smoothing=smoothing)
 
     def distillation_loss(self, outputs: Tensor, teacher_outputs: Tensor) -> Tensor:
-        """Kullback-Leibler divergence KL(teacher || network) of the probabilities, in nats."""
+        """Return the Kullback-Leibler divergence KL(teacher || network), in nats."""
         log_q = outputs.float().log_softmax(dim=1)
         log_p = teacher_outputs.detach().float().log_softmax(dim=1)
         return functional.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """``accuracy``: 1 where the highest logit is the right class's, else 0."""
+        """Return ``accuracy``: 1 if the highest logit is that of the right class, else 0; (N,)."""
         return {"accuracy": (outputs.argmax(dim=1) == targets).float()}
 
     def metric_values(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """``accuracy``: the share of right answers."""
+        """Return ``accuracy``, the share of images whose predicted class is right."""
         return dict(means)
 
 
 def classification(data: ImageData, label_smoothing: float = 0.1) -> Classification:
-    """Tell apart the classes of a data set.
+    """Return the classification task of a data set.
 
     Args:
-        data: Gives the classes, and size and colour statistics of the images.
+        data: Data set that gives the classes, and size and colour statistics of the images.
         label_smoothing: Share of the target probability that is spread over all classes, in [0, 1).
 
     Raises:

@@ -1,4 +1,4 @@
-"""The tasks that a recipe can name."""
+"""Registry of the tasks that a recipe can name."""
 
 from __future__ import annotations
 

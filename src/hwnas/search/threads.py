@@ -1,4 +1,4 @@
-"""How many threads arithmetic takes."""
+"""Limits on the number of threads of PyTorch and NumPy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["has_one_thread", "one_thread", "torch_threads"]
 
 @contextlib.contextmanager
 def torch_threads(count: int | None = None) -> Iterator[None]:
-    """Give torch's arithmetic some threads for a while; afterwards it has as many as before.
+    """Set the number of PyTorch threads within a context, and restore the earlier number on exit.
 
     Args:
-        count: How many; as many as there are if None, and what is done meanwhile may change that.
+        count: Number of threads; None keeps the present number, and only restores it on exit if the
+            code within the context has changed it.
     """
     before = torch.get_num_threads()
     try:
@@ -30,18 +31,18 @@ def torch_threads(count: int | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """No second thread for a while, neither of torch nor of NumPy.
+    """Limit PyTorch and NumPy to one thread within a context.
 
-    Much that a search does is small: sorting, ranking, matrices of a few hundred rows. A second
-    thread makes that twice as slow, and on a busy machine they wait for each other ten times as
-    long as they work.
+    Many operations of a search are small: sorting, ranking, matrices of a few hundred rows. With a
+    second thread they take twice as long, and on a busy machine the threads wait for each other ten
+    times as long as they work.
     """
     with torch_threads(1), _libraries().limit(limits=1, user_api="blas"):
         yield
 
 
 def has_one_thread() -> bool:
-    """Return whether torch and NumPy are limited to one thread already."""
+    """Return whether PyTorch and NumPy are limited to one thread already."""
     if torch.get_num_threads() > 1:
         return False
     pools = _libraries().select(user_api="blas").info()

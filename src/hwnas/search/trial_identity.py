@@ -1,4 +1,4 @@
-"""What the record of a trial depends on: its evaluation, its predicted costs, the objectives."""
+"""Identity of a trial: the inputs of its evaluation, of its predicted costs, and the objectives."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from hwnas.search_spaces import ChoiceSpace
 __all__ = ["IDENTITY", "STALE", "TrialIdentity"]
 
 IDENTITY = "identity"
-"""The user attribute of a trial with the keys of what it depends on."""
+"""User attribute of a trial with the keys of its identity."""
 STALE = "stale"
-"""The user attribute of a trial that counts for nothing, with the reason."""
+"""User attribute of a trial that must not be used any more, with the reason."""
 
 
 @dataclass(frozen=True)
 class TrialIdentity:
-    """What a trial's record depends on.
+    """Identity of the inputs that a trial's record depends on.
 
     Attributes:
-        evaluation: Space, evaluator (with weights, data and task) and fidelity.
-        values: Cost sources and objectives, by which an evaluation becomes a trial's values.
+        evaluation: Identity of space, evaluator (with weights, data and task), fidelity and rungs.
+        values: Identity of cost sources and objectives, which with the evaluation determine the
+            values of a trial.
     """
 
     evaluation: Identity
@@ -46,7 +47,7 @@ class TrialIdentity:
         rungs: Rungs,
         costs: Mapping[str, CostSource],
     ) -> TrialIdentity:
-        """Return the identity of the trials that a search makes."""
+        """Return the identity of the trials of a search."""
         evaluated = Identity.of(
             space=space.fingerprint, evaluator=evaluator.key, fidelity=fidelity.key, rungs=rungs
         )
@@ -58,24 +59,24 @@ class TrialIdentity:
 
     @property
     def shared(self) -> dict[str, str]:
-        """What searches that share a study must agree on, by name."""
+        """Inputs, by name, that all searches of a shared study must have in common."""
         return {**self.evaluation.inputs, **self.values.inputs}
 
     def to_json(self) -> dict[str, str]:
-        """Return the keys under which a trial records it."""
+        """Return the two keys that a trial records."""
         return {"evaluation": self.evaluation.key, "values": self.values.key}
 
     def fits(self, trial: FrozenTrial) -> bool:
-        """Return whether a trial counts."""
+        """Return whether a trial has this identity, so that this search can use it."""
         stored = self._stored(trial)
         return may_reuse(stored.get("values"), self.values) and self.evaluates(trial)
 
     def evaluates(self, trial: FrozenTrial) -> bool:
-        """Return whether the evaluation of a trial, if not its costs, is that of this search."""
+        """Return whether a trial's evaluation has this identity; its costs may differ."""
         return may_reuse(self._stored(trial).get("evaluation"), self.evaluation)
 
     def difference(self, trial: FrozenTrial) -> str:
-        """Return why a trial does not count, in words."""
+        """Return the reason why a trial does not have this identity, in words."""
         if not self.evaluates(trial):
             return "weights, data, task, evaluator or fidelity changed"
         return "objectives, limits or predicted costs changed"
@@ -87,7 +88,7 @@ class TrialIdentity:
 
 
 def _source_key(source: CostSource) -> str:
-    """Hash of a cost source: of its ``key`` if it has one, or else of all that it consists of."""
+    """Return a hash of a cost source: of its ``key`` if it has one, or else of its fields."""
     key = getattr(source, "key", None)
     if key is None and not is_dataclass(source):
         key = [type(source).__qualname__, vars(source)]

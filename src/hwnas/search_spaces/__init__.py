@@ -1,4 +1,4 @@
-"""What can be built: choices, spaces, supernets, and what a network asks of hardware."""
+"""Search spaces, their architectures and supernets, and the workload of each network."""
 
 from collections.abc import Callable, Mapping
 
@@ -88,5 +88,5 @@ SPACES: Mapping[str, Callable[..., SearchSpace]] = {
     "vit": vit,
 }
 
-# What a search may have beside networks; the name is the role.
+# Spaces that a search may combine with a space of networks, by role.
 ROLES: Mapping[str, Callable[..., ChoiceSpace]] = {"recipe": recipe_space}

@@ -1,4 +1,4 @@
-"""One point of a search space, and the candidate that is made of such points."""
+"""Architecture, a point of a search space, and candidate, an architecture for each role."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True, order=True)
 class Architecture:
-    """One network of a space, in canonical form.
+    """Point of a search space, such as one network, in canonical form.
 
-    Only choices that have an effect are listed, in the order of the space, so two architectures
-    are equal exactly when they describe the same network.
+    Only choices that have an effect are listed, in the order of the space. Two architectures are
+    therefore equal exactly when they describe the same network.
 
     Attributes:
         space: Fingerprint of the space, e.g. ``"mobilenet-5d41402a"``.
@@ -34,21 +34,21 @@ class Architecture:
 
     @cached_property
     def id(self) -> str:
-        """Twelve hexadecimal digits, the same on every machine and in every version."""
+        """Hash of twelve hexadecimal digits, the same on every machine and in every version."""
         text = json.dumps([self.space, self.values], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def as_dict(self) -> dict[str, Option]:
-        """The choices that have an effect, by name."""
+        """Return the options of the choices that have an effect, by choice name."""
         return dict(self.values)
 
     def to_json(self) -> dict[str, Any]:
-        """A versioned JSON object."""
+        """Return the architecture as a versioned JSON object."""
         return {"schema": SCHEMA, "space": self.space, "values": self.as_dict()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Architecture:
-        """The inverse of `to_json`.
+        """Create an architecture from the output of `to_json`.
 
         Raises:
             ConfigError: The object is not an architecture or was written by a newer version.
@@ -71,10 +71,10 @@ class Architecture:
 
 @dataclass(frozen=True, order=True)
 class Candidate:
-    """What a search evaluates: an architecture for each role.
+    """Unit of evaluation of a search: an architecture for each role.
 
-    A plain search has the one role ``network``; joint searches add others (``recipe``,
-    ``quantisation``, ``accelerator``). Each consumer picks out the roles it understands.
+    A plain search has the single role ``network``. A joint search adds others (``recipe``,
+    ``quantisation``, ``accelerator``). Each consumer reads the roles that it understands.
 
     Attributes:
         roles: Pairs of role and architecture, sorted by role.
@@ -84,7 +84,7 @@ class Candidate:
 
     @classmethod
     def of(cls, network: Architecture, **others: Architecture) -> Candidate:
-        """A candidate from its network and, where there are any, its other roles."""
+        """Create a candidate from its network and the architectures of any other roles."""
         return cls(tuple(sorted({"network": network, **others}.items())))
 
     def __getitem__(self, role: str) -> Architecture:
@@ -92,16 +92,19 @@ class Candidate:
 
     @property
     def network(self) -> Architecture:
-        """The architecture in the role ``network``."""
+        """Architecture in the role ``network``."""
         return self["network"]
 
     @property
     def others(self) -> dict[str, Architecture]:
-        """The architectures in all other roles; none in a plain search."""
+        """Architectures in all other roles, by role; empty in a plain search."""
         return {role: architecture for role, architecture in self.roles if role != "network"}
 
     def as_dict(self) -> dict[str, Option]:
-        """The choices of all roles; those of others than the network as ``"role.choice"``."""
+        """Return the options of all roles, by choice name.
+
+        Choices of any role but the network are named ``"role.choice"``.
+        """
         found = self.network.as_dict()
         for role, architecture in self.others.items():
             found |= {f"{role}.{name}": option for name, option in architecture.values}
@@ -109,7 +112,7 @@ class Candidate:
 
     @cached_property
     def id(self) -> str:
-        """The network's id where there is nothing else, otherwise a hash over all roles."""
+        """Identifier of the network if it is the only role, otherwise a hash over all roles."""
         if len(self.roles) == 1:
             return self.network.id
         text = json.dumps([[role, architecture.id] for role, architecture in self.roles])

@@ -1,4 +1,4 @@
-"""Spaces whose networks are one frame with blocks in it."""
+"""Search spaces whose networks share one frame that is filled with blocks."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ __all__ = ["BlockSpace", "row", "rows"]
 
 
 class BlockSpace(SearchSpace):
-    """A space that says what stands where, and what is around it.
+    """Search space that defines its networks by a frame and the blocks in it.
 
-    `build` puts blocks into the frame, and so does a supernet, which keeps one of each
-    (`hwnas.search_spaces.skeletons`). So the two cannot disagree about a block.
+    `build` inserts blocks into the frame. A supernet does the same and keeps one module for each
+    variant of a block (`hwnas.search_spaces.skeletons`), so the two cannot disagree about a block.
     """
 
     @property
     @abstractmethod
     def places(self) -> tuple[Place, ...]:
-        """Of all blocks of the largest network, in the order in which they are made."""
+        """Specifications of all blocks of the largest network, in the order of construction."""
 
     @abstractmethod
     def frame(self, blocks: Mapping[str, nn.Module]) -> nn.Module:
-        """A network of these blocks, by place; it has no tensors but theirs."""
+        """Return a network of these blocks, which are given by place name.
+
+        The network has no tensors other than those of the blocks.
+        """
 
     def build(self, architecture: Architecture) -> nn.Module:
-        """A plain, freshly initialised module: float32 (N, *input_shape) -> (N, outputs)."""
+        """Return a plain, freshly initialised module: float32 (N, *input_shape) -> (N, outputs)."""
         values = self.values(self.check(architecture))
         return self.frame(
             {each.name: each.module(each.key(values)) for each in self.places if each.taken(values)}
@@ -40,13 +43,16 @@ class BlockSpace(SearchSpace):
 
 
 def rows(blocks: Mapping[str, nn.Module], name: str) -> list[nn.Sequential]:
-    """The blocks ``"<name>.0.0"``, ``"<name>.0.1"``, ..., ``"<name>.1.0"``, ... row by row."""
+    """Return each row of blocks as a sequential module, up to the first empty row.
+
+    The blocks of the rows are ``"<name>.0.0"``, ``"<name>.0.1"``, ..., ``"<name>.1.0"``, ...
+    """
     return list(
         takewhile(len, (nn.Sequential(*row(blocks, f"{name}.{index}")) for index in count()))
     )
 
 
 def row(blocks: Mapping[str, nn.Module], name: str) -> list[nn.Module]:
-    """The blocks ``"<name>.0"``, ``"<name>.1"``, ..."""
+    """Return the blocks ``"<name>.0"``, ``"<name>.1"``, ..., in this order."""
     places = (f"{name}.{index}" for index in count())
     return [blocks[place] for place in takewhile(blocks.__contains__, places)]

@@ -1,4 +1,4 @@
-"""Networks without weights: all shapes and names, no memory and no numbers."""
+"""Networks without weights: modules with all names and shapes, but without memory for numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _INITIALISERS = (
 
 
 class _WithoutInitialisation(TorchFunctionMode):
-    """Leaves meta tensors alone; to fill what holds nothing takes half the time of a build."""
+    """Function mode that skips the initialisation of meta tensors.
+
+    Filling tensors that hold no data takes half the time of a build.
+    """
 
     def __torch_function__(
         self,
@@ -37,6 +40,6 @@ class _WithoutInitialisation(TorchFunctionMode):
 
 @contextlib.contextmanager
 def blueprint() -> Iterator[None]:
-    """Build modules on the meta device while this is entered."""
+    """Create modules on the meta device, without initialisation, inside this context."""
     with torch.device("meta"), _WithoutInitialisation():
         yield

@@ -1,4 +1,4 @@
-"""The spaces that hwnas ships, at the image sizes that their presets are for."""
+"""List of the search spaces that hwnas ships, and construction of a space from a recipe."""
 
 from __future__ import annotations
 
@@ -57,19 +57,22 @@ _EXAMPLES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
     "nasbench201": {"": _SMALL},
     "channels": {"": _SMALL},
 }
-"""Sizes of images by space and preset; how large a space of one's own model is depends on that."""
+"""Image shape (height, width, channels) of each shipped space, by space and preset.
+
+The size of the space ``elastic`` depends on the user's model, so it is not listed.
+"""
 
 
 @dataclass(frozen=True)
 class SpaceEntry:
-    """A space as it is for some size of images.
+    """Search space with one of its presets, at one image size.
 
     Attributes:
-        name: For ``[space] name``.
-        preset: For ``[space] preset``; empty where a space has none.
-        image_shape: Height, width and channels of the images it was made for here.
-        choices: How many decisions there are.
-        size: How many different networks.
+        name: Value of ``name`` in a recipe's table ``[space]``.
+        preset: Value of ``preset`` in that table; empty if the space has no presets.
+        image_shape: Height, width and channels of the images that this entry is computed for.
+        choices: Number of choices.
+        size: Number of distinct networks.
     """
 
     name: str
@@ -80,7 +83,7 @@ class SpaceEntry:
 
 
 def spaces() -> list[SpaceEntry]:
-    """Every shipped space, once for each of its presets."""
+    """Return an entry for each preset of each shipped space."""
     found = [
         (_example(name, preset, image_shape), preset, image_shape)
         for name, presets in _EXAMPLES.items()
@@ -105,15 +108,15 @@ def named_space(
     folder: Path = Path(),
     table: str = "space",
 ) -> SearchSpace:
-    """A space by its name in a recipe.
+    """Return the search space that a recipe names.
 
     Args:
-        name: A short name or ``"package.module:object"``.
+        name: Short name of a space or ``"package.module:object"``.
         image_shape: Height, width and channels.
         outputs: Length of the output vector.
-        options: The other keys of the recipe's table.
-        folder: Where relative paths start.
-        table: What messages call that table.
+        options: Other keys of the recipe's table.
+        folder: Folder that relative paths start from.
+        table: Name of that table in messages.
 
     Raises:
         ConfigError: The name or an option is unknown.
@@ -129,19 +132,19 @@ def joint_space(
     options: Mapping[str, Any],
     folder: Path = Path(),
 ) -> SearchSpace:
-    """The space of networks, or its product with those of further roles.
+    """Return the space of networks, or its product with the spaces of further roles.
 
     Args:
-        names: That of the networks' space, then those of roles; each a short name or
+        names: Name of the space of networks, then names of roles; each is a short name or
             ``"package.module:object"``.
         image_shape: Height, width and channels.
         outputs: Length of the output vector.
-        options: The other keys of the recipe's table: those of the networks' space, and for a
+        options: Other keys of the recipe's table: options of the space of networks, and for each
             role a table by its name.
-        folder: Where relative paths start.
+        folder: Folder that relative paths start from.
 
     Raises:
-        ConfigError: A name or an option is unknown, or the names do not go together.
+        ConfigError: A name or an option is unknown, or the names cannot be combined.
     """
     network, *others = names
     if network in ROLES:

@@ -1,4 +1,4 @@
-"""What a space of channel ratios is made from, and the models that hwnas has for it."""
+"""Configuration of a space of channel ratios, and the models that hwnas ships for it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
 
 @dataclass(frozen=True)
 class ChannelConfig:
-    """All that defines a `ChannelSpace`.
+    """Complete definition of a `ChannelSpace`.
 
     Attributes:
-        model: One of `MODELS`, or ``"package.module:build"``; it is called with whichever it takes
-            of ``image_shape`` and ``outputs``, and with ``options``.
-        ratios: Options for how many of its channels each group keeps, in (0, 1], increasing.
-        divisor: Numbers of channels are rounded to a multiple of it.
+        model: One of `MODELS`, or ``"package.module:build"``. It is called with ``options`` and
+            with those of ``image_shape`` and ``outputs`` that it accepts.
+        ratios: Options for the share of its channels that each group keeps, in (0, 1], increasing.
+        divisor: Number that channel counts are rounded to a multiple of.
         image_shape: Height, width and channels.
         outputs: Length of the output vector.
-        options: Further arguments for the model, as in a recipe.
+        options: Further arguments of the model, as in a recipe.
     """
 
     model: str
@@ -53,7 +53,7 @@ class ChannelConfig:
 
     def __post_init__(self) -> None:
         for ratio in self.ratios:
-            if not 0 < ratio <= 1:  # not a number is refused, too
+            if not 0 < ratio <= 1:  # NaN is refused, too
                 raise ConfigError(
                     f"ratios has {ratio}; expected shares of a model's channels in (0, 1]"
                 )
@@ -67,7 +67,7 @@ class ChannelConfig:
         object.__setattr__(self, "ratios", whole)
 
     def make(self) -> nn.Module:
-        """The model, freshly initialised.
+        """Return the model, freshly initialised.
 
         Raises:
             ConfigError: There is no such model, or it cannot be built.
@@ -78,7 +78,7 @@ class ChannelConfig:
             model = build("space.options", factory, self.options, **given)
         except HwnasError:
             raise
-        except Exception as error:  # a user's code may fail in any way; say which
+        except Exception as error:  # user code may raise anything; name the type
             reason = str(error).partition("\n")[0]
             raise ConfigError(
                 f"space.model {self.model!r} cannot be built ({type(error).__name__}: {reason})"
@@ -91,15 +91,15 @@ class ChannelConfig:
         return model
 
     def sizes(self, channels: int, multiple: int) -> dict[float, int]:
-        """How many of a group's channels each ratio leaves.
+        """Return the number of a group's channels that each ratio keeps.
 
         Args:
-            channels: Of the group in the model as it is.
-            multiple: Their number has to be a multiple of this.
+            channels: Number of channels of the group in the whole model.
+            multiple: Number that each result has to be a multiple of.
 
         Returns:
-            Numbers of channels by ratio, both increasing. Of ratios that round to the same number
-            only the largest is there.
+            Numbers of channels by ratio, both increasing. Of ratios that round to the same number,
+            only the largest is included.
         """
         step = math.lcm(multiple, self.divisor)
         step = step if step <= channels else multiple
@@ -110,7 +110,7 @@ class ChannelConfig:
         return {ratio: size for size, ratio in found.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """What makes one such space differ from another."""
+        """Return a JSON object of all values that distinguish this space from others."""
         return {
             "model": self.model,
             "ratios": list(self.ratios),
@@ -122,6 +122,6 @@ class ChannelConfig:
 
     @property
     def example_shape(self) -> tuple[int, int, int, int]:
-        """Of two images."""
+        """Shape (N, C, H, W) of a batch of two images."""
         height, width, channels = self.image_shape
         return 2, channels, height, width

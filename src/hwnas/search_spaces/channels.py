@@ -1,9 +1,10 @@
-"""Any network with fewer channels in each layer, chosen before it is trained.
+"""Search space of channel ratios: any network with fewer channels in each layer.
 
-PreCropping (Cai et al., "Structured Pruning is All You Need for Pruning CNNs at Initialization",
-2022): which channels a layer keeps matters little before training, how many matters much. So the
-choices are ratios, one for each group of layers that have to have the same channels, and networks
-are dense: smaller layers, no masks. The paper finds ratios by a score; here a search finds them.
+The ratios are chosen before training, as in PreCropping (Cai et al., "Structured Pruning is All You
+Need for Pruning CNNs at Initialization", 2022): before training, it matters little which channels a
+layer keeps, but much how many. Each choice is therefore a ratio, one for each group of layers that
+must have the same channels. Networks are dense: layers are smaller and have no masks. The paper
+determines the ratios by a score; here a search determines them.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class ChannelSpace(SearchSpace):
-    """The networks that are left of a model when each group keeps a ratio of its channels.
+    """Space of the networks in which each channel group of a model keeps a share of its channels.
 
     Args:
-        config: The model, and what is asked of it.
+        config: Model and options of the space.
 
     Attributes:
-        groups: The groups of channels that can be cropped.
-        fixed: Why other layers keep their channels, by name.
+        groups: Channel groups that can be narrowed.
+        fixed: Reasons why other layers keep their channels, by layer name.
 
     Raises:
         ConfigError: The model cannot be built or traced, does not take the images, or none of its
-            channels can go.
+            channels can be removed.
     """
 
     name = "channels"
@@ -80,41 +81,42 @@ class ChannelSpace(SearchSpace):
 
     @cached_property
     def _sizes(self) -> Mapping[str, Mapping[float, int]]:
-        """By the name of a group's choice, the channels that are left by ratio."""
+        """Number of remaining channels by ratio, for each group by the name of its choice."""
         return {
             _choice(group): self.config.sizes(group.channels, group.unit) for group in self.groups
         }
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
-        """The ratio of each group that has several."""
+        """Ratio of each group that has more than one option."""
         found = self._sizes.items()
         return tuple(Choice(name, tuple(sizes)) for name, sizes in found if len(sizes) > 1)
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The configuration, and a hash of the model's parts and their sizes."""
-        parts = _ADDRESS.sub("", str(self._blank))  # of a function that a module shows
+        """Configuration, and a hash of the model's modules and their sizes."""
+        parts = _ADDRESS.sub("", str(self._blank))  # addresses differ between runs
         text = hashlib.sha256(parts.encode()).hexdigest()[:12]
         return {**self.config.to_json(), "model_parts": text}
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
-        """Channels, height and width of one input image."""
+        """Return channels, height and width of one input image."""
         return self.config.example_shape[1:]
 
     def channels_of(self, architecture: Architecture) -> dict[str, int]:
-        """How many channels are left of each group that can be cropped, by its name."""
+        """Return the number of remaining channels of each narrowable group, by group name."""
         return {group.name: width for group, width in self._left(architecture).items()}
 
     def build(self, architecture: Architecture) -> nn.Module:
-        """A plain module of the model's class: (N, C, H, W) float32 -> what the model gives.
+        """Return a plain module of the model's class: (N, C, H, W) float32 -> output of the model.
 
-        What is left keeps its initial values, so that a model's own initialisation stays in force.
-        Weights that sum over fewer inputs are scaled up by the square root of the ratio, as every
-        initialisation by fan-in (He et al., ICCV 2015, section 2.2) would have it.
+        The remaining weights keep their initial values, so the model's own initialisation stays in
+        force. Weights that sum over fewer inputs are scaled up by the square root of the ratio of
+        inputs before and after, as every initialisation by fan-in (He et al., ICCV 2015,
+        section 2.2) requires.
         """
         what = self._cut(architecture)
-        # A skeleton needs no factory, which may look at values that the meta device has not.
+        # A skeleton is cut from the blank copy: the factory may read values, which meta lacks.
         if torch.empty(0).is_meta:
             return cut(self._blank, what)
         model = cut(self.config.make(), what)
@@ -127,7 +129,10 @@ class ChannelSpace(SearchSpace):
         return model
 
     def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
-        """See `SearchSpace.segments`: of layers that read what was concatenated, say."""
+        """See `SearchSpace.segments`.
+
+        A layer that reads a concatenation has segments, for example.
+        """
         found = {}
         for name, dims in self._cut(architecture).tensors.items():
             shared = self._largest_cut.tensors.get(name, {})
@@ -140,14 +145,20 @@ class ChannelSpace(SearchSpace):
         return {name: segments for name, segments in found.items() if segments}
 
     def skeletons(self, shared: Container[str]) -> SkeletonSource:
-        """See `SearchSpace.skeletons`: put together in microseconds, if a whole group can stay."""
+        """See `SearchSpace.skeletons`.
+
+        If the largest ratio is 1, skeletons are assembled in microseconds.
+        """
         if self.config.ratios[-1] < 1:
             return super().skeletons(shared)
         groups = {_choice(group): group for group in self.groups}
         return ElasticSkeletons(self, self._blank, groups, self._width, {}, shared)
 
     def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:
-        """See `SearchSpace.parts`; learned from some traces when it is first asked for."""
+        """See `SearchSpace.parts`.
+
+        The parts are learned from a few traces at the first call.
+        """
         return None if self._parts is None else self._parts.of(codes)
 
     @cached_property
@@ -173,7 +184,7 @@ class ChannelSpace(SearchSpace):
         return self._sizes[choice][float(option)]
 
     def _inputs(self, name: str) -> int:
-        """Over how many inputs a layer of the whole model sums, but for the size of its kernel."""
+        """Return the number of input channels or features of a layer of the whole model."""
         layer = self._blank.get_submodule(name)
         size = layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
         assert isinstance(size, int)
@@ -196,20 +207,20 @@ def channels(
     divisor: int = 8,
     options: Mapping[str, Any] | None = None,
 ) -> ChannelSpace:
-    """The space of a recipe's ``[space] name = "channels"``.
+    """Return the space of a recipe's ``[space] name = "channels"``.
 
     Args:
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, e.g. the number of classes.
         model: ``"resnet20"``, ``"resnet56"``, ``"simplenet-310k"``, or ``"package.module:build"``,
-            a function that returns a torch.nn.Module; it is called with whichever it takes of
-            ``image_shape`` and ``outputs``.
+            a function that returns a torch.nn.Module. The function is called with those of
+            ``image_shape`` and ``outputs`` that it accepts.
         ratios: Options for the share of channels that each group of layers keeps, in (0, 1].
-        divisor: Numbers of channels are rounded to a multiple of it.
-        options: Further arguments of ``model``, the table ``[space.options]``.
+        divisor: Number that channel counts are rounded to a multiple of.
+        options: Further arguments of ``model``, from the table ``[space.options]``.
 
     Raises:
         ConfigError: The model cannot be built or traced, does not take the images, or none of its
-            channels can go; or a ratio is out of range.
+            channels can be removed; or a ratio is out of range.
     """
     return ChannelSpace(ChannelConfig(model, ratios, divisor, image_shape, outputs, options or {}))

@@ -1,4 +1,4 @@
-"""What the configurations of several families are checked for."""
+"""Checks of configuration values that several families of networks share."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ __all__ = ["check_counts", "check_dropout", "check_expansion", "check_sides", "c
 
 
 def check_counts(config: Any, *names: str) -> None:
-    """Raise where one of these fields is not at least 1."""
+    """Raise if one of these fields is less than 1."""
     for name in names:
         if getattr(config, name) < 1:
             raise ConfigError(f"{name} is {getattr(config, name)}; expected at least 1")
 
 
 def check_stride(name: str, stride: int) -> None:
-    """Raise where a stride is none that blocks have."""
+    """Raise if a stride is neither 1 nor 2."""
     if stride not in (1, 2):
         raise ConfigError(f"{name} is {stride}; expected 1 or 2")
 
 
 def check_dropout(dropout: float) -> None:
-    """Raise where a network would drop everything, or less than nothing."""
+    """Raise if a dropout probability is not in [0, 1)."""
     if not 0 <= dropout < 1:
         raise ConfigError(f"dropout is {dropout}; expected a probability in [0, 1)")
 
 
 def check_sides(resolution: Sequence[int], strides: Sequence[int], remedy: str = "") -> None:
-    """Raise where images are smaller than the strides take together.
+    """Raise if the smallest image is smaller than the product of the strides.
 
     Args:
         resolution: Options for the side of the input, in pixels.
-        strides: Of all layers that shrink a map.
-        remedy: What else than strides and resolution may be changed, with a comma before it.
+        strides: Strides of all layers that shrink a feature map.
+        remedy: Remedy besides changing strides or resolution, for the message, with a comma before.
     """
     total = math.prod(strides)
     if min(resolution) < total:
@@ -49,12 +49,12 @@ def check_sides(resolution: Sequence[int], strides: Sequence[int], remedy: str =
 
 
 def check_expansion(place: str, inputs: Sequence[int], ratios: Sequence[float]) -> None:
-    """Raise where a smaller block has an expansion layer that the largest one goes without.
+    """Raise if a smaller block has an expansion layer that the largest block lacks.
 
     Args:
-        place: Of the block, for the message.
-        inputs: Channels that it may take; the largest network has the last.
-        ratios: Options for its hidden channels; the largest network has the last.
+        place: Name of the block, for the message.
+        inputs: Options for the block's input channels; the largest network has the last.
+        ratios: Options for the expansion ratio; the largest network has the last.
     """
     expands = [[hidden_channels(c, ratio) != c for ratio in ratios] for c in inputs]
     if not expands[-1][-1] and any(any(each) for each in expands):

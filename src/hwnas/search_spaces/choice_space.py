@@ -1,4 +1,4 @@
-"""What every space of discrete choices can do."""
+"""Base class of all spaces of discrete choices."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ __all__ = ["ChoiceSpace", "Trial"]
 
 
 class Trial(Protocol):
-    """The one method of an Optuna trial that a space needs."""
+    """Method of an Optuna trial that a space needs."""
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """Pick one of the choices."""
+        """Return one of the choices."""
 
 
 class ChoiceSpace(ABC):
-    """A set of points, described by discrete choices: networks, recipes to train them by, or both.
+    """Set of points that discrete choices describe: networks, training settings, or both.
 
-    A space gives `name` and `choices`; sampling, encoding, variation and counting follow from them.
+    A subclass defines `name` and `choices`; sampling, encoding, variation and counting follow from
+    them.
     """
 
     name: str
@@ -39,16 +40,16 @@ class ChoiceSpace(ABC):
     @property
     @abstractmethod
     def choices(self) -> tuple[Choice, ...]:
-        """The decisions, each after the one that its condition names."""
+        """Choices of the space, each after the choice that its condition names."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """JSON of all that makes this space differ from others of its name, beside its choices."""
+        """JSON object that distinguishes this space from others of the same name and choices."""
         return {}
 
     @cached_property
     def fingerprint(self) -> str:
-        """Name and hash of the space; the same for equal spaces everywhere."""
+        """Name and hash of the space; equal spaces have the same one on every machine."""
         choices = [
             [c.name, c.options, c.when and [c.when.name, c.when.values]] for c in self.choices
         ]
@@ -59,11 +60,11 @@ class ChoiceSpace(ABC):
     # Architectures
 
     def architecture(self, values: Mapping[str, Option]) -> Architecture:
-        """The architecture with these options.
+        """Return the architecture that has these options.
 
         Args:
-            values: An option for each choice that has an effect; entries of choices that have none
-                here are dropped, so equal networks are equal architectures.
+            values: Option of each choice that has an effect. Entries of choices that have no effect
+                are dropped, so equal networks are equal architectures.
 
         Raises:
             ConfigError: A choice is missing or unknown, or an option is not allowed.
@@ -81,10 +82,10 @@ class ChoiceSpace(ABC):
         return Architecture(self.fingerprint, tuple(effective.items()))
 
     def check(self, architecture: Architecture) -> Architecture:
-        """The same architecture, or an error if it is not one of this space.
+        """Return the same architecture, or raise if it is not one of this space.
 
         Raises:
-            ConfigError: It belongs to another space.
+            ConfigError: The architecture belongs to another space.
         """
         if architecture.space != self.fingerprint:
             raise ConfigError(
@@ -94,31 +95,31 @@ class ChoiceSpace(ABC):
         return self.architecture(architecture.as_dict())
 
     def smallest(self) -> Architecture:
-        """The first option of every choice."""
+        """Return the architecture with the first option of every choice."""
         return self.architecture({c.name: c.options[0] for c in self.choices})
 
     def largest(self) -> Architecture:
-        """The last option of every choice."""
+        """Return the architecture with the last option of every choice."""
         return self.architecture({c.name: c.options[-1] for c in self.choices})
 
     def sample(self, rng: random.Random) -> Architecture:
-        """An architecture with every choice drawn uniformly."""
+        """Return an architecture with every choice drawn uniformly."""
         return self.architecture({c.name: rng.choice(c.options) for c in self.choices})
 
     def suggest(self, trial: Trial) -> Architecture:
-        """The architecture that an Optuna trial proposes.
+        """Return the architecture that an Optuna trial proposes.
 
-        Every choice is suggested, whether it has an effect or not: samplers that learn need a
-        search space that is the same in every trial.
+        Every choice is suggested, even if it has no effect, because samplers that learn need the
+        same search space in every trial.
         """
         return self.architecture(
             {c.name: trial.suggest_categorical(c.name, c.options) for c in self.choices}
         )
 
     def parameters(self, architecture: Architecture, rng: random.Random) -> dict[str, Option]:
-        """Options for all choices: those of the architecture, random ones where it has none.
+        """Return an option for every choice: the architecture's own if it has one, or a random one.
 
-        With these as its parameters, a trial suggests the architecture.
+        A trial with these parameters suggests the architecture.
         """
         drawn = {c.name: rng.choice(c.options) for c in self.choices}
         return {**drawn, **self.check(architecture).as_dict()}
@@ -126,7 +127,10 @@ class ChoiceSpace(ABC):
     # Vectors
 
     def encode(self, architecture: Architecture) -> npt.NDArray[np.int64]:
-        """Index of each option, shape (len(choices),); 0 for choices that have no effect."""
+        """Return the index of each option, of shape (len(choices),).
+
+        The index is 0 for choices that have no effect.
+        """
         values = self.check(architecture).as_dict()
         return np.array(
             [c.index(values[c.name]) if c.name in values else 0 for c in self.choices],
@@ -134,7 +138,7 @@ class ChoiceSpace(ABC):
         )
 
     def decode(self, vector: npt.ArrayLike) -> Architecture:
-        """The inverse of `encode`.
+        """Return the architecture of a vector; the inverse of `encode`.
 
         Raises:
             ConfigError: The vector has another shape, or an index is out of range.
@@ -152,18 +156,19 @@ class ChoiceSpace(ABC):
         return self.architecture(values)
 
     def canonical(self, codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """What ``encode(decode(code))`` gives, for many at once.
+        """Return ``encode(decode(code))`` for many codes at once.
 
         Args:
-            codes: Indices of options, shape (N, len(choices)).
+            codes: Indices of options, of shape (N, len(choices)).
 
         Returns:
-            The same with 0 for choices that have no effect; equal rows are equal networks.
+            Codes of the same shape, with 0 for choices that have no effect; equal rows are equal
+            networks.
 
         Raises:
             ConfigError: The array has another shape, or an index is out of range.
         """
-        columns = self._checked(np.asarray(codes)).T.copy()  # whole choices lie together
+        columns = self._checked(np.asarray(codes)).T.copy()  # each choice is contiguous in memory
         effect: dict[str, npt.NDArray[np.bool_]] = {}
         place = {choice.name: i for i, choice in enumerate(self.choices)}
         for choice, column in zip(self.choices, columns, strict=True):
@@ -183,15 +188,16 @@ class ChoiceSpace(ABC):
     def mutate(
         self, architecture: Architecture, rng: random.Random, rate: float | None = None
     ) -> Architecture:
-        """A different architecture near this one.
+        """Return a different architecture near this one.
 
         Args:
-            architecture: The parent.
+            architecture: Parent.
             rng: Source of randomness.
-            rate: Probability that a choice is drawn anew, in (0, 1]; one choice on average if None.
+            rate: Probability that a choice is redrawn, in (0, 1]. If None, one choice is redrawn on
+                average.
 
         Returns:
-            The child; the parent itself only if the space holds nothing else.
+            The child; the parent itself only if the space holds no other network.
 
         Raises:
             ConfigError: The rate is out of range.
@@ -213,7 +219,7 @@ class ChoiceSpace(ABC):
                 return child
 
     def crossover(self, a: Architecture, b: Architecture, rng: random.Random) -> Architecture:
-        """A child that takes each choice from one of its parents (uniform crossover)."""
+        """Return a child that takes each choice from one of its parents (uniform crossover)."""
         first, second = self.check(a).as_dict(), self.check(b).as_dict()
         values: dict[str, Option] = {}
         for choice in self.choices:
@@ -221,10 +227,10 @@ class ChoiceSpace(ABC):
             values[choice.name] = rng.choice(inherited or list(choice.options))
         return self.architecture(values)
 
-    # The whole
+    # Size
 
     def size(self) -> int:
-        """How many different networks there are."""
+        """Return the number of distinct networks."""
         return math.prod(self._count(c) for c in self.choices if c.when is None)
 
     def _checked(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -255,7 +261,7 @@ class ChoiceSpace(ABC):
 
 
 def _check_order(space: str, choices: Sequence[Choice]) -> None:
-    """Raise unless names are unique and every condition names an earlier choice's options."""
+    """Raise unless names are unique and every condition names options of an earlier choice."""
     earlier: dict[str, Choice] = {}
     for choice in choices:
         if choice.name in earlier:

@@ -1,4 +1,4 @@
-"""Named discrete decisions and when they matter."""
+"""Named discrete choices, and the conditions under which they have an effect."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Option = int | float | str
 
 @dataclass(frozen=True)
 class When:
-    """A condition: the choice called ``name`` has an effect and its value is one of ``values``."""
+    """Condition that the choice ``name`` has an effect and its option is one of ``values``."""
 
     name: str
     values: tuple[Option, ...]
 
     @classmethod
     def deeper(cls, name: str, depths: Sequence[int], position: int) -> When | None:
-        """That a row, whose depth is the choice ``name``, goes beyond a position counted from 0.
+        """Return the condition that a row is deep enough to contain the block at a position.
 
         Args:
-            name: Of the choice.
-            depths: Its options.
-            position: Of a block.
+            name: Name of the choice of the row's depth.
+            depths: Options of that choice.
+            position: Position of the block in the row, counted from 0.
 
         Returns:
-            None where the row always does.
+            The condition; None if the row contains the block at every depth.
         """
         deep_enough = tuple(depth for depth in depths if depth > position)
         return None if len(deep_enough) == len(depths) else cls(name, deep_enough)
@@ -38,12 +38,12 @@ class When:
 
 @dataclass(frozen=True)
 class Choice:
-    """One discrete decision.
+    """Discrete decision: a name, options, and the condition for an effect.
 
     Attributes:
-        name: Unique in its space, e.g. ``"stage2.block1.kernel_size"``.
-        options: At least one, distinct, ordered from the smallest network to the largest.
-        when: The choice has no effect unless this holds; ``None`` means that it always has one.
+        name: Name, unique in its space, e.g. ``"stage2.block1.kernel_size"``.
+        options: Distinct options, at least one, ordered from the smallest network to the largest.
+        when: Condition without which the choice has no effect; None if it always has one.
     """
 
     name: str
@@ -57,10 +57,10 @@ class Choice:
             raise ConfigError(f"choice {self.name!r} repeats an option: {list(self.options)}")
 
     def index(self, option: Option) -> int:
-        """Position of an option.
+        """Return the position of an option.
 
         Raises:
-            ConfigError: It is not among the options.
+            ConfigError: The choice has no such option.
         """
         try:
             return self.options.index(option)
@@ -71,14 +71,16 @@ class Choice:
 
 
 def checked_options(name: str, options: Sequence[float]) -> tuple[float, ...]:
-    """The options, whole numbers as integers, so that equal configurations have equal hashes.
+    """Return the options, with whole numbers as integers.
+
+    The conversion gives equal configurations equal hashes.
 
     Args:
-        name: Of the field, for the message.
-        options: From small to large.
+        name: Name of the field, for the message.
+        options: Options in increasing order.
 
     Raises:
-        ConfigError: There are none, one is not positive and finite, or they do not increase.
+        ConfigError: There are no options, one is not positive and finite, or they do not increase.
     """
     sensible = all(0 < option < math.inf for option in options)
     if not options or not sensible or list(options) != sorted(set(options)):
@@ -89,10 +91,10 @@ def checked_options(name: str, options: Sequence[float]) -> tuple[float, ...]:
 
 
 def checked_whole(name: str, options: Sequence[float]) -> tuple[int, ...]:
-    """As `checked_options`, of what is counted.
+    """Return the options as integers, checked as by `checked_options`.
 
     Raises:
-        ConfigError: Beside that, an option is no whole number.
+        ConfigError: An option is not a whole number, or `checked_options` raises.
     """
     checked = checked_options(name, options)
     if any(option != int(option) for option in checked):

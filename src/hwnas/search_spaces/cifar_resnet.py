@@ -1,4 +1,4 @@
-"""The residual networks for small images of He et al., CVPR 2016, section 4.2: plain modules."""
+"""Residual networks for small images (He et al., CVPR 2016, section 4.2), as plain modules."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _CHANNELS = (16, 32, 64)
 
 
 class CifarResNet(nn.Module):
-    """Three stages of 16, 32 and 64 channels: (N, C, H, W) -> (N, outputs).
+    """Residual network of three stages, of 16, 32 and 64 channels: (N, C, H, W) -> (N, outputs).
 
     Shortcuts between stages are projections (option B of the paper).
 
     Args:
-        in_channels: Of the images.
+        in_channels: Channels of the images.
         outputs: Length of the output vector.
-        blocks: In each stage; there are six times as many layers, and two.
+        blocks: Number n of blocks in each stage; the network has 6n + 2 layers.
     """
 
     def __init__(self, in_channels: int, outputs: int, blocks: int) -> None:
@@ -37,16 +37,16 @@ class CifarResNet(nn.Module):
         self.classifier = nn.Linear(channels, outputs)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Outputs (N, outputs) of images (N, C, H, W)."""
+        """Return outputs of shape (N, outputs) for images of shape (N, C, H, W)."""
         outputs: Tensor = self.classifier(self.stages(self.stem(images)).mean((2, 3)))
         return outputs
 
 
 def resnet20(image_shape: tuple[int, int, int], outputs: int) -> CifarResNet:
-    """Twenty layers, 0.27 million parameters."""
+    """Return a network of 20 layers and 0.27 million parameters."""
     return CifarResNet(image_shape[2], outputs, 3)
 
 
 def resnet56(image_shape: tuple[int, int, int], outputs: int) -> CifarResNet:
-    """Fifty-six layers, 0.85 million parameters."""
+    """Return a network of 56 layers and 0.85 million parameters."""
     return CifarResNet(image_shape[2], outputs, 9)

@@ -1,4 +1,4 @@
-"""Spaces that a typed configuration describes."""
+"""Search spaces that a typed configuration describes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hwnas.search_spaces.steps import PartTable
 __all__ = ["Configuration", "ConfiguredSpace", "Indices"]
 
 Indices = Mapping[str, npt.NDArray[np.int64]]
-"""For every choice, with one option or several, the index of N networks' options, (N,)."""
+"""Indices of N networks' options, of shape (N,), for every choice, with one option or several."""
 
 
 class Configuration(Protocol):
-    """A frozen dataclass that says what is elastic and what is fixed."""
+    """Frozen dataclass that defines which properties of a space are elastic and which are fixed."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -40,13 +40,14 @@ C = TypeVar("C", bound=Configuration)
 
 
 class ConfiguredSpace(BlockSpace, Generic[C]):
-    """A family of networks; choices with a single option are fixed and do not appear in `choices`.
+    """Family of networks that a configuration describes.
 
-    A family gives what its networks are made of (`decisions`, `places`, `frame`) and what those
-    ask of hardware (`part_table`, `chosen_parts`); all else follows.
+    Choices with a single option are fixed and do not appear in `choices`. A subclass defines the
+    structure of its networks (`decisions`, `places`, `frame`) and their operator counts
+    (`part_table`, `chosen_parts`); all else follows.
 
     Args:
-        config: What is elastic and what is fixed.
+        config: Elastic and fixed properties of the space.
     """
 
     def __init__(self, config: C) -> None:
@@ -54,33 +55,39 @@ class ConfiguredSpace(BlockSpace, Generic[C]):
 
     @abstractmethod
     def decisions(self) -> Iterator[Choice]:
-        """All choices, those with a single option too, each after the one it depends on."""
+        """Yield all choices, each after the choice that it depends on.
+
+        Choices with a single option are included.
+        """
 
     @abstractmethod
     def part_table(self) -> PartTable:
-        """What may stand at each place of `chosen_parts`, in terms of hardware."""
+        """Return the operator counts of every part that may stand at each place of a network."""
 
     @abstractmethod
     def chosen_parts(self, indices: Indices) -> npt.NDArray[np.int64]:
-        """Which part of the `part_table` stands at each of its places, (N, places)."""
+        """Return the index of the part at each place of the `part_table`, of shape (N, places)."""
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
-        """The elastic decisions."""
+        """Elastic choices: those with more than one option."""
         return tuple(choice for choice in self._decisions if len(choice.options) > 1)
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The whole configuration."""
+        """Complete configuration."""
         return dataclasses.asdict(self.config)
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
-        """Channels, height and width of one input image."""
+        """Return channels, height and width of one input image."""
         side = int(self.values(architecture)["resolution"])
         return self.config.in_channels, side, side
 
     def values(self, architecture: Architecture) -> dict[str, Any]:
-        """For every choice, with one option or several, the option; None where it has no effect."""
+        """Return the option of every choice, including choices of a single option.
+
+        The value of an elastic choice that has no effect is None.
+        """
         return {**self._fixed, **dict(architecture.values)}
 
     def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]]:
@@ -88,7 +95,7 @@ class ConfiguredSpace(BlockSpace, Generic[C]):
         return self._part_table, self.chosen_parts(self.indices(codes))
 
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """How many blocks there are in rows whose depth can be chosen, (N,)."""
+        """Return the total number of blocks in rows that have a depth choice, of shape (N,)."""
         indices, depths = self.indices(codes), {each.depth for each in self.places} - {""}
         total = np.zeros(len(codes), dtype=np.int64)
         for choice in self._decisions:
@@ -97,7 +104,10 @@ class ConfiguredSpace(BlockSpace, Generic[C]):
         return total
 
     def indices(self, codes: npt.NDArray[np.int64]) -> Indices:
-        """Codes of shape (N, len(choices)) by choice, with 0 for choices of a single option."""
+        """Return the columns of codes of shape (N, len(choices)), by choice name.
+
+        Choices of a single option have index 0.
+        """
         only = np.zeros(len(codes), dtype=np.int64)
         elastic = {choice.name: codes[:, i] for i, choice in enumerate(self.choices)}
         return {choice.name: elastic.get(choice.name, only) for choice in self._decisions}

@@ -1,4 +1,4 @@
-"""What networks are put together of: places, and the modules that may stand there."""
+"""Block specifications: places in the networks of a space, and the modules that may stand there."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from torch import nn
 __all__ = ["Key", "Place", "Values"]
 
 Values = Mapping[str, Any]
-"""For every choice the option, with nothing (None) where it has no effect, and what follows."""
+"""Option of every choice, None if the choice has no effect, and values derived from the options."""
 
 Key = tuple[Any, ...]
-"""All that a module depends on; hashable."""
+"""Values that a module depends on; hashable."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the networks of a space a module stands, and what decides which.
+    """Specification of a block: its place in the networks of a space, and how to make its module.
 
     Attributes:
-        name: Of the submodule, e.g. ``"stages.0.1"``.
-        make: Makes the module, freshly initialised, given ``decided_by`` and nothing else.
-        decided_by: For each argument of ``make`` the name of the value that it is.
-        depth: Name of the value that says how many places of a row are taken; empty where this
-            one always is.
-        position: How many of them there have to be.
+        name: Name of the submodule, e.g. ``"stages.0.1"``.
+        make: Function that returns the module, freshly initialised; its only arguments are those of
+            ``decided_by``.
+        decided_by: Name of the value for each argument of ``make``.
+        depth: Name of the value that gives the number of blocks in the row; empty if the block is
+            always present.
+        position: Smallest depth at which the block is present.
     """
 
     name: str
@@ -37,13 +38,13 @@ class Place:
     position: int = 1
 
     def taken(self, values: Values) -> bool:
-        """Whether anything stands here."""
+        """Return whether the block is present in the network of these values."""
         return not self.depth or bool(values[self.depth] >= self.position)
 
     def key(self, values: Values) -> Key:
-        """What the module depends on; equal keys are equal modules."""
+        """Return the values that the module depends on; equal keys give equal modules."""
         return tuple([values[name] for name in self.decided_by.values()])
 
     def module(self, key: Key) -> nn.Module:
-        """The module of a key, freshly initialised."""
+        """Return the module of a key, freshly initialised."""
         return self.make(**dict(zip(self.decided_by, key, strict=True)))

@@ -1,4 +1,4 @@
-"""Configurations by name, and what a recipe says in their place."""
+"""Preset configurations by name, and the options of a recipe that replace their values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["changed", "preset_for", "sevenths"]
 C = TypeVar("C", bound=Configuration)
 T = TypeVar("T")
 
-_TINY_SIDE, _SMALL_SIDE = 16, 96  # in pixels; up to where these presets are chosen
+_TINY_SIDE, _SMALL_SIDE = 16, 96  # largest sides of images for these presets, in pixels
 
 
 def preset_for(
@@ -24,13 +24,14 @@ def preset_for(
     known: Mapping[str, T],
     large: str = "large",
 ) -> T:
-    """A preset by its name, or the one for a size of images.
+    """Return a preset by its name, or the preset for an image size.
 
     Args:
         space: Name of the space, for messages.
-        preset: A name; if None, ``"tiny"`` for images up to 16 pixels, ``"small"`` up to 96.
+        preset: Name of the preset. If None: ``"tiny"`` for images up to 16 pixels, ``"small"`` up
+            to 96, and ``large`` above.
         image_shape: Height, width and channels.
-        known: All presets.
+        known: All presets, by name.
         large: Name of the preset for larger images.
 
     Raises:
@@ -42,12 +43,12 @@ def preset_for(
 
 
 def changed(config: C, **options: Any) -> C:
-    """The configuration with those options that are given, which is to say not None."""
+    """Return the configuration with the given options replaced; an option of None is not given."""
     given = {name: value for name, value in options.items() if value is not None}
     return dataclasses.replace(config, **given)
 
 
 def sevenths(image_shape: tuple[int, int, int], *parts: int) -> tuple[int, ...]:
-    """Options for the side of the input, as sevenths of the longer side of the images."""
+    """Return options for the side of the input, as sevenths of the longer side of the images."""
     side = max(image_shape[:2])
     return tuple(sorted({max(1, side * part // 7) for part in parts}))

@@ -1,4 +1,4 @@
-"""Several spaces searched as one: networks, and how they are trained."""
+"""Product of several spaces that are searched jointly, such as networks and training settings."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ _NETWORK = "network"
 
 
 class ProductSpace(SearchSpace):
-    """A space of networks and one for each further role of a candidate.
+    """Product of a space of networks and a space for each further role of a candidate.
 
-    Its points have the choices of all, those of further roles with the role before their names
-    (``"recipe.learning_rate"``). What a network asks of hardware, it asks whatever its other roles
-    are.
+    A point has the choices of all spaces. The names of choices of further roles start with the role
+    (``"recipe.learning_rate"``). The workload of a network does not depend on its other roles.
 
     Args:
-        network: The space of the networks.
-        roles: The other spaces, by role.
+        network: Space of the networks.
+        roles: Other spaces, by role.
 
     Raises:
-        ConfigError: There is no other role, or one has the name of the network's.
+        ConfigError: There is no other role, or one is named like the role of the networks.
     """
 
     def __init__(self, network: SearchSpace, roles: Mapping[str, ChoiceSpace]) -> None:
@@ -50,17 +49,17 @@ class ProductSpace(SearchSpace):
 
     @property
     def network(self) -> SearchSpace:
-        """The space of the networks."""
+        """Space of the networks."""
         return self._network
 
     @property
     def roles(self) -> Mapping[str, ChoiceSpace]:
-        """The other spaces, by role."""
+        """Other spaces, by role."""
         return self._roles
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
-        """Those of the networks, then those of each role."""
+        """Choices of the networks, then those of each role."""
         found = list(self._network.choices)
         for role, space in self._roles.items():
             found += [_of_role(role, choice) for choice in space.choices]
@@ -68,11 +67,11 @@ class ProductSpace(SearchSpace):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The fingerprints of all spaces."""
+        """Fingerprints of all spaces, by role."""
         return {role: space.fingerprint for role, space in self._spaces()}
 
     def candidate(self, architecture: Architecture) -> Candidate:
-        """The network and the other roles of a point, each as a point of its own space."""
+        """Return the network and the other roles of a point, each as a point of its own space."""
         values = self.check(architecture).as_dict()
         parts: dict[str, Architecture] = {}
         for role, space in self._spaces():
@@ -82,7 +81,7 @@ class ProductSpace(SearchSpace):
         return Candidate(tuple(sorted(parts.items())))
 
     def point(self, candidate: Candidate) -> Architecture:
-        """The inverse of `candidate`.
+        """Return the point of a candidate; the inverse of `candidate`.
 
         Raises:
             ConfigError: The candidate has other roles, or a role is of another space.
@@ -103,33 +102,33 @@ class ProductSpace(SearchSpace):
         )
 
     def build(self, architecture: Architecture) -> nn.Module:
-        """The network of a point."""
+        """Return the module of a point's network."""
         return self._network.build(self.candidate(architecture).network)
 
     def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
-        """Those of the network of a point."""
+        """Return the segments of a point's network."""
         return self._network.segments(self.candidate(architecture).network)
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
-        """What the network of a point takes."""
+        """Return the input shape of a point's network."""
         return self._network.input_shape(self.candidate(architecture).network)
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
-        """The stages of the network of a point."""
+        """Return the stages of a point's network."""
         return self._network.outline(self.candidate(architecture).network)
 
     def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:
-        """Those of the networks."""
+        """Return the parts of the points' networks."""
         return self._network.parts(self._of_networks(codes))
 
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
-        """That of the networks."""
+        """Return the depths of the points' networks."""
         return self._network.depth(self._of_networks(codes))
 
     def published(
         self, codes: npt.NDArray[np.int64]
     ) -> tuple[TabularSpace, npt.NDArray[np.int64]] | None:
-        """That of the networks."""
+        """Return the published space of the points' networks, and their codes there."""
         return self._network.published(self._of_networks(codes))
 
     def _of_networks(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

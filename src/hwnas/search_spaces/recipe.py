@@ -1,7 +1,7 @@
-"""How a network is trained, as a space of choices beside that of the networks.
+"""Search space of training settings, searched jointly with the space of networks.
 
-Searched together as in NARS and FBNetV3 (Dai et al., CVPR 2021): which network is best depends on
-how it is trained, and the other way round.
+Joint search follows NARS and FBNetV3 (Dai et al., CVPR 2021): which network is best depends on the
+training settings, and which settings are best depends on the network.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ __all__ = ["RecipeSpace", "recipe_space"]
 
 
 class RecipeSpace(ChoiceSpace):
-    """Recipes that differ in some settings of a training; all others are as ``[train]`` says.
+    """Space of training settings; settings outside the space are as in ``[train]``.
 
     Args:
-        settings: The options of each, by its name in ``[train]``. What has a single option is fixed
-            and does not appear in `choices`; what has none is as ``[train]`` says.
+        settings: Options of each setting, by its name in ``[train]``. A setting with a single
+            option is fixed and does not appear in `choices`. A setting without options keeps its
+            value of ``[train]``.
 
     Raises:
-        ConfigError: No setting has two options or more, or one has an option twice.
+        ConfigError: No setting has two options or more, or a setting has an option twice.
     """
 
     name = "recipe"
 
     def __init__(self, settings: Mapping[str, Sequence[Option]]) -> None:
-        # Choice refuses what is there twice.
+        # Choice raises if an option is given twice.
         self.settings = {
             name: Choice(name, tuple(sorted(options)))
             for name, options in settings.items()
@@ -46,16 +47,16 @@ class RecipeSpace(ChoiceSpace):
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
-        """The settings that differ."""
+        """Settings that have more than one option."""
         return tuple(c for c in self.settings.values() if len(c.options) > 1)
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """All options."""
+        """Options of all settings, by setting name."""
         return {name: list(choice.options) for name, choice in self.settings.items()}
 
     def values(self, architecture: Architecture) -> dict[str, Option]:
-        """What a recipe sets, by names of ``[train]``, fixed settings included."""
+        """Return the value of each setting by its name in ``[train]``, fixed settings included."""
         fixed = {name: choice.options[0] for name, choice in self.settings.items()}
         return {**fixed, **self.check(architecture).as_dict()}
 
@@ -71,23 +72,24 @@ def recipe_space(
     batch_size: tuple[int, ...] = (),
     warmup: tuple[float, ...] = (),
 ) -> RecipeSpace:
-    """The role ``recipe`` of a recipe's ``[space] name = ["mobilenet", "recipe"]``.
+    """Return the space of the role ``recipe`` in ``[space] name = ["mobilenet", "recipe"]``.
 
-    Each argument lists the options of that key of ``[train]``; none leaves it as it is there.
+    Each argument lists the options of the same key of ``[train]``. An empty argument leaves that
+    key unchanged.
 
     Args:
-        learning_rate: At its peak.
-        weight_decay: Of AdamW.
+        learning_rate: Peak learning rate.
+        weight_decay: Weight decay of AdamW.
         label_smoothing: Share of the target probability that is spread over all classes.
-        shift_pixels: By how much images are shifted at most.
-        cutout: Side of the square that is erased, as a share of the image's.
+        shift_pixels: Largest shift of images, in pixels.
+        cutout: Side of the square that is erased, as a share of the image's side.
         flip: Whether images are mirrored left and right at random.
         epochs: Passes over the training images.
-        batch_size: Images of a step.
+        batch_size: Images per training step.
         warmup: Share of the training in which the learning rate rises.
 
     Raises:
-        ConfigError: No setting has two options or more, or one has an option twice.
+        ConfigError: No setting has two options or more, or a setting has an option twice.
     """
     return RecipeSpace(
         {

@@ -1,4 +1,4 @@
-"""Networks without weights, which a supernet runs on parts of its own."""
+"""Networks without weights, which a supernet runs on parts of its shared tensors."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from hwnas.search_spaces.space import SearchSpace, Segments
 
 __all__ = ["Skeleton", "SkeletonSource", "Skeletons"]
 
-_KEPT = 64  # whole networks, of spaces that do not say what they are put together of
-_KEPT_BLOCKS = 128  # at each place, so that spaces of very many options stay within memory
+_KEPT = 64  # networks kept whole, for spaces that define no `places`
+_KEPT_BLOCKS = 128  # blocks kept at each place; bounds the memory of spaces with very many options
 
 
 @dataclass(frozen=True)
 class Skeleton:
-    """A network without weights.
+    """Network without weights, and its connection to the shared tensors.
 
     Attributes:
-        module: Computes it once all slots are filled.
-        pieces: What has slots.
+        module: Module that computes the network once all slots are filled.
+        pieces: Blocks of the network, each with its slots.
     """
 
     module: nn.Module
@@ -37,23 +37,23 @@ class Skeleton:
 
 
 class SkeletonSource(Protocol):
-    """Gives the skeletons of a space's networks; a newer one may take the place of the last."""
+    """Source of the skeletons of a space's networks; a new one may invalidate the previous one."""
 
     def of(self, architecture: Architecture) -> Skeleton:
-        """The skeleton of a network."""
+        """Return the skeleton of a network."""
         ...
 
 
 class Skeletons:
-    """The skeletons of a space's networks.
+    """Skeletons of a space's networks.
 
-    Where the space says what its networks are put together of (`SearchSpace.places`), each block is
-    made once, and a network is put together of blocks in a frame that all networks share: the
-    newest skeleton takes the place of the one before. Of other spaces the last networks are kept as
-    they are. Either way memory is bounded, whatever the number of networks.
+    If the space defines the blocks of its networks (`SearchSpace.places`), each block is made once
+    and inserted into a frame that all networks share; the newest skeleton then replaces the one
+    before. For other spaces, the most recently used networks are kept whole. In both cases memory
+    is bounded, whatever the number of networks.
 
     Args:
-        space: Of the networks.
+        space: Space of the networks.
         shared: Names of the shared tensors.
     """
 
@@ -66,7 +66,7 @@ class Skeletons:
             self._frame = _Frame(self._built(space.largest()), space.places, self._piece)
 
     def of(self, architecture: Architecture) -> Skeleton:
-        """The skeleton of a network.
+        """Return the skeleton of a network.
 
         Raises:
             ConfigError: The network is of another space, or has a tensor that is not shared.
@@ -106,12 +106,12 @@ class Skeletons:
 
 
 class _Frame:
-    """What is around blocks, and the blocks that there were so far.
+    """Frame around the blocks of all networks, and a cache of the blocks made so far.
 
     Args:
-        module: The largest network.
-        places: Of its blocks, which no network has others than.
-        piece: Makes a piece of a block and the name of its place.
+        module: Largest network.
+        places: Specifications of its blocks; no network has a block at any other place.
+        piece: Function that makes a piece of a block and the name of its place.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class _Frame:
         self._sites = [self._site(place) for place in places]
 
     def filled(self, values: Values) -> Skeleton:
-        """The network that these values decide."""
+        """Return the skeleton of the network that these values define."""
         pieces = []
         for row in self._rows.values():
             row.present.clear()
@@ -154,7 +154,10 @@ class _Frame:
         return self._piece(module, place.name)
 
     def _site(self, place: Place) -> _Site:
-        """A place as it is filled, unpacked: this is done many times in every step of training."""
+        """Return a place with all that `filled` needs for it, as a tuple.
+
+        The tuple avoids look-ups in `filled`, which runs many times in every training step.
+        """
         parent, _, child = place.name.rpartition(".")
         row = self._rows.get(parent)
         siblings = self._module.get_submodule(parent)._modules if row is None else row.present
@@ -166,19 +169,19 @@ class _Frame:
 _Site = tuple[
     Place, str, int, Callable[[Values], Any], dict[Any, Piece], dict[str, nn.Module | None], str
 ]
-"""A place, its depth and position, what it depends on, kept blocks, where they go, their name."""
+"""Place, depth, position, function of the key, kept blocks, sibling blocks, name among them."""
 
 
 def _nothing(values: Values) -> None:
-    """What a block depends on that is the same in all networks."""
+    """Return None, the key of a block that is the same in all networks."""
 
 
 class _Row:
-    """A module with blocks that may be absent.
+    """Module whose blocks may be absent.
 
     Args:
-        module: With all of them.
-        name: Of the module.
+        module: Module that contains all of its blocks.
+        name: Name of the module.
         places: Names of all blocks.
     """
 
@@ -192,7 +195,7 @@ class _Row:
         ]
 
     def fill(self) -> None:
-        """Have the blocks that are present, in order among the other children."""
+        """Set the module's children to the present blocks, in order among the other children."""
         present = self.present
         self._module.__dict__["_modules"] = {
             child: present[child] if own is None else own

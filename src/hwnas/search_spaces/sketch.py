@@ -1,4 +1,4 @@
-"""Drafting the steps of a network by its layers, with their sizes and nothing else."""
+"""Operator counts of a network, drafted from the sizes of its layers without building modules."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from hwnas.search_spaces.workload import OperatorKind
 
 __all__ = ["Sketch"]
 
-_BYTES = 4  # of one number; tables are of float32 networks unless a device says otherwise
+_BYTES = 4  # of one element; tables are of float32 networks unless a device states otherwise
 
 
 @dataclass
 class Sketch:
-    """A feature map that layers are applied to, one after the other.
+    """Feature map that layers are applied to, one after the other, while operators are counted.
 
     Attributes:
-        channels: Of the feature map.
-        side: Its height, and its width too where ``width`` is 0.
-        repeat: How often the sketched part occurs in a network.
-        dead: Whether a compiler may drop the part.
-        steps: What was applied so far, counted; batch normalisations as steps of their own.
-        width: Of the feature map, where it is not square.
+        channels: Channels of the feature map.
+        side: Height of the feature map, and its width too if ``width`` is 0.
+        repeat: Number of times that the sketched part occurs in a network.
+        dead: Whether a compiler may remove the part.
+        steps: Counts of the operators applied so far; batch normalisations are separate operators.
+        width: Width of the feature map if it is not square, otherwise 0.
     """
 
     channels: int
@@ -35,7 +35,7 @@ class Sketch:
 
     @property
     def pixels(self) -> int:
-        """Of the feature map."""
+        """Number of pixels of the feature map."""
         return self.side * (self.width or self.side)
 
     @property
@@ -51,7 +51,7 @@ class Sketch:
         activation: bool = True,
         norm: bool = True,
     ) -> Sketch:
-        """A convolution with "same" padding, perhaps batch normalisation and an activation."""
+        """Apply a "same"-padded convolution, and optionally batch normalisation and activation."""
         read, per_output = self._bytes, kernel_size**2 * self.channels // groups
         kind: OperatorKind = "conv"
         if groups == self.channels == channels:
@@ -68,20 +68,23 @@ class Sketch:
         return self.simple("activation") if activation else self
 
     def norm(self) -> Sketch:
-        """Batch normalisation."""
+        """Apply batch normalisation."""
         weights = 16 * self.channels
         self._add(Step("norm", 0, self._bytes, self._bytes, weights, dead=self.dead))
         return self
 
     def simple(self, kind: OperatorKind, inputs: int = 1, stride: int = 1) -> Sketch:
-        """A step without multiply-accumulates that keeps the channels."""
+        """Apply an operator without multiply-accumulates that keeps the number of channels."""
         read = inputs * self._bytes
         self._shrink(stride)
         self._add(Step(kind, 0, read, self._bytes, dead=self.dead))
         return self
 
     def gate(self, squeezed: int, biased: bool = False) -> Sketch:
-        """Squeeze and excite: pool, two small pointwise convolutions, scale the channels."""
+        """Apply squeeze-and-excite.
+
+        It pools, applies two small pointwise convolutions, and scales the channels.
+        """
         vector, row = _BYTES * self.channels, _BYTES * squeezed
         product = self.channels * squeezed
         down, up = (_BYTES * product + biased * biases for biases in (row, vector))
@@ -95,11 +98,11 @@ class Sketch:
         return self
 
     def shuffle(self) -> Sketch:
-        """Channels in another order."""
+        """Apply a channel shuffle."""
         return self.view().view().simple("elementwise").view()
 
     def linear(self, outputs: int, biased: bool = True) -> Sketch:
-        """A linear layer on a feature map of one pixel."""
+        """Apply a linear layer to a feature map of one pixel."""
         macs = self.channels * self.pixels * outputs
         read = self._bytes
         self.channels, self.side, self.width = outputs, 1, 0
@@ -107,14 +110,14 @@ class Sketch:
         return self
 
     def pool(self) -> Sketch:
-        """The mean over the whole feature map."""
+        """Apply global average pooling."""
         read = self._bytes
         self.side, self.width = 1, 0
         self._add(Step("pool", 0, read, self._bytes, dead=self.dead))
         return self
 
     def view(self) -> Sketch:
-        """Another look at the same numbers; it moves nothing."""
+        """Apply a view, which moves no data."""
         self._add(Step("view", dead=self.dead))
         return self
 

@@ -1,4 +1,4 @@
-"""Places in a module for parts of shared tensors."""
+"""Slots: places in a module for views of shared tensors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ __all__ = ["Piece", "Slot", "corner", "pieces_of", "slots_of"]
 
 
 def corner(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """The part of a shared tensor that a smaller network uses, as a view.
+    """Return the part of a shared tensor that a smaller network uses, as a view.
+
+    The part is the first positions of each dimension, but the centre of a kernel's height and
+    width.
 
     Args:
-        tensor: A shared weight or buffer; of a convolution (out, in / groups, height, width).
-        shape: Shape of the part; nowhere larger than ``tensor``.
+        tensor: Shared weight or buffer; of a convolution (out, in / groups, height, width).
+        shape: Shape of the part; no dimension is larger than that of ``tensor``.
 
     Raises:
         ConfigError: The shapes do not nest.
@@ -41,7 +44,7 @@ def corner(tensor: Tensor, shape: torch.Size) -> Tensor:
 
 
 def pieces_of(tensor: Tensor, segments: Segments) -> Tensor:
-    """The pieces of a tensor, joined."""
+    """Return the pieces of a tensor, concatenated."""
     for dim, pieces in segments:
         tensor = torch.cat([tensor.narrow(dim, start, n) for start, n in pieces], dim)
     return tensor
@@ -49,15 +52,15 @@ def pieces_of(tensor: Tensor, segments: Segments) -> Tensor:
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in a skeleton for a part of a shared tensor.
+    """Place in a skeleton for a part of a shared tensor.
 
     Attributes:
-        holder: A module's own table of parameters or buffers.
-        key: In that table.
-        name: Of the shared tensor.
-        shape: Of the part.
-        segments: Which pieces the part is made of, where it is not the corner.
-        buffer: Whether a forward pass may write it.
+        holder: A module's dictionary of parameters or of buffers.
+        key: Key in that dictionary.
+        name: Name of the shared tensor.
+        shape: Shape of the part.
+        segments: Pieces that the part consists of; empty if the part is the corner.
+        buffer: Whether the tensor is a buffer, which a forward pass may write.
     """
 
     holder: dict[str, Any]
@@ -68,12 +71,15 @@ class Slot:
     buffer: bool = False
 
     def fill(self, shared: Tensor) -> None:
-        """Put the part of a shared tensor into its place."""
+        """Set the module's parameter or buffer to its part of a shared tensor."""
         whole = pieces_of(shared, self.segments) if self.segments else shared
         self.holder[self.key] = corner(whole, self.shape)
 
     def write_back(self, shared: Tensor) -> None:
-        """Bring back what a forward pass wrote into a buffer that is no view of the shared one."""
+        """Copy a buffer back into the shared tensor after a forward pass wrote it.
+
+        Only a buffer that is not a view of the shared tensor needs this.
+        """
         (dim, pieces) = self.segments[0]
         part, at = self.holder[self.key], 0
         for start, length in pieces:
@@ -84,12 +90,12 @@ class Slot:
 def slots_of(
     module: nn.Module, prefix: str = "", segments: Mapping[str, Segments] | None = None
 ) -> Iterator[Slot]:
-    """Where a module wants its weights and buffers.
+    """Yield a slot for each parameter and buffer of a module.
 
     Args:
-        module: A network, or a part of one.
-        prefix: Of the module's name in the network.
-        segments: See `SearchSpace.segments`.
+        module: Network or a part of one.
+        prefix: Name of the module in the network.
+        segments: Segments by tensor name; see `SearchSpace.segments`.
     """
     for name, each in module.named_modules(prefix=prefix):
         for holder in (each._parameters, each._buffers):
@@ -102,12 +108,12 @@ def slots_of(
 
 @dataclass(frozen=True)
 class Piece:
-    """A block of a skeleton, or a whole one.
+    """Block of a skeleton, or a whole skeleton, with its slots.
 
     Attributes:
-        module: Without weights.
-        slots: All that it wants.
-        written: Those that a forward pass writes although they are no views of shared tensors.
+        module: Module without weights.
+        slots: Slots of all of its parameters and buffers.
+        written: Slots that a forward pass writes although they hold no views of shared tensors.
     """
 
     module: nn.Module

@@ -1,4 +1,4 @@
-"""What every search space can do, given its choices and a way to build a network."""
+"""Base class of all search spaces of networks."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["SearchSpace", "Segments", "StageOutline"]
 
 Segments = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
-"""For dimensions of a tensor, the pieces of it that are used, as pairs of a start and a length."""
+"""Used pieces of a tensor: pairs of a dimension and its pieces, which are (start, length) pairs."""
 
 
 @dataclass(frozen=True)
 class StageOutline:
-    """A row of blocks, for a picture.
+    """Row of blocks, for drawing a network.
 
     Attributes:
         channels: Output channels.
-        stride: Of the first block.
-        blocks: Kernel size and expansion ratio of each.
+        stride: Stride of the first block.
+        blocks: Kernel size and expansion ratio of each block.
     """
 
     channels: int
@@ -45,16 +45,16 @@ class StageOutline:
 
 
 class SearchSpace(ChoiceSpace):
-    """A set of networks, described by discrete choices.
+    """Set of networks that discrete choices describe.
 
-    A new space gives `name`, `choices`, `build` and `input_shape`; sampling, encoding, variation,
+    A subclass defines `name`, `choices`, `build` and `input_shape`; sampling, encoding, variation,
     counting and weight sharing follow from them. The shared weights of a supernet are those of the
-    largest network, so ``build`` must name its parts such that every network's state dict has a
-    subset of the keys of the largest network's, with nowhere larger tensors
-    (`hwnas.search_spaces.supernet`).
+    largest network. ``build`` must therefore name its modules such that the state dict of every
+    network has a subset of the largest network's keys, and no tensor is larger than in the largest
+    network (`hwnas.search_spaces.supernet`).
 
     Attributes:
-        pretrained: Whether the largest network begins with trained weights.
+        pretrained: Whether the largest network starts with trained weights.
         nests: Whether every network's weights are part of the largest network's, so that a supernet
             can share them.
     """
@@ -64,42 +64,46 @@ class SearchSpace(ChoiceSpace):
 
     @abstractmethod
     def build(self, architecture: Architecture) -> nn.Module:
-        """A plain, freshly initialised module: float32 (N, *input_shape) -> (N, outputs)."""
+        """Return a plain, freshly initialised module: float32 (N, *input_shape) -> (N, outputs)."""
 
     @abstractmethod
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
-        """Channels, height and width of one input image."""
+        """Return channels, height and width of one input image."""
 
     def workload(self, architecture: Architecture, batch: int = 1) -> Workload:
-        """What one network asks of hardware, traced without making its weights."""
+        """Return the workload of one network, traced without creating its weights."""
         with blueprint():
             network = self.build(architecture)
         return trace(network, self.input_shape(architecture), batch)
 
     def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
-        """Where a network's weights lie in those of the largest, if not in the first channels.
+        """Return the pieces of the largest network's tensors that a network uses.
 
         Returns:
-            By name of a tensor; those of which a network uses the corner are left out.
+            Segments by tensor name. Tensors of which the network uses the corner, that is the first
+            channels, are left out.
         """
         return {}
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """What networks are put together of, so that a supernet need not build each anew.
+        """Specifications of the blocks of all networks; empty if networks are built as a whole.
 
-        A network is then a frame that is the same for all networks, which has no tensors of its
-        own, with modules at the places that are taken; those of the largest network are all there
-        are. None where networks are built as a whole.
+        A network is then a frame with a module at each place that is taken. The frame is the same
+        for all networks and has no tensors of its own. The places of the largest network are all
+        there are. A supernet thus need not build each network anew.
         """
         return ()
 
     def values(self, architecture: Architecture) -> Mapping[str, Any]:
-        """What decides what stands at the `places`: the options, and what follows from them."""
+        """Return the values that decide which modules stand at the `places`.
+
+        They are the options of the architecture and the values derived from them.
+        """
         return dict(architecture.values)
 
     def skeletons(self, shared: Container[str]) -> SkeletonSource:
-        """What a supernet runs: networks of this space without weights.
+        """Return the source of the networks without weights that a supernet runs.
 
         Args:
             shared: Names of the tensors of the largest network.
@@ -109,91 +113,98 @@ class SearchSpace(ChoiceSpace):
         return Skeletons(self, shared)
 
     def teacher(self) -> nn.Module | None:
-        """The trained network that the weights of this space come from, which others learn from.
+        """Return the trained network that the weights of this space come from.
+
+        Other networks learn from it.
 
         Returns:
-            In evaluation mode, without gradients; None where weights start at random.
+            The network in evaluation mode, without gradients; None if weights start at random.
         """
         return None
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
-        """The stages of a network, for a picture; none where a space has no such thing."""
+        """Return the stages of a network, for drawing; empty if the space has no stages."""
         return ()
 
     def supernet(self) -> Supernet:
-        """One module that holds the weights of every network of this space."""
+        """Return one module that holds the weights of every network of this space."""
         from hwnas.search_spaces.supernet import Supernet
 
         return Supernet(self)
 
-    # What a search evaluates
+    # Candidates
 
     @property
     def network(self) -> SearchSpace:
-        """The space of the networks: this one, unless it has further roles."""
+        """Space of the networks: this space, unless it has further roles."""
         return self
 
     @property
     def roles(self) -> Mapping[str, ChoiceSpace]:
-        """The spaces of the further roles of a candidate."""
+        """Spaces of the further roles of a candidate, by role."""
         return {}
 
     def candidate(self, architecture: Architecture) -> Candidate:
-        """What to evaluate for a point of this space."""
+        """Return the candidate to evaluate for a point of this space."""
         return Candidate.of(architecture)
 
     def point(self, candidate: Candidate) -> Architecture:
-        """The inverse of `candidate`."""
+        """Return the point of a candidate; the inverse of `candidate`."""
         return candidate.network
 
-    # What many networks ask of hardware
+    # Operator counts and costs of many networks
 
     def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:
-        """What networks are put together of, and which part stands at each place, for N at once.
+        """Return the parts that networks consist of, and the part at each place of N networks.
 
-        A space that gives this is searched much faster: `steps` and `counted` follow from it. They
-        have to say what a trace of each network says, to the last byte.
+        A space that implements this is searched much faster, because `steps` and `counted` follow
+        from it. Their results have to equal a trace of each network, to the last byte.
 
         Args:
             codes: Indices of options, of shape (N, len(choices)).
 
         Returns:
-            The parts at batch 1 in float32, with batch normalisations as steps of their own, and
-            what was chosen, of shape (N, places). None where networks have to be traced.
+            The parts at batch 1 in float32, with batch normalisations as separate operators, and
+            the index of the part at each place, of shape (N, places). None if networks have to be
+            traced.
         """
         return None
 
     def steps(self, codes: npt.NDArray[np.int64]) -> StepTable | None:
-        """What N networks ask of hardware, as ``StepTable.of_workloads`` of their workloads.
+        """Return the operator counts of N networks, as ``StepTable.of_workloads`` does.
 
         Args:
             codes: Indices of options, of shape (N, len(choices)).
 
         Returns:
-            N networks; None where the space does not know its `parts`.
+            Table of the N networks; None if the space does not define its `parts`.
         """
         found = self.parts(codes)
         return None if found is None else found[0].deployed.networks(found[1])
 
     def counted(self, codes: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
-        """Costs that follow from the `parts`, exactly, each of shape (N,), by name.
+        """Return the exact costs that follow from the `parts`, each of shape (N,), by name.
 
-        They are ``macs``, ``params`` and ``weight_bytes``, as a workload counts them; none where
-        the space does not know its parts.
+        The costs are ``macs``, ``params`` and ``weight_bytes``, as a workload counts them. The
+        result is empty if the space does not define its parts.
         """
         found = self.parts(codes)
         return {} if found is None else counted(found[0].networks(found[1]))
 
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
-        """How many blocks, or whatever a space is deep in, come one after the other, (N,)."""
+        """Return the depth of each network, of shape (N,).
+
+        The depth is the number of blocks in sequence, or of whatever unit the space defines; None
+        if it defines no depth.
+        """
         return None
 
     def published(
         self, codes: npt.NDArray[np.int64]
     ) -> tuple[TabularSpace, npt.NDArray[np.int64]] | None:
-        """The space of a published table that these networks are in, and their codes there.
+        """Return the published space that contains these networks, and their codes in it.
 
-        What is known of that space, such as scores that ship with hwnas, holds for them; None where
-        there is no such table.
+        It is the space of a published table. Data of that space, such as scores that ship with
+        hwnas, applies to these networks. The result is None if there is no such table.
         """
         return None

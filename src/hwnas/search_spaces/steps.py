@@ -1,4 +1,4 @@
-"""What many networks ask of hardware, as one table: the steps there are, and who takes which."""
+"""Operator counts of many networks as one table: distinct operators, and counts per network."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from hwnas.search_spaces.workload import Operator, OperatorKind, Workload
 
 __all__ = ["Assembly", "PartTable", "Step", "StepTable", "counted"]
 
-_BYTES = 4  # of a weight
-_NORM_BYTES = 16  # of a channel of a batch normalisation: scale and shift, mean and variance
-_NORM_PARAMS = 2  # scale and shift
+_BYTES = 4  # per weight
+_NORM_BYTES = 16  # per channel of a batch normalisation: scale, shift, mean and variance
+_NORM_PARAMS = 2  # per channel: scale and shift
 _KINDS: tuple[OperatorKind, ...] = get_args(OperatorKind)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator with its sizes, without its place in a network; at batch 1 unless traced so.
+    """Operator with its sizes, without its position in a network.
+
+    Sizes are those at batch 1, unless the operator was traced at another batch size.
 
     Attributes:
-        kind: What sort of work it is.
+        kind: Kind of operator.
         macs: Multiply-accumulates.
-        read_bytes: Activations that it reads.
-        written_bytes: Activations that it writes.
-        weight_bytes: Weights that it reads.
+        read_bytes: Bytes of activations that the operator reads.
+        written_bytes: Bytes of activations that the operator writes.
+        weight_bytes: Bytes of weights that the operator reads.
         kernel_size: Height of a convolution's kernel, 0 for others.
-        stride: Of a convolution, 0 for others.
-        dead: Whether a compiler may drop it: no output of the network depends on it, or it works
-            on a constant.
+        stride: Stride of a convolution, 0 for others.
+        dead: Whether a compiler may remove the operator: no output of the network depends on it, or
+            it works on a constant.
     """
 
     kind: OperatorKind
@@ -50,11 +52,11 @@ class Step:
 
     @property
     def bytes_moved(self) -> int:
-        """Everything that it reads and writes, each tensor once."""
+        """Bytes that the operator reads and writes, each tensor once."""
         return self.read_bytes + self.written_bytes + self.weight_bytes
 
     def per_image(self, batch: int) -> Step:
-        """The same step at batch 1, given what it is at some batch."""
+        """Return the same operator at batch 1, given that this one is at ``batch``."""
         return replace(
             self,
             macs=self.macs // batch,
@@ -64,11 +66,11 @@ class Step:
 
     @classmethod
     def of(cls, operator: Operator, workload: Workload) -> Step:
-        """An operator of a workload."""
+        """Create a step from an operator of a workload."""
         tensors = [workload.tensors[i] for i in dict.fromkeys(operator.inputs)]
         weights = sum(tensor.bytes for tensor in tensors if tensor.role == "weight")
         read = sum(tensor.bytes for tensor in tensors) - weights
-        # What an operator writes in place, it has read; it moves there and back.
+        # A tensor that is written in place is read, too: its bytes move both ways.
         written = sum(workload.tensors[i].bytes for i in operator.outputs)
         if operator.kind == "view":
             read = written = 0
@@ -78,12 +80,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Assembly:
-    """N networks that are put together of parts.
+    """N networks that consist of parts.
 
     Attributes:
-        parts: For each place in the network, the steps of each part that may stand there, in
-            their order, and how often each is taken.
-        chosen: Of shape (N, len(parts)): which part stands at each place.
+        parts: For each place in a network, the parts that may stand there, in order; a part is the
+            count of each of its operators.
+        chosen: Index of the part at each place, of shape (N, len(parts)).
     """
 
     parts: Sequence[Sequence[Mapping[Step, int]]]
@@ -92,14 +94,17 @@ class Assembly:
 
 @dataclass(frozen=True)
 class StepTable:
-    """Networks as counts of steps. What is additive over steps takes one sparse product.
+    """Networks as counts of operators.
+
+    A quantity that is additive over operators takes one sparse product.
 
     Attributes:
-        steps: The distinct steps, S of them.
-        rows_of_steps: Sparse, of shape (N, S): how often network n takes step s.
-        taken: Sparse, of shape (N, P), where networks are put together: how often network n takes
-            each of the P parts that the rows of steps are then of. What is additive is added up
-            over the parts first, which is much less to add.
+        steps: Distinct operators, S of them.
+        rows_of_steps: Sparse counts of shape (N, S): how often network n contains operator s. If
+            ``taken`` is given, the rows are those of P parts instead, of shape (P, S).
+        taken: Sparse counts of shape (N, P), if networks consist of parts: how often network n
+            contains part p. An additive quantity is then summed over the operators of each part
+            first, which takes far fewer additions.
     """
 
     steps: tuple[Step, ...]
@@ -111,14 +116,14 @@ class StepTable:
 
     @cached_property
     def counts(self) -> sparse.csr_array:
-        """Sparse, of shape (N, S): how often network n takes step s."""
+        """Sparse counts of shape (N, S): how often network n contains operator s."""
         if self.taken is None:
             return self.rows_of_steps
         return sparse.csr_array(self.taken @ self.rows_of_steps)
 
     @classmethod
     def of(cls, networks: Iterable[Mapping[Step, int]]) -> StepTable:
-        """A table of networks that are given as counts of their steps."""
+        """Create a table of networks that are given as operator counts."""
         index: dict[Step, int] = {}
         columns: list[int] = []
         values: list[int] = []
@@ -132,24 +137,24 @@ class StepTable:
 
     @classmethod
     def of_workloads(cls, workloads: Sequence[Workload]) -> StepTable:
-        """A table of networks as they are deployed: without what an export folds away."""
+        """Create a table of networks as deployed: without operators that an export folds away."""
         return cls.of(
             Counter(Step.of(op, each) for op in each.operators if not op.folded)
             for each in workloads
         )
 
     def per_image(self, batch: int) -> StepTable:
-        """The same networks at batch 1, given what they are at some batch."""
+        """Return the same networks at batch 1, given that these are at ``batch``."""
         return replace(self, steps=tuple(step.per_image(batch) for step in self.steps))
 
     @classmethod
     def of_parts(cls, assembly: Assembly) -> StepTable:
-        """A table of networks that are put together of parts."""
+        """Create a table of networks that consist of parts."""
         return PartTable.of(assembly.parts).networks(assembly.chosen)
 
     @classmethod
     def stacked(cls, tables: Sequence[StepTable]) -> StepTable:
-        """The networks of several tables, one below the other."""
+        """Return the networks of several tables as one table, in order."""
         return cls.of(network for table in tables for network in table._networks())
 
     def _networks(self) -> Iterable[Mapping[Step, int]]:
@@ -158,7 +163,7 @@ class StepTable:
             yield {self.steps[i]: int(count) for i, count in zip(columns, values, strict=True)}
 
     def to_arrays(self) -> dict[str, npt.NDArray[np.int64]]:
-        """Integer arrays that hold the whole table; `from_arrays` is the inverse."""
+        """Return integer arrays that hold the whole table; `from_arrays` is the inverse."""
         steps = [(_KINDS.index(step.kind), *astuple(step)[1:]) for step in self.steps]
         return {
             "steps": np.array(steps, dtype=np.int64).reshape(len(steps), -1),
@@ -169,10 +174,10 @@ class StepTable:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[np.int64]]) -> StepTable:
-        """Read a table back.
+        """Create a table from the arrays of `to_arrays`.
 
         Raises:
-            ArtifactError: An array is missing or is not what it should be.
+            ArtifactError: An array is missing or malformed.
         """
         try:
             steps = tuple(
@@ -189,36 +194,36 @@ class StepTable:
         return cls(steps, table)
 
     def rows(self, index: npt.NDArray[np.integer]) -> StepTable:
-        """Some of the networks, in the order of ``index``."""
+        """Return the table of some networks, in the order of ``index``."""
         if self.taken is None:
             return replace(self, rows_of_steps=self.rows_of_steps[index])
         return replace(self, taken=self.taken[index])
 
     def total(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Sums over the steps of each network.
+        """Return the sum of values over the operators of each network.
 
         Args:
-            values: Of shape (S,) or (S, F): a number, or F of them, for each step.
+            values: One value or F values for each operator, of shape (S,) or (S, F).
 
         Returns:
-            Of shape (N,) or (N, F).
+            Sums, of shape (N,) or (N, F).
         """
         sums: npt.NDArray[np.float64] = self.rows_of_steps @ values
         return sums if self.taken is None else self.taken @ sums
 
     @cached_property
     def macs(self) -> npt.NDArray[np.float64]:
-        """Multiply-accumulates of each network, of shape (N,); dead steps count, too."""
+        """Multiply-accumulates of each network, of shape (N,); dead operators are included."""
         return self.total(np.array([step.macs for step in self.steps], dtype=np.float64))
 
 
 @dataclass(frozen=True)
 class PartTable:
-    """The parts that networks are put together of, for all networks that ever are.
+    """Operator counts of all parts that the networks of a space may consist of.
 
     Attributes:
-        parts: Every part of every place, one below the other.
-        starts: For each place, the row of its first part.
+        parts: Every part of every place, one part a row, place after place.
+        starts: Row of the first part of each place.
     """
 
     parts: StepTable
@@ -226,12 +231,16 @@ class PartTable:
 
     @classmethod
     def of(cls, parts: Sequence[Sequence[Mapping[Step, int]]]) -> PartTable:
-        """For each place in a network, the steps of each part that may stand there."""
+        """Create a table from the operator counts of each part that may stand at each place."""
         starts = np.cumsum([0, *(len(place) for place in parts)])[:-1].astype(np.int64)
         return cls(StepTable.of(part for place in parts for part in place), starts)
 
     def networks(self, chosen: npt.NDArray[np.integer]) -> StepTable:
-        """N networks, of which ``chosen``, of shape (N, places), says what stands at each place."""
+        """Return the table of N networks.
+
+        Args:
+            chosen: Index of the part at each place, of shape (N, places).
+        """
         rows, places = chosen.shape
         ends = np.arange(rows + 1) * places
         columns = (chosen.astype(np.int64) + self.starts).ravel()
@@ -241,7 +250,7 @@ class PartTable:
 
     @cached_property
     def deployed(self) -> PartTable:
-        """The same parts without what an export folds away: batch normalisations."""
+        """Same parts without batch normalisations, which an export folds away."""
         left = [i for i, step in enumerate(self.parts.steps) if step.kind != "norm"]
         steps = tuple(self.parts.steps[i] for i in left)
         counts = sparse.csr_array(self.parts.counts.tocsc()[:, left])
@@ -249,10 +258,12 @@ class PartTable:
 
 
 def counted(table: StepTable) -> dict[str, npt.NDArray[np.int64]]:
-    """What workloads count of float32 networks that share no weights among their operators.
+    """Return costs as a workload counts them, for float32 networks.
+
+    The networks must not share weights among their operators.
 
     Args:
-        table: With batch normalisations.
+        table: Operator counts that include batch normalisations.
 
     Returns:
         ``macs``, ``params`` and ``weight_bytes``, each of shape (N,).

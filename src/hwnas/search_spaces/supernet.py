@@ -1,10 +1,10 @@
-"""One set of weights for every network of a space.
+"""Supernet: one set of weights for every network of a space.
 
-The shared weights are the state of the largest network. Any other network owns the corner of each
-tensor: the first channels of every channel dimension, the centre of every kernel (once-for-all, Cai
-et al., ICLR 2020, section 3; without its kernel transformation matrices, as in BigNAS, Yu et al.,
-ECCV 2020). Because the rule reads only shapes and names, it serves every space whose networks nest.
-A space whose networks use other pieces of a tensor says so (`SearchSpace.segments`).
+The shared weights are the state of the largest network. Every other network uses the corner of each
+tensor: the first channels of every channel dimension, and the centre of every kernel (once-for-all,
+Cai et al., ICLR 2020, section 3; without its kernel transformation matrices, as in BigNAS, Yu et
+al., ECCV 2020). The rule reads only shapes and names, so it serves every space whose networks nest.
+A space whose networks use other pieces of a tensor defines them (`SearchSpace.segments`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ __all__ = ["Supernet", "batch_norms"]
 
 
 class Supernet(nn.Module):
-    """All networks of a space in one module.
+    """Module that contains all networks of a space.
 
     ``shared`` is the largest network and owns every parameter. The forward pass runs the active
-    architecture, a module without weights of its own, on views of these parameters, so gradients
-    and running statistics of normalisation flow back into them.
+    architecture, a module without weights of its own, on views of these parameters. Gradients and
+    running statistics of normalisation therefore flow back into the parameters and buffers of
+    ``shared``.
 
     Args:
-        space: The space whose networks are shared.
+        space: Space whose networks share weights.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -52,10 +53,10 @@ class Supernet(nn.Module):
                 piece.module.train(training)
 
     active: nn.Module
-    """The active network without weights; its modules carry the modes of the forward pass."""
+    """Active network without weights; its modules carry the modes of the forward pass."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Outputs of the active architecture for images of shape (N, *input_shape)."""
+        """Return outputs of the active architecture for images of shape (N, *input_shape)."""
         tensors = self._tensors
         for piece in self._pieces:
             for slot in piece.slots:
@@ -68,7 +69,10 @@ class Supernet(nn.Module):
         return outputs
 
     def extract(self, architecture: Architecture) -> nn.Module:
-        """A plain module with copies of its weights; gives the same output as when active."""
+        """Return an architecture as a plain module with its own copies of the weights.
+
+        The module gives the same output as the architecture does when active.
+        """
         network = self.space.build(architecture)
         tensors = self.shared.state_dict()
         needed = network.state_dict()
@@ -82,14 +86,17 @@ class Supernet(nn.Module):
         return network.train(self.training)
 
     def train(self, mode: bool = True) -> Supernet:
-        """Set training or evaluation mode, of the active network too."""
+        """Set training or evaluation mode, also of the active network."""
         super().train(mode)
         if "active" in self.__dict__:
             self.active.train(mode)
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Supernet:
-        """Follow a move to another device or type, which replaces buffers."""
+        """Move to another device or type, and update the table of shared tensors.
+
+        A move replaces buffers.
+        """
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._tensors = self._shared_tensors()
         return self
@@ -99,6 +106,6 @@ class Supernet(nn.Module):
 
 
 def batch_norms(network: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    """The batch normalisations that a forward pass of ``network`` goes through."""
+    """Return the batch normalisations that a forward pass of ``network`` uses."""
     root = network.active if isinstance(network, Supernet) else network
     return [m for m in root.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]

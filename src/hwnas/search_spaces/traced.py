@@ -1,4 +1,4 @@
-"""The steps of a part of a network, from a trace of that part alone."""
+"""Operator counts of a part of a network, from a trace of that part alone."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ __all__ = ["traced_steps"]
 
 
 def traced_steps(make: Callable[[], nn.Module], input_shape: tuple[int, ...]) -> Counter[Step]:
-    """What a module adds to a network that it is a part of, at batch 1.
+    """Return the operator counts that a module adds to a network it is part of, at batch 1.
 
-    A network is the sum of its parts where each takes one contiguous tensor and gives one.
+    The counts of a network are the sum of its parts' counts if each part takes one contiguous
+    tensor and returns one.
 
     Args:
-        make: Makes the module; it is never given weights.
-        input_shape: Of what it takes, without the batch.
+        make: Function that makes the module; the module never has weights.
+        input_shape: Shape of the module's input, without the batch.
     """
     with blueprint():
         module = make()

@@ -1,4 +1,4 @@
-"""Several spaces searched as one, whose networks have nothing in common."""
+"""Several spaces searched as one; their networks share no weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hwnas.search_spaces.supernet import Supernet
 __all__ = ["FAMILY", "PRESETS", "UnionSpace", "union"]
 
 FAMILY = "family"
-"""The choice of the space that a network is from."""
+"""Name of the choice that selects the member space."""
 
 # Dense networks of one block a stage where a device allows little time, and mixed ones where it
 # allows more: they reach further. At 112 pixels they have 3.5 to 25 and 12 to 88 million
@@ -44,14 +44,14 @@ PRESETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
 
 
 class UnionSpace(SearchSpace):
-    """The networks of several spaces; the first choice says of which one a network is.
+    """Union of several spaces; the first choice selects the member space.
 
-    Choices of a space have its label before their names (``"compact.stem.width"``). Networks of
-    different spaces share no weights, so there is no supernet: evaluators that train each candidate
-    alone take such a space.
+    Names of a member's choices begin with its label (``"compact.stem.width"``). Networks of
+    different members share no weights, so there is no supernet: the space needs an evaluator that
+    trains each candidate alone.
 
     Args:
-        members: Spaces by label, those of the smaller networks first.
+        members: Spaces by label, the ones of smaller networks first.
 
     Raises:
         ConfigError: There are none.
@@ -67,7 +67,7 @@ class UnionSpace(SearchSpace):
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
-        """The family, then the choices of each space."""
+        """Choice of the family, then the choices of each member."""
         found = [Choice(FAMILY, tuple(self.members))]
         for label, space in self.members.items():
             found += [_of_member(label, choice) for choice in space.choices]
@@ -75,38 +75,38 @@ class UnionSpace(SearchSpace):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The fingerprints of all spaces."""
+        """Fingerprints of all members."""
         return {label: space.fingerprint for label, space in self.members.items()}
 
     def member(self, architecture: Architecture) -> tuple[SearchSpace, Architecture]:
-        """The space that a network is from, and the network as one of that space."""
+        """Return the member space of a network, and the network as one of that space."""
         values = self.check(architecture).as_dict()
         label = str(values.pop(FAMILY))
         space, start = self.members[label], len(label) + 1
         return space, space.architecture({name[start:]: v for name, v in values.items()})
 
     def of_member(self, label: str, architecture: Architecture) -> Architecture:
-        """Return a network of one of the spaces as one of the union: the inverse of `member`."""
+        """Return a network of a member as one of the union: the inverse of `member`."""
         own = self.members[label].check(architecture).values
         return self.architecture({FAMILY: label, **{f"{label}.{name}": v for name, v in own}})
 
     def build(self, architecture: Architecture) -> nn.Module:
-        """As its own space builds it."""
+        """Build the network as its member space does."""
         space, own = self.member(architecture)
         return space.build(own)
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
-        """As in its own space."""
+        """Return the input shape in the member space."""
         space, own = self.member(architecture)
         return space.input_shape(own)
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
-        """As in its own space."""
+        """Return the outline in the member space."""
         space, own = self.member(architecture)
         return space.outline(own)
 
     def supernet(self) -> Supernet:
-        """There is none.
+        """Raise: there is no supernet of networks that share no weights.
 
         Raises:
             ConfigError: Always.
@@ -114,7 +114,7 @@ class UnionSpace(SearchSpace):
         raise ConfigError(f"networks of {', '.join(self.members)} share no weights")
 
     def steps(self, codes: npt.NDArray[np.int64]) -> StepTable | None:
-        """Those of all networks, if every space knows its own."""
+        """Return the operator counts of all networks; None if a member cannot tell them."""
         tables, order = [], []
         for space, rows, own in self._divided(codes):
             table = space.steps(own)
@@ -125,11 +125,11 @@ class UnionSpace(SearchSpace):
         return StepTable.stacked(tables).rows(np.argsort(np.concatenate(order)))
 
     def counted(self, codes: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
-        """Costs that every space counts."""
+        """Return the costs that every member counts."""
         return self._gathered(codes, lambda space, own: space.counted(own))
 
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
-        """That of each network, if every space knows its own."""
+        """Return the depth of each network; None if a member cannot tell it."""
 
         def named(space: SearchSpace, own: npt.NDArray[np.int64]) -> dict[str, Any]:
             depth = space.depth(own)
@@ -142,7 +142,7 @@ class UnionSpace(SearchSpace):
         codes: npt.NDArray[np.int64],
         of: Callable[[SearchSpace, npt.NDArray[np.int64]], Mapping[str, npt.NDArray[np.int64]]],
     ) -> dict[str, npt.NDArray[np.int64]]:
-        """By name, numbers of N networks, for the names that all spaces give."""
+        """Gather numbers of N networks by name, for the names that all members give."""
         parts = [(rows, of(space, own)) for space, rows, own in self._divided(codes)]
         names = set.intersection(*(set(values) for _, values in parts))
         found = {name: np.zeros(len(codes), dtype=np.int64) for name in sorted(names)}
@@ -154,7 +154,7 @@ class UnionSpace(SearchSpace):
     def _divided(
         self, codes: npt.NDArray[np.int64]
     ) -> Sequence[tuple[SearchSpace, npt.NDArray[np.intp], npt.NDArray[np.int64]]]:
-        """Each space with the rows that are of it, perhaps none, as its own codes."""
+        """Return each member with its rows, perhaps none, and their codes in that member."""
         found, start = [], 1
         for number, space in enumerate(self.members.values()):
             rows = np.flatnonzero(codes[:, 0] == number)
@@ -171,21 +171,21 @@ def union(
     resolution: Sequence[int] | None = None,
     folder: Path = Path(),
 ) -> UnionSpace:
-    """The space of a recipe's ``[space] name = "union"``.
+    """Return the space of a recipe's ``[space] name = "union"``.
 
     Args:
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, e.g. the number of classes.
         preset: ``"cpu"``: dense residual networks, from 24 to 95 pixels also on coarser maps, and,
             from 16 pixels on, mixed ones, which CPUs run fast.
-        members: A table for each space, as ``[space]`` itself, in place of the preset's. Its
-            ``label``, else its preset, else its name, stands before its choices.
-        resolution: Options for the input's height and width, of spaces that say nothing else; of a
-            preset the longer side of the images if None.
-        folder: Where relative paths start.
+        members: One table a member, like ``[space]`` itself, in place of the preset's. The names of
+            its choices begin with its ``label``, or else its preset, or else its name.
+        resolution: Options for the input's height and width, for members that have none of their
+            own; None stands for the longer side of the images if a preset is given.
+        folder: Folder that relative paths start from.
 
     Raises:
-        ConfigError: A preset, a name or an option is unknown, or two spaces have one label.
+        ConfigError: A preset, a name or an option is unknown, or two members have the same label.
     """
     from hwnas.search_spaces.catalogue import named_space
 

@@ -1,4 +1,4 @@
-"""What a network asks of hardware: its operators, their tensors, and what follows from them."""
+"""Workload of a network: its operators, their tensors, and the costs that follow from them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ OperatorKind = Literal[
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor between operators.
+    """Tensor that operators read or write.
 
     Attributes:
-        id: Unique in its workload.
+        id: Identifier, unique in its workload.
         shape: Sizes, batch first.
         role: A weight is read from the model file; inputs and activations live in memory.
-        bits: Of one element.
+        bits: Bits of one element.
         density: Share of elements that are not known to be zero, in (0, 1].
     """
 
@@ -48,26 +48,26 @@ class TensorSpec:
 
     @property
     def bytes(self) -> int:
-        """Size in memory, stored densely."""
+        """Size in memory in bytes, stored densely."""
         return math.prod(self.shape) * self.bits // 8
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One step of a network.
+    """Operator of a network.
 
     Attributes:
-        kind: What sort of work it is. A ``"norm"`` has known statistics, as a batch normalisation
-            has, so an export folds it; a ``"layer_norm"`` computes them, and stays.
-        name: PyTorch's name of it, e.g. ``"convolution"``.
+        kind: Kind of operator. A ``"norm"`` has fixed statistics, as a batch normalisation has, so
+            an export folds it. A ``"layer_norm"`` computes its statistics, so it remains.
+        name: PyTorch's name of the operator, e.g. ``"convolution"``.
         inputs: Ids of the tensors that it reads, weights included.
         outputs: Ids of the tensors that it writes.
         macs: Multiply-accumulates of convolutions and matrix products, multiplications of channel
             gates; 0 for all else.
         kernel_size: Height of a convolution's kernel, 0 for others.
-        stride: Of a convolution, 0 for others.
-        dead: Whether nothing that it writes reaches an output of the network.
-        in_place: Whether its output lives in the memory of its first input; so do all views.
+        stride: Stride of a convolution, 0 for others.
+        dead: Whether no output of the network depends on its outputs.
+        in_place: Whether its output shares the memory of its first input, as all views do.
     """
 
     kind: OperatorKind
@@ -82,19 +82,19 @@ class Operator:
 
     @property
     def folded(self) -> bool:
-        """Whether it is a batch normalisation, which an export folds into a convolution."""
+        """True for a batch normalisation, which an export folds into a convolution."""
         return "batch_norm" in self.name
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The directed acyclic graph of a network's operators, in the order of execution.
+    """Directed acyclic graph of a network's operators, in the order of execution.
 
     Attributes:
-        operators: All steps, dead ones included and flagged.
+        operators: All operators; dead ones are included and flagged.
         tensors: All tensors, by id.
         outputs: Ids of the network's outputs.
-        params: Trainable parameters of the network.
+        params: Number of trainable parameters of the network.
     """
 
     operators: tuple[Operator, ...]
@@ -104,7 +104,7 @@ class Workload:
 
     @cached_property
     def id(self) -> str:
-        """Content hash: equal for networks that ask the same of hardware."""
+        """Content hash; equal for networks with the same operators, tensors and outputs."""
         return hashlib.sha256(
             repr((self.operators, self.tensors, self.outputs)).encode()
         ).hexdigest()[:12]
@@ -116,16 +116,16 @@ class Workload:
 
     @property
     def weight_bytes(self) -> int:
-        """Size of all weights that some operator reads."""
+        """Size of all weights that operators read, in bytes."""
         return sum(tensor.bytes for tensor in self.tensors if tensor.role == "weight")
 
     def bytes_moved(self, operator: Operator) -> int:
-        """Bytes that an operator reads and writes, each tensor once."""
+        """Return the bytes that an operator reads and writes, each tensor once."""
         return sum(self.tensors[i].bytes for i in {*operator.inputs, *operator.outputs})
 
     @cached_property
     def peak_activation_bytes(self) -> int:
-        """Largest total of inputs and activations alive at once, in the order of execution."""
+        """Largest total bytes of inputs and activations alive at once, in execution order."""
         buffer = self._buffers()
         last_use = {
             buffer[i]: step
@@ -147,7 +147,10 @@ class Workload:
         return {tensor.id for tensor in self.tensors if tensor.role == "weight"}
 
     def _buffers(self) -> dict[int, int]:
-        """The tensor in whose memory each tensor lives: itself, unless it is made in place."""
+        """Return the tensor whose memory each tensor uses, by tensor id.
+
+        A tensor uses its own memory, unless it is made in place.
+        """
         buffer = {tensor.id: tensor.id for tensor in self.tensors}
         for operator in self.operators:
             if operator.in_place:
@@ -155,7 +158,7 @@ class Workload:
         return buffer
 
     def counts(self) -> Counter[str]:
-        """How many live operators there are of each kind."""
+        """Return the number of live operators of each kind."""
         return Counter(operator.kind for operator in self.operators if not operator.dead)
 
 
@@ -180,7 +183,7 @@ _KINDS: dict[str, OperatorKind] = {
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    """Notes every operator that runs under it; in-place results get a tensor id of their own."""
+    """Dispatch mode that records every operator; in-place results get a tensor id of their own."""
 
     def __init__(self, weights: list[Tensor], inputs: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -201,7 +204,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         return len(self.tensors) - 1
 
     def id_of(self, tensor: Tensor) -> int:
-        """The id of a tensor; one that no operator wrote is a weight."""
+        """Return the id of a tensor; a tensor that no operator wrote becomes a weight."""
         return self._ids[id(tensor)] if id(tensor) in self._ids else self._new(tensor, "weight")
 
     def __torch_dispatch__(
@@ -220,7 +223,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if not written or not read:
             return result
         if name == "max_pool2d_with_indices":
-            # The indices are for PyTorch's gradient; nothing deployed has them.
+            # Only PyTorch's gradient uses the indices; a deployed network has none.
             written = written[:1]
         if _KINDS.get(name) == "view" and id(read[0]) in self._weights:
             for tensor in written:
@@ -235,7 +238,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         return result
 
     def _note_weight_view(self, weight: Tensor, view: Tensor) -> None:
-        """A transposed weight is still that weight; a part of one is a smaller weight."""
+        """Record a view of a weight.
+
+        A transposed weight is still the same weight; a part of a weight is a smaller weight.
+        """
         self._weights.add(id(view))
         self._alive.append(view)
         if view.numel() == weight.numel():
@@ -248,10 +254,10 @@ _LAYOUTS_KEPT = 65536
 
 
 def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What an operator gives on the meta device.
+    """Return the result of an operator on the meta device.
 
-    PyTorch works shapes out in Python, about 0.5 ms an operator. Networks of one space are made of
-    the same few hundred operators, so the layouts of results are remembered.
+    PyTorch computes shapes in Python, in about 0.5 ms an operator. The networks of one space
+    consist of the same few hundred operators, so the layouts of results are cached.
     """
     if func._schema.name.endswith("_"):
         return args[0]  # in place: nothing to compute, the same layout
@@ -275,7 +281,10 @@ def _meta_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 
 def _signature(value: Any) -> Any:
-    """What the layout of a result depends on; with types, because 1 == 1.0 == True."""
+    """Return a hashable key of the arguments that determine the layout of a result.
+
+    Types are part of the key, because 1 == 1.0 == True.
+    """
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype
     if isinstance(value, tuple | list):
@@ -298,7 +307,7 @@ def _describe(
             kind = "depthwise"
         elif groups == 1 and weight.shape[2:].numel() == 1:
             kind = "pointwise"
-        transposed = args[6]  # then each input element, not each output element, meets the kernel
+        transposed = args[6]  # then the kernel is applied to each input element, not output element
         macs = (read if transposed else written)[0].numel() * weight[0].numel()
         return Operator(kind, name, inputs, outputs, macs, weight.shape[2], int(args[3][0]))
     kind = _KINDS.get(name, "other")
@@ -311,15 +320,15 @@ def _describe(
 
 
 def trace(network: nn.Module, input_shape: tuple[int, ...], batch: int = 1) -> Workload:
-    """The workload of a module in evaluation mode, without computing anything.
+    """Return the workload of a module in evaluation mode, without computing any values.
 
     Args:
-        network: Takes images of shape (batch, *input_shape). It is left as it was.
-        input_shape: Channels, height and width; for a part of a network whatever it takes.
-        batch: At least 1.
+        network: Module that takes images of shape (batch, *input_shape). It is left unchanged.
+        input_shape: Channels, height and width; for a part of a network, the shape of its input.
+        batch: Batch size, at least 1.
 
     Raises:
-        ConfigError: The module looks at values of tensors, which a trace does not have.
+        ConfigError: The module reads values of tensors, which do not exist in a trace.
     """
     weights = [*network.parameters(), *network.buffers()]
     params = sum(parameter.numel() for parameter in network.parameters())
@@ -354,7 +363,7 @@ def _evaluating(network: nn.Module) -> Iterator[None]:
 
 
 def flag_dead(operators: list[Operator], needed: set[int]) -> tuple[Operator, ...]:
-    """The same operators; those are dead that none of the ``needed`` tensors depends on."""
+    """Return the same operators, flagged as dead if no ``needed`` tensor depends on them."""
     flagged = []
     for operator in reversed(operators):
         live = not needed.isdisjoint(operator.outputs)

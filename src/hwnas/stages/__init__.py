@@ -1,4 +1,4 @@
-"""The stages of a run: calibrate, train, search, finalists, report."""
+"""Stages of a run: calibrate, train, search, finalists, report."""
 
 from hwnas.stages.job import Goal, Ingredients, Job
 

@@ -1,4 +1,4 @@
-"""Runs of a hwnas that recorded one hash of all inputs of a stage, brought up to named inputs."""
+"""Upgrade of runs of an older hwnas, which recorded one hash of all inputs, to named inputs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ __all__ = ["adopt"]
 
 
 def adopt(job: Job, goals: Sequence[Goal]) -> None:
-    """Name the inputs of the stages that an older hwnas has finished.
+    """Record by name the inputs of the stages that an older hwnas has finished.
 
-    That hwnas refused another recipe, so settings are those of now. Images are compared by its own
-    fingerprint, which the bundles of a run hold; where they differ, what was learned from them is
-    left as it is and will be done anew. What was measured belongs to the processor that measured
-    it, so on another one it is stale, and all else stays.
+    The older hwnas refused a changed recipe, so the current settings are those of the stages.
+    Images are compared by the older fingerprint, which the bundles of a run hold. If the images
+    differ, stages that learned from them are not changed and will be redone. Measurements belong to
+    the processor that made them: on another processor they are stale, and all other results are
+    kept.
 
     Args:
-        job: A run before anything is changed in it.
+        job: Run, before anything is changed in it.
         goals: All goals of the run.
     """
     same_images = _has_same_images(job)
@@ -44,14 +45,14 @@ def adopt(job: Job, goals: Sequence[Goal]) -> None:
 
 
 def _has_same_images(job: Job) -> bool:
-    """Whether the bundles of a run were made from today's images, as far as they say."""
+    """Return whether the bundles of a run, if any, were made from the current images."""
     bundles = read_bundles(job.folder.path / "bundles").values()
     recorded = {b.description["provenance"]["data"]["fingerprint"] for b in bundles}
     return not recorded or recorded == {_sampled_fingerprint(job.ingredients.data)}
 
 
 def _sampled_fingerprint(data: ImageData) -> str:
-    """What identified images up to schema 1 of runs: all targets and positions, some images."""
+    """Return the fingerprint of schema 1 of runs: of all targets and positions and some images."""
     content = hashlib.sha256(repr(data.class_names).encode())
     for split in (data.train, data.validation, data.test):
         images, masks = split.sample()

@@ -1,4 +1,4 @@
-"""Timing a few networks on a target and fitting the predictor that prices all others."""
+"""Calibration of a target: measure a few networks, and fit the predictor of all others."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = ["calibration", "check_limits", "fitted_predictor", "networks_to_time"
 
 _NETWORKS_TO_CHECK = 200
 _EXPORT_SHARE = 0.8
-_SURE = 0.95  # of the interval, below which no network of the space is taken to be
+_SURE = 0.95  # level of the prediction interval whose lower end `check_limits` compares
 
 
 def calibration(job: Job, target: str, path: Path) -> Stage:
-    """The stage that times networks on the target, into ``path``.
+    """Return the stage that measures networks on the target and writes the results to ``path``.
 
-    Searches that share a study share its calibrations, too: those of equal processors take what the
-    first of them has measured, so that all predict the same.
+    Searches that share a study also share their calibrations: those on equal processors use the
+    measurements of the first of them, so that all have the same predictions.
     """
     space, storage = job.ingredients.space, job.recipe.search.storage
     hardware = processor_of(Target.parse(target).device.hardware)
@@ -76,7 +76,7 @@ def calibration(job: Job, target: str, path: Path) -> Stage:
 
 
 def _time_networks(job: Job, target: str, advance: Advance) -> list[Timed]:
-    """Choose, export and time networks."""
+    """Choose, export and measure networks."""
     space, recipe = job.ingredients.space, job.recipe
     chosen = networks_to_time(space, target, recipe.predictor.networks, recipe.seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -99,14 +99,14 @@ def _time_networks(job: Job, target: str, advance: Advance) -> list[Timed]:
 
 
 def networks_to_time(space: SearchSpace, target: str, count: int, seed: int) -> list[Architecture]:
-    """Those that tell the most about a target of which nothing is known."""
+    """Return the networks that are most informative about a target without measurements."""
     pool = Pool.of(space, seed)
     chosen = pool.most_informative(DevicePredictor(target, shipped_experience()), count)
     return [pool.networks[i] for i in chosen]
 
 
 def fitted_predictor(space: SearchSpace, target: str, path: Path) -> DevicePredictor:
-    """The predictor that the calibration of a target gives."""
+    """Return the predictor fitted to the calibration of a target."""
     timed = _timed(target, path)
     return DevicePredictor(target, shipped_experience()).adapt(
         [space.workload(row.architecture) for row in timed],
@@ -120,7 +120,7 @@ def _timed(target: str, path: Path) -> list[Timed]:
 
 
 def check_limits(job: Job, goal: Goal, predictors: Mapping[str, DevicePredictor]) -> None:
-    """Stop before hours of training for a cost that no network of the space can have.
+    """Raise if no network of the space can keep a limit, before hours of training.
 
     Raises:
         InfeasibleError: The smallest network and a random sample all miss a limit, even at the
@@ -145,7 +145,7 @@ def check_limits(job: Job, goal: Goal, predictors: Mapping[str, DevicePredictor]
 
 
 def _check_limit(objective: Objective, costs: Sequence[tuple[float, float]]) -> None:
-    """Refuse a limit that every network misses, given mean and lower bound of its cost."""
+    """Raise if every network misses a limit, given mean and lower bound of its cost."""
     assert objective.limit is not None
     if all(lower > objective.limit for _, lower in costs):
         raise InfeasibleError(

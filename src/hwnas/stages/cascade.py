@@ -1,4 +1,4 @@
-"""Two finalists of a run as a cascade: chosen on validation images, tested, timed and packed."""
+"""Cascade of two finalists of a run: chosen on validation images, tested, timed and packaged."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _CHUNK = 256
 _GOLDEN_FROM = 256
 _PASS_MS = 1000.0
 _FEWEST, _MOST = 50, 1000
-"""Test images that are timed: as many as take about `_PASS_MS`, within these bounds."""
+"""Bounds of the number of timed test images, which take about `_PASS_MS` together."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A network or a cascade, and all that is known of it.
+    """Accuracy and cost of a single network or of a cascade.
 
     Attributes:
-        name: An id, or both.
-        validation: How often it is right on the images that chose it.
-        test: The same on images that chose nothing.
-        expected: Cost of an image: those of the networks, each as often as it is asked on
-            validation images; of one network its own.
-        measured_ms: Mean latency of an image, over passes through test images; None if not timed.
+        name: Id of the network, or both ids of the cascade.
+        validation: Accuracy on the validation images, which were used to choose.
+        test: Accuracy on the test images, which were not used to choose.
+        expected: Expected cost of an image. For a cascade, that of the small network and of the
+            decision, plus that of the big network times the share of validation images it gets.
+        measured_ms: Mean latency of an image over passes through test images; None if not timed.
     """
 
     name: str
@@ -65,19 +65,19 @@ class Way:
 
 @dataclass(frozen=True)
 class Cascading:
-    """What was found.
+    """Result of building a cascade from the finalists of a run.
 
     Attributes:
-        target: Where latencies hold.
-        target_accuracy: What had to be reached on validation images.
-        margin: By so many standard errors.
-        costs: Of all finalists, in what is to be saved.
-        choice: The cheapest network and the cheapest pair that reach it.
-        cascade: The pair; None if none reaches it.
-        single: The best single network; None if none reaches it.
-        parts: The two networks of the cascade by themselves.
-        timed_images: Test images that measured latencies are means over; 0 if nothing was timed.
-        folder: Where the cascade was written; None where it saves nothing and so was not.
+        target: Target of the latencies.
+        target_accuracy: Accuracy to reach on validation images.
+        margin: Margin of that accuracy, in standard errors.
+        costs: Costs of all finalists, in the quantity to be saved.
+        choice: Cheapest network and cheapest pair that reach the accuracy.
+        cascade: Chosen pair; None if none reaches the accuracy.
+        single: Best single network; None if none reaches the accuracy.
+        parts: The two networks of the cascade, each alone.
+        timed_images: Number of test images in the mean measured latencies; 0 if nothing was timed.
+        folder: Folder of the written cascade; None if it saves nothing and was not written.
     """
 
     target: str
@@ -93,9 +93,10 @@ class Cascading:
 
     @property
     def gains(self) -> bool:
-        """Whether the cascade takes less than any single network.
+        """True if the cascade is cheaper than any single network.
 
-        Of latency this has to be measured, too: networks that take turns are slower than alone.
+        For latency the measured times decide, where they are known: networks that alternate are
+        slower than when they run alone.
         """
         one = None if self.single is None else self.single.measured_ms
         two = None if self.cascade is None else self.cascade.measured_ms
@@ -104,7 +105,7 @@ class Cascading:
         return two.p50 < one.p50
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
+        """Return a JSON object."""
         found = {**asdict(self), "gains": self.gains}
         return {**found, "folder": None if self.folder is None else str(self.folder)}
 
@@ -117,23 +118,23 @@ def make_cascade(
     out: Path,
     saved: Saved = "latency",
 ) -> Cascading:
-    """Choose two finalists, and pack them if they are cheaper than every single one.
+    """Choose two finalists, and package them if their cascade is cheaper than any single network.
 
     Args:
-        job: Whose finalists they are.
-        goal: Which of its searches.
-        target_accuracy: To be reached on validation images.
-        margin: By so many standard errors; see `choose`.
+        job: Run of the finalists.
+        goal: Goal of the run that the finalists belong to.
+        target_accuracy: Accuracy to reach on validation images.
+        margin: Margin of that accuracy in standard errors; see `choose`.
         out: Folder of the cascade.
-        saved: What is to be saved.
+        saved: Quantity to be saved.
 
     Raises:
-        ConfigError: The task is not to tell classes apart, the target is not one image at a time on
-            ONNX Runtime, or what is to be reached is no accuracy.
+        ConfigError: The task is not classification, the target does not run one image at a time in
+            ONNX Runtime, or the target accuracy is not an accuracy.
         InfeasibleError: Neither a network nor a pair reaches the accuracy, or all finalists cost
             more than a limit allows.
         ArtifactError: A bundle is damaged.
-        EnergyUnavailable: Nobody knows the energy that is to be saved.
+        EnergyUnavailable: Energy is to be saved, but it is neither counted nor predicted.
         RunError: A finalist was not measured.
     """
     check_aim(target_accuracy, margin)
@@ -176,9 +177,9 @@ def make_cascade(
 
 
 def _affordable(job: Job, goal: Goal) -> dict[str, Bundle]:
-    """The finalists but for those that were found to cost more than a limit allows.
+    """Return the finalists without those that were found to cost more than a limit allows.
 
-    A limit of a score says nothing of the parts of a cascade: it is asked what both reach together.
+    Limits on scores do not apply to the parts of a cascade: its accuracy is that of both together.
     """
     costs = [objective for objective in goal.objectives if objective.is_cost]
     bundles = read_bundles(job.folder.output(goal.target) / "bundles")
@@ -217,7 +218,7 @@ def _target(job: Job, goal: Goal) -> Target:
 def _scores(
     bundles: Mapping[str, Bundle], split: Split
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.integer]]:
-    """Class scores of all networks for all images of a split, and the labels."""
+    """Return the class scores of all networks for all images of a split, and the labels."""
     found: dict[str, list[NDArray[Any]]] = {name: [] for name in bundles}
     for start in range(0, len(split), _CHUNK):
         images, _ = split.take(np.arange(start, min(start + _CHUNK, len(split))))
@@ -227,7 +228,7 @@ def _scores(
 
 
 def _first_images(split: Split, count: int) -> NDArray[np.uint8]:
-    """At most so many images of a split."""
+    """Return at most ``count`` images of a split."""
     first = split.first(count)
     images, _ = first.take(np.arange(len(first)))
     return images
@@ -241,7 +242,7 @@ def _timed(
     times: Mapping[str, float],
     target: Target,
 ) -> Cascading:
-    """Time the cascade, its parts and the single network, taking turns on the same images."""
+    """Time the cascade, its parts and the single network, interleaved on the same images."""
     count = max(_FEWEST, min(_MOST, int(_PASS_MS / max(times.values()))))
     images = _first_images(job.ingredients.data.test, count)
     ways = {way.name: way for way in (found.single, *found.parts) if way is not None}
@@ -263,7 +264,7 @@ def _timed(
 
 
 def _tell_of_limit(job: Job, goal: Goal, found: Cascading) -> None:
-    """Warn where an image takes longer on average than the limit of a single network allows."""
+    """Warn if the mean latency of the cascade exceeds the limit that holds for a single network."""
     mean = None if found.cascade is None else found.cascade.measured_ms
     limits = [o.limit for o in goal.objectives if o.priced_on == (found.target,)]
     for limit in limits:
@@ -303,7 +304,7 @@ def _write(
 
 
 def _numbers(found: Cascading) -> list[dict[str, Any]]:
-    """All that is known of the cascade, its parts and the best single network."""
+    """Return the accuracies and costs of the cascade, its parts and the best single network."""
     rows: list[dict[str, Any]] = []
     ways = {"cascade": found.cascade, **{part.name: part for part in found.parts}}
     if found.single is not None:

@@ -1,4 +1,4 @@
-"""What an image costs the networks of a cascade: time, or energy where somebody knows it."""
+"""Cost of an image for the networks of a cascade: latency, or energy where it is known."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Saved = Literal["latency", "energy"]
 
 @dataclass(frozen=True)
 class Costs:
-    """What one image costs.
+    """Cost of one image, for each network and for the decision of the cascade.
 
     Attributes:
         name: ``"latency"`` or ``"energy"``.
         unit: ``"ms"`` or ``"mJ"``.
-        kind: Where those of networks are from: ``"measured"`` or ``"predicted"``.
-        networks: By id.
-        decision: To decide whether the small network is sure; of energy it is modelled.
+        kind: Origin of the costs of networks: ``"measured"`` or ``"predicted"``.
+        networks: Cost of each network, by id.
+        decision: Cost of deciding whether the small network is sure; for energy it is modelled.
     """
 
     name: Saved
@@ -47,18 +47,18 @@ def costs_of(
     target: Target,
     decision_ms: float,
 ) -> Costs:
-    """The costs of finalists on a target.
+    """Return the costs of finalists on a target.
 
     Args:
-        saved: What is to be saved.
-        bundles: By id.
-        times_ms: What `latencies_ms` says of them.
-        target: One image at a time.
-        decision_ms: Milliseconds to decide.
+        saved: Quantity to be saved.
+        bundles: Bundles of the finalists, by id.
+        times_ms: Latencies of the finalists, from `latencies_ms`.
+        target: Target that runs one image at a time.
+        decision_ms: Time of the decision for one image, in milliseconds.
 
     Raises:
-        EnergyUnavailable: Energy is to be saved; no hardware counts it here, and no profile of the
-            target foretells it.
+        EnergyUnavailable: Energy is to be saved, but no hardware here counts it and no profile of
+            the target predicts it.
     """
     if saved == "latency":
         return Costs(saved, "ms", "measured", times_ms, decision_ms)
@@ -68,10 +68,10 @@ def costs_of(
 
 
 def latencies_ms(bundles: Mapping[str, Bundle], target: Target) -> dict[str, float]:
-    """As they were measured when the bundles were made.
+    """Return the latencies that were measured when the bundles were made, by id.
 
     Raises:
-        RunError: One was not measured on the target.
+        RunError: A bundle was not measured on the target.
     """
     found = {}
     for name, bundle in bundles.items():
@@ -88,7 +88,7 @@ def latencies_ms(bundles: Mapping[str, Bundle], target: Target) -> dict[str, flo
 def _energies_mj(
     bundles: Mapping[str, Bundle], target: Target
 ) -> tuple[Literal["measured", "predicted"], dict[str, float]]:
-    """Counted by the hardware, or else foretold from a profile of the target."""
+    """Return energies that the hardware counts, or else that a profile of the target predicts."""
     try:
         counter = energy_counter(target.device.hardware)
     except EnergyUnavailable as error:
@@ -106,7 +106,7 @@ def _energies_mj(
 def _predicted_mj(bundle: Bundle, target: Target) -> float | None:
     try:
         found = predict(DeviceStore.default(), [target.name], read_workload(bundle.onnx_file))
-    except ConfigError:  # the target is not known
+    except ConfigError:  # the target has no profile
         return None
     energies = [each.estimate.mean for each in found if each.estimate.metric == "energy_mj"]
     return energies[0] if energies else None

@@ -1,4 +1,4 @@
-"""The regression gate, for what users have."""
+"""Regression check of a bundle or an ONNX file against a budget."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["check"]
 
 
 def check(source: str | Path, budget: Budget, against: str | Path | None = None) -> list[Verdict]:
-    """Look at all that a budget knows of a network.
+    """Check a network against all that a budget limits.
 
     Args:
-        source: A bundle's folder, within its run or not, or an ONNX file.
-        budget: What is allowed.
-        against: The bundle or file that it should be no worse than.
+        source: Folder of a bundle, inside its run or not, or an ONNX file.
+        budget: Target, limits and allowed growth.
+        against: Bundle or file that the network must not be worse than.
 
     Returns:
         A verdict for each cost, and for the metric if there are images.
@@ -35,12 +35,12 @@ def check(source: str | Path, budget: Budget, against: str | Path | None = None)
         if against is not None:
             with opened(Path(against)) as older:
                 old = _file(older, budget.target)
-        # Test images: this is about what ships, and chooses nothing.
+        # Test images: the check evaluates what ships, and chooses nothing by them.
         return gate(model, budget, old, network.examiner("test", budget.target.device.batch))
 
 
 def _file(network: Shipped, target: Target) -> Path:
-    """The one that ships for a target, if a bundle has it."""
+    """Return the file of a network that ships for a target."""
     if network.bundle is None:
         return network.model
     wanted = target.device.runtime, target.format

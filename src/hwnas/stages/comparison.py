@@ -1,4 +1,4 @@
-"""Runs of the same objectives side by side."""
+"""Comparison of the fronts of runs with the same objectives."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = ["ComparedRun", "Comparison", "compare_runs", "write_comparison"]
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run among others.
+    """Result of one run in a comparison.
 
     Attributes:
-        run: Its folder, as it was given.
-        trials: How many candidates it evaluated.
-        front: How many of them are on its front.
-        hypervolume: Of its front, from the common reference point.
-        hypervolume_share: That over the hypervolume of all runs together, in 0..1.
-        best: By objective label.
-        covered_by: By other run, the share of this front that some network of the other's equals
-            or dominates.
-        left_out: Ids of its networks that count for nothing, since they were found not to keep the
-            limits once they were measured.
+        run: Folder of the run, as it was given.
+        trials: Number of candidates that the run evaluated.
+        front: Number of candidates on its front.
+        hypervolume: Hypervolume of its front, from the common reference point.
+        hypervolume_share: Hypervolume divided by that of all runs together, in 0..1.
+        best: Best value of each objective, by label.
+        covered_by: Share of this front that some network of another run equals or dominates, by
+            the name of that run.
+        left_out: Ids of networks that are not counted, since they did not keep the limits when
+            they were measured.
     """
 
     run: str
@@ -54,13 +54,13 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs of the same objectives.
+    """Comparison of runs with the same objectives.
 
     Attributes:
-        objectives: Their labels.
-        reference_point: Of the hypervolumes, by label: a tenth of the range beyond the worst of all
-            fronts.
-        runs: In the order in which they were given.
+        objectives: Labels of the objectives.
+        reference_point: Reference point of the hypervolumes, by label: a tenth of the range beyond
+            the worst value of all fronts.
+        runs: Results of the runs, in the order in which they were given.
     """
 
     objectives: tuple[str, ...]
@@ -68,22 +68,22 @@ class Comparison:
     runs: tuple[ComparedRun, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """What a script would want to read."""
+        """Return a JSON object, for scripts."""
         return asdict(self)
 
 
 def compare_runs(runs: Sequence[Path], target: str | None = None) -> Comparison:
-    """Compare the fronts of runs by what their searches knew, finished or not.
+    """Compare the fronts of runs by the values of their searches, finished or not.
 
-    Only networks that keep the limits count: by what the search knew, and of those that were made
-    into finalists by what they deliver as well.
+    Only networks that keep the limits count: by the values of the search, and for finalists also by
+    the delivered values.
 
     Args:
-        runs: At least two folders.
-        target: One that all were specialised for; their own if None.
+        runs: Folders of the runs, at least two.
+        target: Target that all runs were specialised for; their own if None.
 
     Raises:
-        ConfigError: There are not two, one is there twice, or their objectives differ.
+        ConfigError: There are fewer than two runs, one is given twice, or their objectives differ.
         InfeasibleError: No network of a run keeps the limits.
         RunError: A folder holds no run, no such target or no finished trial.
     """
@@ -126,7 +126,7 @@ def compare_runs(runs: Sequence[Path], target: str | None = None) -> Comparison:
 
 @dataclass(frozen=True)
 class _Counted:
-    """What of a run counts."""
+    """Networks of a run that count in a comparison."""
 
     trials: int
     front: tuple[Scored, ...]
@@ -134,7 +134,7 @@ class _Counted:
 
 
 def _counted(folder: RunFolder, goal: Goal) -> _Counted:
-    """The front of a run without the networks that do not keep the limits as measured."""
+    """Return the front of a run without the networks that do not keep the limits as measured."""
     result, out = results_of(folder, goal), folder.output(goal.target)
     broken = breaking(out, goal, read_bundles(out / "bundles"))
     front = without(result, broken).front
@@ -147,7 +147,7 @@ def _counted(folder: RunFolder, goal: Goal) -> _Counted:
 
 
 def write_comparison(found: Comparison, path: Path) -> None:
-    """A line a run, as a table for spreadsheets; numbers in full."""
+    """Write a CSV table with one row for each run; numbers have full precision."""
     names = [row.run for row in found.runs]
     text = io.StringIO()
     writer = csv.writer(text)
@@ -164,14 +164,14 @@ def write_comparison(found: Comparison, path: Path) -> None:
 
 
 def _by_label(objectives: Sequence[Objective], point: Losses) -> dict[str, float]:
-    """A point of losses as values; turning a loss is its own inverse."""
+    """Return a point of losses as values by label; `Objective.loss` is its own inverse."""
     return {o.label: o.loss(float(loss)) for o, loss in zip(objectives, point, strict=True)}
 
 
 def _check_same(
     first: str, wanted: Sequence[Objective], second: str, given: Sequence[Objective]
 ) -> None:
-    """Raise unless both runs were for the same, in whatever order."""
+    """Raise unless both runs have the same objectives and limits, in any order."""
     known = [{o.label: o for o in objectives} for objectives in (wanted, given)]
     for label in dict.fromkeys([*known[0], *known[1]]):
         one, other = known[0].get(label), known[1].get(label)

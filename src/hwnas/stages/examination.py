@@ -1,4 +1,4 @@
-"""Judging files by the targets of images, in the runtime that they ship for."""
+"""Evaluation of ONNX files on labelled images, in the runtime that they ship for."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _CALIBRATION_IMAGES = 256
 
 
 class Executed(nn.Module):
-    """A file in its runtime, in the place of the network that it was made of.
+    """Module that runs an ONNX file in its runtime, in place of the exported network.
 
     Args:
-        model: An ONNX file that takes batches of any size.
-        target: Where it runs; ONNX Runtime on this machine if None.
+        model: ONNX file that accepts batches of any size.
+        target: Target that runs it; ONNX Runtime on this machine if None.
     """
 
     def __init__(self, model: Path, target: Target | None = None) -> None:
@@ -41,22 +41,22 @@ class Executed(nn.Module):
         self._session = open_session(model, target)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The output (N, ...) of inputs (N, C, H, W)."""
+        """Return the output (N, ...) of inputs (N, C, H, W)."""
         return torch.from_numpy(self._session.run(images.contiguous().numpy()))
 
 
 @dataclass(frozen=True)
 class SplitExaminer:
-    """Judges a network's outputs for the images of a split.
+    """Evaluator of a network's outputs for the images of a split.
 
     Attributes:
-        task: Gives the metrics.
-        split: The images and their targets.
-        name: What the split is called.
-        preprocessing: From images to the network's input.
-        batch: Images at a time.
-        any_size: Whether the network takes smaller batches, too; if not, images that do not fill
-            one are left out.
+        task: Task that defines the metrics.
+        split: Images and their targets.
+        name: Name of the split.
+        preprocessing: Preprocessing from images to the network's input.
+        batch: Number of images in a batch.
+        any_size: Whether the network also accepts smaller batches; if not, the images of the last,
+            incomplete batch are left out.
     """
 
     task: Task
@@ -67,16 +67,16 @@ class SplitExaminer:
     any_size: bool = True
 
     def inputs(self) -> Iterator[NDArray[np.float32]]:
-        """Batches (N, C, height, width)."""
+        """Yield batches (N, C, height, width)."""
         for rows in self._rows():
             images, _ = self.split.take(rows)
             yield self.preprocessing(images).contiguous().numpy()
 
     def judge(self, outputs: NDArray[Any], expected: NDArray[Any]) -> Quality:
-        """The first metric, and how much worse it is than that of the expected outputs.
+        """Return the first metric of the outputs, and its loss relative to the expected outputs.
 
         Raises:
-            NonFiniteOutput: One of the outputs is no finite number.
+            NonFiniteOutput: One of the outputs is not finite.
         """
         for found in (outputs, expected):
             check_finite(torch.from_numpy(found), f"{self.name} images")
@@ -118,7 +118,7 @@ class SplitExaminer:
 def calibration_batches(
     split: Split, preprocessing: Preprocessing, batch: int
 ) -> list[NDArray[np.float32]]:
-    """Prepared training images (batch, C, height, width) that ranges are taken from."""
+    """Return preprocessed training images (batch, C, height, width) to calibrate ranges with."""
     count = max(1, min(_CALIBRATION_IMAGES, len(split)) // batch)
     some = split.first(count * batch)
     parts = (some.take(part)[0] for part in np.array_split(np.arange(len(some)), count))

@@ -1,4 +1,4 @@
-"""Networks of a run as ONNX files."""
+"""Export of a run's networks as ONNX files."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _EXAMPLES = 16
 
 
 def examples(ingredients: Ingredients) -> int:
-    """How many validation images files are compared and packed with."""
+    """Return the number of validation images used to check an export and to package a bundle."""
     return min(_EXAMPLES, len(ingredients.data.validation))
 
 
 def export_network(
     ingredients: Ingredients, architecture: Architecture, network: nn.Module, path: Path
 ) -> Export:
-    """Write a network as ONNX, compared with the module on images of the run, too.
+    """Export a network as ONNX, and also compare it with the module on images of the run.
 
     Args:
-        ingredients: Of the run.
-        architecture: Of the network.
-        network: With its weights.
-        path: The file to write.
+        ingredients: Data, task and space of the run.
+        architecture: Architecture of the network.
+        network: Network with its weights.
+        path: File to write.
 
     Raises:
-        ArtifactError: PyTorch cannot export it, or the file computes something else.
+        ArtifactError: PyTorch cannot export the network, or the file computes different outputs.
         StorageError: The file cannot be written.
     """
     shape = ingredients.space.input_shape(architecture)

@@ -1,4 +1,4 @@
-"""The winners: fine-tuned, tested, exported, measured and packed."""
+"""Finalists of a run: fine-tuned, tested, exported, measured and packaged."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _RECALIBRATION_IMAGES = 2048
 
 
 def latency_of(bundle: Bundle, objectives: Sequence[Objective]) -> float | None:
-    """The first latency objective as the bundle was measured, in ms; None where it was not."""
+    """Return the first latency objective that a bundle was measured for, in ms, or None."""
     known = {measurement.target: measurement.latency_ms for measurement in bundle.measurements}
     for objective in objectives:
         if objective.metric == LATENCY and known.keys() >= set(objective.priced_on):
@@ -86,11 +86,12 @@ def latency_of(bundle: Bundle, objectives: Sequence[Objective]) -> float | None:
 def picks(
     bundles: Mapping[str, Bundle], metric: Metric, objectives: Sequence[Objective]
 ) -> dict[str, str]:
-    """Ids of the ``knee``, the ``fastest`` and the ``most-accurate`` of some bundles.
+    """Return the ids of the ``knee``, ``fastest`` and ``most-accurate`` bundles.
 
-    They go by the measured latency of the first objective that is one, and by the validation score
-    after fine-tuning; the test score chooses nothing. One that breaks a limit is no pick, and one
-    that misses it within noise only if none keeps it; so there may be no picks at all.
+    Latency is the measured latency of the first latency objective, and accuracy the validation
+    score after fine-tuning; the test score is not used to choose. A bundle that breaks a limit is
+    never picked. One that misses a limit within noise is picked only if no bundle keeps all limits.
+    So there may be no picks at all.
     """
     able = best_kept({name: of_bundle(bundle, objectives) for name, bundle in bundles.items()})
     bundles = {name: bundles[name] for name in able}
@@ -109,7 +110,7 @@ def picks(
 
 
 def score_of(bundle: Bundle, metric: str, split: str) -> Mapping[str, Any]:
-    """A metric of a bundle on a split, with its standard error and n."""
+    """Return a metric of a bundle on a split, with its standard error and n."""
     rows: list[Mapping[str, Any]] = bundle.description["metrics"]
     return next(row for row in rows if row["name"] == metric and row.get("split") == split)
 
@@ -117,7 +118,7 @@ def score_of(bundle: Bundle, metric: str, split: str) -> Mapping[str, Any]:
 def finalising(
     job: Job, goal: Goal, result: SearchResult, weights: Mapping[str, Tensor] | None
 ) -> Stage:
-    """The stage that makes a verified bundle of each finalist."""
+    """Return the stage that makes a verified bundle of each finalist."""
     recipe, out = job.recipe, job.folder.output(goal.target)
     table = out / "measurements.parquet"
     first = choose(result, recipe.deploy.top)
@@ -166,7 +167,7 @@ def finalising(
 
 
 def _limits(goal: Goal) -> list[tuple[str, float]]:
-    """Limits decide which finalists are replaced."""
+    """Return the limits by label, since they decide which finalists are replaced."""
     return [(o.label, o.limit) for o in goal.objectives if o.limit is not None]
 
 
@@ -178,7 +179,7 @@ def _maker(
     timed: list[Timed],
     advance: Advance,
 ) -> Callable[[Sequence[Scored]], Made]:
-    """What makes candidates into finalists, and adds how long they take to ``timed``."""
+    """Return a function that makes candidates into finalists and adds timings to ``timed``."""
 
     def make(trials: Sequence[Scored]) -> Made:
         failed: dict[str, HwnasError] = {}
@@ -202,20 +203,20 @@ def make_bundles(
     advance: Advance,
     failed: dict[str, HwnasError] | None = None,
 ) -> dict[str, list[Measurement]]:
-    """Fine-tune, test, export, measure and pack some candidates, each into a folder of its id.
+    """Fine-tune, test, export, measure and package candidates, each into a folder named by its id.
 
     Args:
-        job: Whose candidates they are.
-        goal: What they are for.
-        trials: The candidates.
-        weights: Of the supernet, if there is one.
-        folder: Where to.
-        advance: Is told how far it is.
-        failed: Where to put the error of a candidate that cannot be made, by its id; it is raised
-            if None.
+        job: Run of the candidates.
+        goal: Goal of the run that the candidates belong to.
+        trials: Trials of the candidates.
+        weights: Weights of the supernet, if there is one.
+        folder: Folder of the bundles.
+        advance: Callback for the progress.
+        failed: Dictionary that receives the error of a candidate that cannot be made, by its id; if
+            None, the error is raised.
 
     Returns:
-        For each id how long the network took on every target of the goal.
+        Measurements of each network on every target of the goal, by id.
     """
     failures = _Failures(failed)
     tuned = _fine_tune(
@@ -243,7 +244,7 @@ def make_bundles(
 
 
 class _Failures:
-    """Errors of single candidates, by id; raised unless there is somewhere to put them."""
+    """Errors of single candidates, by id; raised immediately if no dictionary is given."""
 
     def __init__(self, found: dict[str, HwnasError] | None) -> None:
         self._found = found
@@ -252,14 +253,14 @@ class _Failures:
         return self._found is not None and name in self._found
 
     def take(self, name: str, error: HwnasError) -> None:
-        """Note the error of a candidate, or raise it."""
+        """Record the error of a candidate, or raise it."""
         if self._found is None or not is_own_fault(error):
             raise error
         self._found[name] = error
 
     @contextlib.contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Take what is raised for a candidate."""
+        """Pass errors raised in the context to `take`."""
         try:
             yield
         except HwnasError as error:
@@ -274,7 +275,7 @@ def _fine_tune(
     advance: Advance,
     failures: _Failures,
 ) -> dict[str, Path]:
-    """Files with the weights of the finalists, by their ids."""
+    """Return the files with the weights of the finalists, by id."""
     folder.mkdir(parents=True, exist_ok=True)
     tasks = []
     for trial in finalists:
@@ -296,7 +297,7 @@ def _fine_tune(
 def _inherited(
     job: Job, candidate: Candidate, weights: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor] | None:
-    """From the supernet, or from the search where that trained networks and kept them."""
+    """Return weights from the supernet, or those that the search trained and kept, if any."""
     if weights is not None:
         supernet = job.ingredients.space.supernet()
         supernet.shared.load_state_dict(weights)
@@ -305,7 +306,7 @@ def _inherited(
 
 
 def _teacher(ingredients: Ingredients) -> Teacher | None:
-    """Of the finalists that have weights of a supernet; asked once for all of them, if at all."""
+    """Return the teacher of finalists with supernet weights, prepared once for all; or None."""
     config = ingredients.recipe.fine_tuning
     teacher = None if config is None else teacher_of(ingredients.space, config)
     if config is None or teacher is None:
@@ -319,7 +320,7 @@ def _try_to_tune(
     inherited: Mapping[str, Tensor] | None,
     path: Path,
 ) -> Path | HwnasError:
-    """`_tune`, or the error of this candidate, so that the others go on."""
+    """Return the result of `_tune`, or the error of this candidate, so that the others continue."""
     try:
         return _tune(shared, candidate, inherited, path)
     except HwnasError as error:
@@ -334,9 +335,9 @@ def _tune(
     inherited: Mapping[str, Tensor] | None,
     path: Path,
 ) -> Path:
-    """Fine-tune what there are weights of, train all else from scratch.
+    """Fine-tune a candidate with inherited weights, or train it from scratch without them.
 
-    What is on disk already is not done again, where it was made from the same.
+    An existing file that was made from the same inputs is reused.
     """
     ingredients, teacher = shared
     identity = _tuned_identity(ingredients, candidate, inherited)
@@ -362,10 +363,10 @@ def _tune(
 
 
 def _is_tuned(path: Path, identity: Identity) -> bool:
-    """Whether the weights of a finalist are there and serve.
+    """Return whether the weights of a finalist exist and were made from the same inputs.
 
     Raises:
-        RunError: The file is damaged, which no other candidate would change.
+        RunError: The file is damaged, which another candidate would not change.
     """
     try:
         return path.exists() and may_reuse(weights_identity(path), identity)
@@ -376,7 +377,7 @@ def _is_tuned(path: Path, identity: Identity) -> bool:
 def _tuned_identity(
     ingredients: Ingredients, candidate: Candidate, inherited: Mapping[str, Tensor] | None
 ) -> Identity:
-    """What the weights of a finalist depend on."""
+    """Return the identity of the inputs that the weights of a finalist depend on."""
     recipe, config = ingredients.recipe, ingredients.recipe.fine_tuning
     if inherited is None:
         config = own_training(recipe.train, ingredients.recipe_space, candidate)
@@ -394,7 +395,7 @@ def _tuned_identity(
 
 @dataclass(frozen=True)
 class _File:
-    """A finalist as it ships, with what that file is worth in the runtime that it ships for."""
+    """Exported finalist, with its scores in the runtime that it ships for."""
 
     weights: Path
     export: Export
@@ -429,7 +430,7 @@ def _network(ingredients: Ingredients, architecture: Architecture, weights: Path
 def _measure_able(
     goal: Goal, models: Mapping[str, Path], failures: _Failures
 ) -> dict[str, list[Measurement]]:
-    """`_measure`; where a target refuses one of the finalists, those that it takes."""
+    """Return `_measure` of all finalists, or of those that every target accepts."""
     try:
         return _measure(goal, models)
     except HwnasError as error:
@@ -444,7 +445,7 @@ def _measure_able(
 
 
 def _measure(goal: Goal, models: Mapping[str, Path]) -> dict[str, list[Measurement]]:
-    """Every finalist on every target of the goal."""
+    """Measure every finalist on every target of the goal."""
     measured: dict[str, list[Measurement]] = {name: [] for name in models}
     for target in goal.targets:
         for name, measurement in measure(models, Target.parse(target)).items():
@@ -515,7 +516,7 @@ def _pack(
 
 
 def _metrics(evaluation: Evaluation, units: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Each metric of a file with its 95% interval."""
+    """Return each metric of an evaluation with its 95% interval."""
     rows = []
     for name, value in evaluation.values.items():
         error = evaluation.standard_errors[name]
@@ -539,7 +540,7 @@ def _metrics(evaluation: Evaluation, units: Mapping[str, str]) -> list[dict[str,
 
 
 def read_bundles(folder: Path) -> dict[str, Bundle]:
-    """The bundles of a run or of one of its targets, by candidate id."""
+    """Return the bundles of a run or of one of its targets, by candidate id."""
     if not recovered_folder(folder).is_dir():
         return {}
     bundles = [Bundle.load(p.parent) for p in sorted(folder.glob("*/bundle.json"))]

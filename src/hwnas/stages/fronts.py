@@ -1,4 +1,4 @@
-"""The front of a run as it is now, read without its data; also of a run that is at work."""
+"""Current front of a run, finished or running, read without its data."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ __all__ = ["opened_goal", "read_front", "results_of", "without"]
 
 
 def read_front(run: Path, target: str | None = None, wanted: Sequence[str] = ()) -> Summary:
-    """What a run has found so far.
+    """Return a summary of the networks that a run has found so far.
 
-    Networks are marked as ``hwnas export --pick`` would choose them: of finalists by what was
-    measured. Where there are none yet, of the front by what the search knows.
+    Networks are marked as ``hwnas export --pick`` would choose them: finalists by their measured
+    values or, if there are no finalists yet, networks of the front by the values of the search.
 
     Args:
-        run: The run's folder.
-        target: One that the run was specialised for; its own if None.
-        wanted: Only these, each ``"knee"``, ``"fastest"``, ``"most-accurate"`` or the id of any
-            network that was evaluated; all if empty.
+        run: Folder of the run.
+        target: Target that the run was specialised for; its own if None.
+        wanted: Networks to return, each ``"knee"``, ``"fastest"``, ``"most-accurate"`` or the id of
+            any evaluated network; all of the front if empty.
 
     Raises:
-        ConfigError: One that is wanted is not there.
-        InfeasibleError: No network that was evaluated keeps the limits, or one is wanted by what it
-            is best at and no finalist keeps them.
+        ConfigError: A wanted network does not exist.
+        InfeasibleError: No evaluated network keeps the limits, or a pick such as ``"knee"`` is
+            wanted and no finalist keeps them.
         RunError: There is no run, no such target or no finished trial.
     """
     folder, goal = opened_goal(run, target)
@@ -53,7 +53,7 @@ def read_front(run: Path, target: str | None = None, wanted: Sequence[str] = ())
     out = folder.output(goal.target)
     bundles = read_bundles(out / "bundles")
     metric = _main_metric(goal.objectives, bundles)
-    # A metric that is no objective has no direction here, so finalists cannot be told apart by it.
+    # A metric that is no objective has no known direction here, so it cannot rank finalists.
     measured = bundles and metric.name in {objective.metric for objective in goal.objectives}
     names = (
         picks(bundles, metric, goal.objectives)
@@ -73,7 +73,7 @@ def read_front(run: Path, target: str | None = None, wanted: Sequence[str] = ())
 
 
 def opened_goal(run: Path, target: str | None) -> tuple[RunFolder, Goal]:
-    """A run, and its own goal (where the target is one of its own) or that of an added target.
+    """Open a run, and return it with its own goal or that of an added target.
 
     Raises:
         RunError: There is no run, or it was not specialised for the target.
@@ -92,7 +92,7 @@ def opened_goal(run: Path, target: str | None) -> tuple[RunFolder, Goal]:
 
 
 def results_of(folder: RunFolder, goal: Goal) -> SearchResult:
-    """The finished trials of a goal.
+    """Return the finished trials of a goal.
 
     Raises:
         InfeasibleError: None of them keeps the limits.
@@ -114,19 +114,19 @@ def results_of(folder: RunFolder, goal: Goal) -> SearchResult:
 
 
 def without(result: SearchResult, ids: Collection[str]) -> SearchResult:
-    """The same as if some candidates had not been evaluated."""
+    """Return the result as if some candidates had not been evaluated."""
     trials = tuple(trial for trial in result.trials if trial.candidate.id not in ids)
     return replace(result, trials=trials)
 
 
 def _check_picks(wanted: Sequence[str], finalists: Mapping[str, Sequence[LimitCheck]]) -> None:
-    """Raise where a pick is wanted, and no finalist may be one."""
+    """Raise if a pick such as ``"knee"`` is wanted, and every finalist breaks a limit."""
     if finalists and set(wanted) & set(PICKS) and not best_kept(finalists):
         raise none_keeps(finalists)
 
 
 def _main_metric(objectives: Sequence[Objective], bundles: Mapping[str, Bundle]) -> Metric:
-    """The task's first metric, as finalists tell it, or else the first that is an objective."""
+    """Return the task's first metric, as stated by bundles, or else the first metric objective."""
     scored = [o for o in objectives if not o.is_cost]
     directions = {o.metric: o.direction for o in (*scored, *objectives)}
     name = next(iter(directions))
@@ -136,7 +136,7 @@ def _main_metric(objectives: Sequence[Objective], bundles: Mapping[str, Bundle])
 
 
 def _marks(result: SearchResult) -> dict[str, str]:
-    """Ids of the knee and of the best in accuracy and latency, by what the search knows."""
+    """Return the ids of the knee, the most accurate and the fastest network by search values."""
     front = result.front
     if not front:
         return {}

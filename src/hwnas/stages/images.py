@@ -1,4 +1,4 @@
-"""The images that a run was made from, told apart from those of now."""
+"""Detection of changes in the images that a run was made from."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["MANIFEST", "tell_changed_images"]
 _NAMED = 5
 
 MANIFEST = "data_manifest.json.gz"
-"""In a run's folder: the files or arrays that it was last worked on with."""
+"""Name of the file in a run's folder that lists the files or arrays it was last worked on with."""
 
 
 def tell_changed_images(job: Job) -> None:
-    """Say which images have changed since the run was last worked on; keep what there is now.
+    """Report images that changed since the run was last worked on, and store the current manifest.
 
-    Damaged images that were left out are named, too.
+    Damaged images that were left out are also reported.
     """
     if skipped := job.ingredients.data.skipped:
         more = f" and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""

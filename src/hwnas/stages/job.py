@@ -1,4 +1,4 @@
-"""What all stages of a run share: the recipe's names turned into things."""
+"""Objects that all stages of a run share: data, task, space, goals, stages and the job itself."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Ingredients:
-    """Data, task and space of a recipe.
+    """Data, task and search space of a recipe.
 
     Attributes:
-        recipe: They are made from this.
-        data: Its images.
-        task: What is learned from them.
-        searched: Where candidates come from: what can be built, and further roles.
+        recipe: Recipe that the others are made from.
+        data: Images of the recipe.
+        task: Task that networks learn from the images.
+        searched: Space of candidates: the space of networks, and further roles.
     """
 
     recipe: Recipe
@@ -74,17 +74,17 @@ class Ingredients:
     def prepare(
         cls, recipe: Recipe, recipe_folder: Path, cache: Path, data: ImageData | None = None
     ) -> Ingredients:
-        """Load the data and build task and space; refuses a recipe that cannot work.
+        """Load the data and build task and space; raise if the recipe cannot work.
 
         Args:
-            recipe: What to prepare.
-            recipe_folder: Where relative paths start.
-            cache: For decoded images of large sets.
-            data: The recipe's images, where they are loaded already.
+            recipe: Recipe to prepare.
+            recipe_folder: Folder that relative paths start from.
+            cache: Folder for decoded images of large data sets.
+            data: Images of the recipe, if they are loaded already.
 
         Raises:
             ConfigError: A name, an option or an objective of the recipe is wrong.
-            DataError: The images are missing or damaged, or too few.
+            DataError: The images are missing, damaged or too few.
         """
         make_sampler(recipe.search.sampler, recipe.seed, recipe.search.options)
         resolve("evaluator", recipe.search.evaluator, EVALUATORS)
@@ -125,18 +125,18 @@ class Ingredients:
 
     @property
     def space(self) -> SearchSpace:
-        """What can be built."""
+        """Space of the networks."""
         return self.searched.network
 
     @property
     def recipe_space(self) -> RecipeSpace | None:
-        """How candidates are trained, where that differs from one to the other."""
+        """Space of training settings, if they differ between candidates; otherwise None."""
         found = self.searched.roles.get("recipe")
         return found if isinstance(found, RecipeSpace) else None
 
     @property
     def hash(self) -> str:
-        """Changes with anything that a trained network depends on, beside how it is trained."""
+        """Hash of all that a trained network depends on, except its training settings."""
         return content_hash(self.space.fingerprint, self.task, self.data.fingerprint)
 
 
@@ -151,7 +151,7 @@ def _task(recipe: Recipe, data: ImageData) -> Task:
 
 
 def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
-    """Refuse a space whose networks do not answer what the task asks: a vector, or a map."""
+    """Raise if the networks of a space do not have the task's output: a vector, or a map."""
     workload = space.workload(space.smallest())
     shape = workload.tensors[workload.outputs[0]].shape
     meaning = task.meaning
@@ -170,7 +170,7 @@ def _check_outputs(name: str, space: SearchSpace, task: Task) -> None:
 
 
 def _check_roles(roles: Mapping[str, ChoiceSpace], recipe: Recipe, task: Task, images: int) -> None:
-    """Refuse roles that nothing understands, and settings that no training can have."""
+    """Raise if the evaluator does not know a role, or if a training setting is impossible."""
     taken = inspect.signature(resolve("evaluator", recipe.search.evaluator, EVALUATORS)).parameters
     for role, space in roles.items():
         if role not in taken:
@@ -186,7 +186,7 @@ def _check_roles(roles: Mapping[str, ChoiceSpace], recipe: Recipe, task: Task, i
 
 
 def _check_augmentation(train: TrainConfig, space: SearchSpace, data: ImageData) -> None:
-    """Refuse what does not suit the targets, or networks that take no smaller images."""
+    """Raise if augmentation does not suit the targets, or if networks reject smaller images."""
     if train.cutmix and data.kind == "values":
         raise ConfigError(
             "train.cutmix pastes parts of other images, but the targets are values, which say "
@@ -227,7 +227,7 @@ def _check_teacher(train: TrainConfig, data: ImageData) -> None:
 
 
 def searchable(target: str) -> Target:
-    """Read the name of a target that networks can be searched for.
+    """Parse the name of a target that networks can be searched for.
 
     Raises:
         ConfigError: The target is unknown, or a bundle for it would hold another network than the
@@ -245,11 +245,11 @@ def searchable(target: str) -> Target:
 
 @dataclass(frozen=True)
 class Goal:
-    """What one search of a run is for.
+    """Goal of one search of a run.
 
     Attributes:
-        objectives: What counts.
-        target: The target that was added to a finished run; None for the run's own search.
+        objectives: Objectives of the search.
+        target: Target that was added to a finished run; None for the run's own search.
     """
 
     objectives: tuple[Objective, ...]
@@ -257,9 +257,10 @@ class Goal:
 
     @classmethod
     def specialised(cls, recipe: Recipe, target: str) -> Goal:
-        """The recipe's objectives with their latency on another target.
+        """Return the goal with the recipe's objectives, and latency on another target.
 
-        A limit is carried over, but for that of a sum over targets, which says nothing of one.
+        The latency limit is kept, except a limit on a sum over targets, which does not apply to a
+        single target.
 
         Raises:
             ConfigError: The target is unknown, or latency is no objective of the recipe.
@@ -275,27 +276,27 @@ class Goal:
 
     @property
     def study_name(self) -> str:
-        """Of the Optuna study."""
+        """Name of the Optuna study."""
         return "search" if self.target is None else f"search@{self.target}"
 
     def stage(self, name: str) -> str:
-        """Name of one of its stages in the run's record."""
+        """Return the name of one of the goal's stages in the run's record."""
         return name if self.target is None else f"{name}@{self.target}"
 
     @property
     def targets(self) -> list[str]:
-        """Targets that its objectives name, each once."""
+        """Targets that the objectives name, each once."""
         return list(dict.fromkeys(target for o in self.objectives for target in o.priced_on))
 
 
 def goals_of(folder: RunFolder) -> list[Goal]:
-    """The run's own goal, then those of the targets that were added to it."""
+    """Return the run's own goal, then the goals of the targets that were added to it."""
     added = [Goal.specialised(folder.recipe, target) for target in folder.specialised]
     return [Goal(folder.recipe.objective), *added]
 
 
 def needs_supernet(recipe: Recipe) -> bool:
-    """Return whether the evaluator of a recipe asks for the weights of a trained supernet.
+    """Return whether the evaluator of a recipe takes the weights of a trained supernet.
 
     Raises:
         ConfigError: There is no such evaluator.
@@ -305,11 +306,11 @@ def needs_supernet(recipe: Recipe) -> bool:
 
 
 def serves(before: str, name: str, own_targets: Collection[str]) -> bool:
-    """Return whether a stage is done for the goal that another one belongs to.
+    """Return whether a stage is part of the goal that another stage belongs to.
 
     Args:
-        before: Name of the one stage.
-        name: Name of the other.
+        before: Name of the stage in question.
+        name: Name of a stage of the goal.
         own_targets: Targets of the run's own goal.
     """
     stage, place = parts_of(before)
@@ -321,17 +322,18 @@ def serves(before: str, name: str, own_targets: Collection[str]) -> bool:
 
 @dataclass(frozen=True)
 class Stage:
-    """A step of a run.
+    """Step of a run.
 
     Attributes:
-        name: In the run's record.
-        identity: All that it depends on.
-        work: Does it; is told how to say how far it is.
-        made: Whether its results are there; users remove what is damaged.
-        adopt: Records the identity in results of an older hwnas, which carry none. Returns the one
-            that they were made with where that is known, or else None: they count as today's.
-        continued: Inputs with which it goes on from what it has, beside keys of the recipe of which
-            that is so.
+        name: Name in the run's record.
+        identity: Identity of all inputs of the stage.
+        work: Function that does the work; its argument is the callback for the progress.
+        made: Function that returns whether the results exist; users remove damaged ones.
+        adopt: Function that records the identity in results of an older hwnas, which carry none. It
+            returns the identity that they were made with, if it is known; otherwise None, and they
+            count as made with the current inputs.
+        continued: Names of inputs with which the stage continues from its existing results, beside
+            the keys of the recipe of this kind.
     """
 
     name: str
@@ -344,12 +346,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Job:
-    """A run at work.
+    """Run that is being worked on.
 
     Attributes:
         ingredients: Data, task and space.
-        folder: Where results go.
-        reporter: Who tells the user.
+        folder: Folder of the results.
+        reporter: Reporter of progress and notes to the user.
     """
 
     ingredients: Ingredients
@@ -358,19 +360,19 @@ class Job:
 
     @classmethod
     def of(cls, folder: RunFolder) -> Job:
-        """The work on a run that was opened."""
+        """Return the job of an opened run."""
         cache = folder.path / "cache"
         ingredients = Ingredients.prepare(folder.recipe, folder.recipe_folder, cache)
         return cls(ingredients, folder, make_reporter())
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of the run."""
+        """Recipe of the run."""
         return self.ingredients.recipe
 
     @property
     def fidelity(self) -> Fidelity:
-        """How thoroughly the search evaluates."""
+        """Fidelity of the evaluations of the search."""
         return Fidelity(self.recipe.search.validation_images)
 
     @cached_property
@@ -379,7 +381,7 @@ class Job:
 
     @property
     def needs_supernet(self) -> bool:
-        """Whether the evaluator asks for the weights of a trained supernet."""
+        """True if the evaluator takes the weights of a trained supernet."""
         return needs_supernet(self.recipe)
 
     @property
@@ -388,7 +390,7 @@ class Job:
 
     @property
     def lineage(self) -> Lineage | None:
-        """The networks that the search trained, where its evaluator keeps them."""
+        """Networks that the search trained, if its evaluator keeps them."""
         if self._evaluator_factory is not GrowEvaluator:
             return None
         evaluator = self._plain_evaluator(None)
@@ -396,39 +398,39 @@ class Job:
         return evaluator.lineage
 
     def kept_weights(self, candidate: Candidate) -> dict[str, Tensor] | None:
-        """Return what the search trained a candidate to, where its evaluator keeps that."""
+        """Return the weights that the search trained for a candidate; None if they are not kept."""
         evaluator = self._plain_evaluator(None)
         return evaluator.kept_weights(candidate) if isinstance(evaluator, KeepsWeights) else None
 
     def identity(self, stage: RecipeStage, **inputs: Any) -> Identity:
-        """Return what a stage depends on.
+        """Return the identity of the inputs of a stage.
 
         Args:
-            stage: Whose settings and own code in the recipe count.
-            inputs: All else that it depends on; see `Identity.of`.
+            stage: Stage whose settings and own code in the recipe count.
+            inputs: All other inputs; see `Identity.of`.
         """
         recipe = self.recipe
         return Identity.of({**settings_of(recipe, stage), **code_of(recipe, stage)}, **inputs)
 
     @property
     def learned(self) -> dict[str, str]:
-        """What all that is learned depends on: the space, the task and the images."""
+        """Inputs that all learned results depend on: the space, the task and the images."""
         i = self.ingredients
         return {
             "space": i.searched.fingerprint,
             "task": content_hash(i.task),
-            # The first part can be told without decoding an image; see `staleness`.
+            # The first part is known without decoding an image; see `staleness`.
             "data": f"{i.data.manifest.fingerprint} {i.data.fingerprint}",
         }
 
     @property
     def training(self) -> Identity:
-        """What the trained supernet depends on."""
+        """Identity of the inputs of the trained supernet."""
         return self.identity("train", **self.learned)
 
     @property
     def continued_training(self) -> Identity:
-        """What a checkpoint must have in common with a training that goes on from it."""
+        """Identity that a checkpoint and a training that continues from it must share."""
         recipe = self.recipe
         return Identity.of(
             {"seed": recipe.seed},
@@ -438,9 +440,9 @@ class Job:
         )
 
     def evaluator(self, weights: Mapping[str, Any] | None) -> Evaluator:
-        """The evaluator of the recipe, given whichever of these it takes.
+        """Return the evaluator of the recipe, called with the arguments that it takes.
 
-        Where code of the user's own decides on scores, it is part of the evaluator's key.
+        If the user's own code affects scores, it is part of the evaluator's key.
         """
         evaluator = self._plain_evaluator(weights)
         check_key(self.recipe.search.evaluator, evaluator)
@@ -456,11 +458,11 @@ class Job:
         return self._evaluator_factory(**{k: v for k, v in known.items() if k in wanted})
 
     def is_done(self, stage: Stage) -> bool:
-        """Whether a stage was finished with today's inputs and what it made is still there."""
+        """Return whether a stage was finished with the current inputs and its results exist."""
         return self.folder.is_done(stage.name, stage.identity) and stage.made()
 
     def perform(self, stage: Stage) -> None:
-        """Do a stage, unless it is done."""
+        """Perform a stage, unless it is done."""
         if self.is_done(stage):
             self.folder.confirm(stage.name)
             return
@@ -476,7 +478,7 @@ class Job:
             self.folder.perform(stage.name, stage.identity, lambda: stage.work(advance))
 
     def _doubt_later(self, stage: str) -> None:
-        """Record that all that is made from a stage has to be looked at again."""
+        """Record that all stages that use results of this stage have to be checked again."""
         later, own = later_than(parts_of(stage)[0]), Goal(self.recipe.objective).targets
         self.folder.doubt(
             name

@@ -1,12 +1,12 @@
-"""Whether a finalist keeps the limits as it is delivered: measured, and evaluated once exported.
+"""Checks of finalists against the limits, with costs as measured and scores as exported.
 
-A search goes by predicted costs and by scores with the weights of the search. What ships is
-something else, so each limit is checked again on what was measured and evaluated in the end.
+A search uses predicted costs, and scores with the weights of the search. The delivered network
+differs, so each limit is checked again on its final measurements and evaluations.
 
-The rule: a limit is kept if the value itself keeps it. If it does not, but some of the interval
-does, it is missed ``within noise``; else it is ``broken``. The interval of a latency is what the
-middle 60 % of its timing rounds took (p20 to p80), that of a score its 95 % confidence interval.
-Test images choose nothing: what they say of a limit is shown, and decides nothing.
+A limit is ``kept`` if the value itself keeps it. If the value misses it but part of the interval
+keeps it, it is missed ``within noise``; otherwise it is ``broken``. The interval of a latency is
+the range of the middle 60 % of its timing rounds (p20 to p80), that of a score its 95 % confidence
+interval. Test images are not used to choose: their values are shown, but decide nothing.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _STATES: tuple[LimitState, ...] = ("kept", "within noise", "broken")
 
 @dataclass(frozen=True)
 class LimitCheck:
-    """A limit beside what a network delivers.
+    """Comparison of a limit with the delivered value of a network.
 
     Attributes:
-        label: Of the objective that has the limit.
-        limit: The worst acceptable value.
-        value: What was delivered.
-        low: Lower end of its interval.
-        high: Upper end of its interval.
-        kind: How the value was found.
-        split: Which images it was evaluated on; None for what does not depend on images.
-        state: Whether the limit is kept.
-        excess: By which share of the limit it is missed; 0 where it is kept.
+        label: Label of the objective that has the limit.
+        limit: Worst acceptable value.
+        value: Delivered value.
+        low: Lower end of the value's interval.
+        high: Upper end of the value's interval.
+        kind: Origin of the value: measured, evaluated or counted.
+        split: Split of the images it was evaluated on; None if it does not depend on images.
+        state: State of the limit: kept, missed within noise, or broken.
+        excess: Share of the limit by which it is missed; 0 where it is kept.
     """
 
     label: str
@@ -66,24 +66,24 @@ class LimitCheck:
 
     @property
     def decides(self) -> bool:
-        """Whether anything is chosen by it: not by what test images say."""
+        """True if the check may decide a choice; checks on test images do not."""
         return self.split != "test"
 
     @property
     def text(self) -> str:
-        """What is delivered and what is allowed, in words."""
+        """Delivered value and limit, in words."""
         how = self.kind if self.split is None else f"{self.kind} on {self.split} images"
         noise = ", within noise" if self.state == "within noise" else ""
         return f"{self.label} is {self.value:.4g} ({how}); the limit is {self.limit:g}{noise}"
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object with the fields of this check."""
+        """Return a JSON object with the fields of this check."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class _Delivered:
-    """A value with its interval."""
+    """Delivered value with its interval."""
 
     value: float
     low: float
@@ -97,13 +97,13 @@ def limit_checks(
     metrics: Iterable[Mapping[str, Any]],
     measurements: Iterable[Measurement],
 ) -> tuple[LimitCheck, ...]:
-    """Check the limits that a finalist's numbers can tell of.
+    """Check the limits of all objectives that a finalist has values for.
 
     Args:
-        objectives: Those without a limit are passed over.
-        metrics: Rows as a bundle has them, with ``name``, ``value`` and ``kind``, and of what was
-            evaluated also ``split``, ``standard_error``, ``n`` and ``unit``.
-        measurements: Of the finalist, on whichever targets.
+        objectives: Objectives; those without a limit are skipped.
+        metrics: Metric rows of a bundle, with ``name``, ``value`` and ``kind``, and for evaluated
+            metrics also ``split``, ``standard_error``, ``n`` and ``unit``.
+        measurements: Measurements of the finalist, on any targets.
     """
     rows, timed = list(metrics), {each.target: each for each in measurements}
     return tuple(
@@ -115,14 +115,14 @@ def limit_checks(
 
 
 def of_bundle(bundle: Bundle, objectives: Sequence[Objective]) -> tuple[LimitCheck, ...]:
-    """`limit_checks` of a finalist that is packed."""
+    """Return `limit_checks` of a packaged finalist."""
     return limit_checks(objectives, bundle.description["metrics"], bundle.measurements)
 
 
 def recheck(
     checks: Iterable[LimitCheck], objectives: Sequence[Objective]
 ) -> tuple[LimitCheck, ...]:
-    """The same checks by the limits that objectives have now."""
+    """Return the same checks against the current limits of the objectives."""
     limited = {o.label: o for o in objectives if o.limit is not None}
     return tuple(
         _check(limited[c.label], _Delivered(c.value, c.low, c.high, c.kind, c.split))
@@ -132,23 +132,23 @@ def recheck(
 
 
 def overall(checks: Iterable[LimitCheck]) -> LimitState:
-    """The worst state among the checks that decide; ``kept`` where there is none."""
+    """Return the worst state among the checks that decide; ``kept`` if there is none."""
     return max((c.state for c in checks if c.decides), key=_STATES.index, default="kept")
 
 
 def shortfall(checks: Iterable[LimitCheck]) -> tuple[int, float]:
-    """How bad it is, to sort by: the state, then the sum of what is missed."""
+    """Return a sort key for missed limits: the worst state, then the sum of the excesses."""
     decisive = [check for check in checks if check.decides]
     return _STATES.index(overall(decisive)), sum(check.excess for check in decisive)
 
 
 def told(checks: Iterable[LimitCheck]) -> list[str]:
-    """A line for each limit that is not kept."""
+    """Return a line for each limit that is not kept."""
     return [check.text for check in checks if check.state != "kept"]
 
 
 def best_kept(checks: Mapping[str, Sequence[LimitCheck]]) -> list[str]:
-    """Ids that may be chosen: of networks that keep the limits, or else that miss within noise."""
+    """Return the ids of networks that keep the limits, or else of those that miss within noise."""
     states = {name: overall(found) for name, found in checks.items()}
     for wanted in _STATES[:2]:
         if able := [name for name, state in states.items() if state == wanted]:
@@ -159,7 +159,7 @@ def best_kept(checks: Mapping[str, Sequence[LimitCheck]]) -> list[str]:
 def none_keeps(
     checks: Mapping[str, Sequence[LimitCheck]], purpose: Literal["pick", "cascade"] = "pick"
 ) -> InfeasibleError:
-    """What to say where a network is to be chosen and all break a limit; there is at least one."""
+    """Return the error for a choice among networks, at least one, that all break a limit."""
     name = min(checks, key=lambda each: shortfall(checks[each]))
     missed = "; ".join(told(check for check in checks[name] if check.decides))
     advice = "relax the limit"
@@ -174,7 +174,7 @@ def none_keeps(
 def _delivered(
     objective: Objective, rows: Sequence[Mapping[str, Any]], timed: Mapping[str, Measurement]
 ) -> list[_Delivered]:
-    """What is known of an objective's value: of a score on each split, of others once at most."""
+    """Return the known values of an objective: a score on each split, or at most one cost."""
     if objective.metric == LATENCY:
         if not timed.keys() >= set(objective.priced_on):
             return []

@@ -1,4 +1,4 @@
-"""The table of everything that was timed in a run."""
+"""Table of all latency measurements of a run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Role = Literal["calibration", "finalist"]
 
 @dataclass(frozen=True)
 class Timed:
-    """A network that was timed.
+    """Measurement of a network, with its role in the run.
 
     Attributes:
-        architecture: Which one.
-        role: Why: to fit the predictor, or because it won.
-        measurement: How long it took.
+        architecture: Architecture of the network.
+        role: Role: ``"calibration"`` of the predictor, or ``"finalist"``.
+        measurement: Latency measurement.
     """
 
     architecture: Architecture
@@ -45,7 +45,7 @@ class Timed:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Timed:
-        """Return the inverse of `to_json`."""
+        """Return the measurement that `to_json` described."""
         return cls(
             Architecture.from_json(data["architecture"]),
             data["role"],
@@ -54,12 +54,12 @@ class Timed:
 
 
 def measured_on(rows: Iterable[Timed]) -> list[str]:
-    """Return the processors that measured some rows, each once, by name."""
+    """Return the names of the processors that the rows were measured on, each once, sorted."""
     return sorted({row.measurement.hardware for row in rows})
 
 
 def read_measurements(path: Path) -> list[Timed]:
-    """All rows of the table; none if there is no file.
+    """Return all rows of the table; none if there is no file.
 
     Raises:
         RunError: The file is damaged.
@@ -84,12 +84,12 @@ def read_measurements(path: Path) -> list[Timed]:
 
 
 def write_measurements(path: Path, new: Sequence[Timed], anew: bool = False) -> None:
-    """Add rows to the table; those of the same network, role and target replace older ones.
+    """Add rows to the table; a row replaces an older one of the same network, role and target.
 
     Args:
-        path: The table; made if it is not there.
+        path: Path of the table, which is created if it does not exist.
         new: Rows to add.
-        anew: Whether they replace all rows that are there.
+        anew: Whether the rows replace all existing ones.
     """
 
     def key(row: Timed) -> tuple[str, str, str]:

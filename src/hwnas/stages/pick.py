@@ -1,4 +1,4 @@
-"""Which winner a user takes home."""
+"""Choice of the network that a user exports from a run."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["make_bundle", "picked"]
 
 
 def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None) -> Bundle | Scored:
-    """The bundle of a finalist, or a trial that has none.
+    """Return the bundle of the picked finalist, or the trial of a network that has no bundle.
 
-    A finalist that breaks a limit of the run, as it was measured, is chosen by its id only, and the
-    user is told; so is one that misses a limit within noise.
+    A finalist that breaks a limit of the run, as measured, can be picked only by its id. The user
+    is warned if the picked finalist breaks a limit or misses one within noise.
 
     Args:
-        job: Whose goal it is.
-        goal: Among its networks.
-        pick: ``"knee"``, ``"fastest"``, ``"most-accurate"``, ``"reference"`` or an id; if None the
-            knee, or under a latency limit the most accurate.
-        max_latency_ms: Choose only among finalists measured to be at most this slow, in the first
-            objective that is a latency.
+        job: Run of the goal.
+        goal: Goal whose networks are considered.
+        pick: ``"knee"``, ``"fastest"``, ``"most-accurate"``, ``"reference"`` or an id. If None, the
+            knee; with a latency limit, the most accurate.
+        max_latency_ms: Highest measured latency, in the first latency objective, of finalists that
+            are considered; None for no limit.
 
     Raises:
         ConfigError: There is no such pick.
@@ -70,7 +70,7 @@ def picked(job: Job, goal: Goal, pick: str | None, max_latency_ms: float | None)
 
 
 def make_bundle(job: Job, goal: Goal, trial: Scored, out: Path) -> None:
-    """Make the bundle of a network that is no finalist; the run itself stays as it is."""
+    """Make the bundle of a network that is no finalist, without changing the run."""
     weights = None
     if job.needs_supernet:
         weights = load_weights(job.folder.path / "supernet" / "weights.safetensors")
@@ -84,6 +84,6 @@ def make_bundle(job: Job, goal: Goal, trial: Scored, out: Path) -> None:
 
 
 def _tell(job: Job, name: str, missed: Sequence[str]) -> None:
-    """Warn of the limits that a network which was chosen does not keep."""
+    """Warn of each limit that a picked network does not keep."""
     for line in missed:
         job.reporter.note(f"warning: network {name} does not keep a limit: {line}")

@@ -1,4 +1,4 @@
-"""The stages of a run in order."""
+"""Order of the stages of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["is_done", "stages_of"]
 
 
 def is_done(job: Job, goal: Goal) -> bool:
-    """Whether all stages of a goal are, which then is recorded; one that is not ends the look."""
+    """Return whether all stages of a goal are done, and confirm them in the record if so."""
     names = []
     for stage in stages_of(job, goal):
         if not job.is_done(stage):
@@ -29,7 +29,7 @@ def is_done(job: Job, goal: Goal) -> bool:
 
 
 def stages_of(job: Job, goal: Goal) -> Iterator[Stage]:
-    """The stages of a goal in order, each to be done before the next is asked for."""
+    """Yield the stages of a goal in order; each must be done before the next is requested."""
     folder, space, recipe = job.folder.path, job.ingredients.space, job.recipe
     table = job.folder.output(goal.target) / "measurements.parquet"
     costs = {}

@@ -1,8 +1,8 @@
-"""The reference network of a run: what a plain network reaches with the same training.
+"""Reference network of a run: a standard network with the same training, for comparison.
 
 MobileNetV3-Small (Howard et al., ICCV 2019, table 2), as wide as the limits allow, is trained alone
-by the same settings as the candidates, tested, exported, measured and packed like a finalist. So a
-run whose search found nothing better says so.
+with the settings of the candidates, and tested, exported, measured and packaged like a finalist. It
+shows whether the search found anything better.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from hwnas.stages.untrained import excesses, limited
 __all__ = ["REFERENCE", "reference_of", "referencing"]
 
 REFERENCE: Literal["reference"] = "reference"
-"""Name of the stage and of the bundle's folder, and what ``hwnas export --pick`` calls it."""
+"""Name of the stage, of the bundle's folder, and of the network for ``hwnas export --pick``."""
 
 WIDTHS = (0.35, 0.5, 0.75, 1.0)
-"""Width multipliers, of which the largest that keeps the limits is taken."""
+"""Width multipliers; the largest one that keeps the limits is used."""
 
 _SPACE = "mobilenet"
 _PRESET = "mobilenet-v3-small"
-_ALL_CORES = 0.6  # of a candidate's minutes on one core: two cores are not twice as fast
+_ALL_CORES = 0.6  # share of a candidate's minutes on one core; two cores are not twice as fast
 
 
 def referencing(job: Job, goal: Goal) -> Stage:
-    """The stage that makes the bundle of the reference network."""
+    """Return the stage that makes the bundle of the reference network."""
     folder = job.folder.output(goal.target) / REFERENCE
     processors = [processor_of(Target.parse(target).device.hardware) for target in goal.targets]
     learned = {name: value for name, value in job.learned.items() if name != "space"}
@@ -72,7 +72,7 @@ def referencing(job: Job, goal: Goal) -> Stage:
 
 
 def reference_of(job: Job, goal: Goal) -> Bundle | None:
-    """Return the bundle of the reference network; None if none is asked for, or none is made."""
+    """Return the bundle of the reference network; None if it is not requested or not yet made."""
     folder = job.folder.output(goal.target) / REFERENCE
     wanted = job.recipe.deploy.reference and (folder / "bundle.json").exists()
     return Bundle.load(folder) if wanted else None
@@ -92,7 +92,7 @@ def _choose_width(ingredients: Ingredients, goal: Goal, advance: Advance) -> Arc
 
 
 def _ingredients(ingredients: Ingredients, cores: int) -> Ingredients:
-    """The same data and task, with the space of the reference and the training of a candidate."""
+    """Return the same data and task, with the reference space and the training of a candidate."""
     recipe, shape = ingredients.recipe, ingredients.data.image_shape
     options = {
         "preset": _PRESET,
@@ -121,7 +121,7 @@ def _ingredients(ingredients: Ingredients, cores: int) -> Ingredients:
 
 
 def _budget(recipe: Recipe, cores: int) -> tuple[float | None, float | None]:
-    """Epochs and minutes: those of a candidate, or its share of the training of a supernet."""
+    """Return epochs and minutes: those of a candidate, or its share of the supernet's training."""
     epochs, minutes = recipe.train.epochs, recipe.train.budget_minutes
     if recipe.deploy.reference_minutes is not None:
         return None, recipe.deploy.reference_minutes

@@ -1,4 +1,4 @@
-"""Gathering what a report shows from a run folder."""
+"""Report of a run: collection of its contents from the run folder."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _UNITS = {LATENCY: "ms", "weight_bytes": "bytes", "peak_activation_bytes": "byte
 
 
 def reporting(job: Job, goal: Goal, result: SearchResult, table: Path) -> Stage:
-    """The stage that writes front and report.
+    """Return the stage that writes front and report.
 
     Args:
-        job: The run at work.
-        goal: Whose results they are.
-        result: All trials.
-        table: All that was timed.
+        job: Run that is being worked on.
+        goal: Goal whose results are reported.
+        result: All trials of the search.
+        table: Path of the table of measurements.
     """
     finalists = job.folder.stages.get(goal.stage("finalists"))
     ranking = job.folder.stages.get("ranking") if job.recipe.train.ranking_check else None
@@ -87,7 +87,7 @@ def reporting(job: Job, goal: Goal, result: SearchResult, table: Path) -> Stage:
 
 
 def write_results(job: Job, goal: Goal) -> None:
-    """Write ``front.csv`` and ``report.html`` of a goal, and an image to try its bundles on."""
+    """Write ``front.csv``, ``report.html`` and an example image for the bundles of a goal."""
     out = job.folder.output(goal.target)
     _write_example(job, example_image(job.folder.path))
     summary = summarise(job, goal)
@@ -96,7 +96,7 @@ def write_results(job: Job, goal: Goal) -> None:
 
 
 def _write_example(job: Job, path: Path) -> None:
-    """A validation image as a file, where image files have so many channels."""
+    """Write a validation image as a PNG file, if it has 1 or 3 channels."""
     [pixels], _ = job.ingredients.data.validation.take([0])
     if pixels.shape[-1] in (1, 3):
         with replacing(path) as temporary:
@@ -106,7 +106,7 @@ def _write_example(job: Job, path: Path) -> None:
 
 
 def gather(job: Job, goal: Goal, summary: Summary) -> ReportData:
-    """Everything that the report of a goal shows."""
+    """Return the contents of the report of a goal."""
     folder = job.folder
     result = found(folder.path, goal)
     baseline = _baseline(job, goal)
@@ -144,7 +144,7 @@ def gather(job: Job, goal: Goal, summary: Summary) -> ReportData:
 
 
 def _baseline(job: Job, goal: Goal) -> SearchResult | None:
-    """Random search, where the recipe had it run."""
+    """Return the result of random search, if the recipe asks for it."""
     if not job.recipe.search.random_baseline or goal.target is not None:
         return None
     return found(job.folder.path, goal, BASELINE)
@@ -168,7 +168,7 @@ def _objective(job: Job, objective: Objective) -> ObjectiveInfo:
 
 
 def _where(objective: Objective) -> str | None:
-    """The target, or several in words."""
+    """Return the target of an objective, or a description of several targets."""
     if objective.reduce is None:
         return objective.target
     how = "the slowest" if objective.reduce == "worst" else "the sum"
@@ -221,7 +221,7 @@ def _finalist(
 
 
 def _reference(job: Job, goal: Goal) -> Finalist | None:
-    """The reference network, shown like a finalist."""
+    """Return the reference network in the form of a finalist."""
     bundle = reference_of(job, goal)
     if bundle is None:
         return None
@@ -239,7 +239,7 @@ def _delivered(
     predicted: Mapping[str, Estimate],
     picked: tuple[str, ...],
 ) -> Finalist:
-    """A network as its bundle delivers it."""
+    """Return a network with the values that its bundle states."""
     metric = job.ingredients.task.metrics[0].name
     counted = {row["name"]: row["value"] for row in bundle.description["metrics"]}
     measured = {m.target: m for m in bundle.measurements}
@@ -328,10 +328,10 @@ def _training(job: Job) -> tuple[TrainingRow, ...]:
 def _hypervolumes(
     job: Job, result: SearchResult, baseline: SearchResult | None, broken: set[str]
 ) -> tuple[dict[str, float], tuple[Hypervolume, ...]]:
-    """The reference point by label, and a curve for each sampler.
+    """Return the reference point by label, and a hypervolume curve for each sampler.
 
-    Only networks that keep the limits count: not those that the search held to break one, and not
-    those that broke one once they were measured.
+    Only networks that keep the limits count, both by the values of the search and, once they were
+    measured, by the measured values.
     """
     searches = [(job.recipe.search.sampler, result)]
     if baseline is not None:
@@ -355,7 +355,7 @@ def _hypervolumes(
 
 
 def _break_even(job: Job) -> str:
-    """From how many targets on one supernet is cheaper than training each network alone."""
+    """Return a text: from how many targets on a supernet is cheaper than separate training."""
     stages, train, top = job.folder.stages, job.recipe.train, job.recipe.deploy.top
     if not job.needs_supernet:
         return "No supernet was trained: the recipe's evaluator trains every network alone."
@@ -400,7 +400,7 @@ def _warnings(job: Job, goal: Goal, result: SearchResult) -> tuple[str, ...]:
 
 
 def _limits(job: Job, goal: Goal) -> list[str]:
-    """Which finalists do not keep a limit, and which candidates were replaced for it."""
+    """Return warnings of limits that finalists do not keep, and of candidates replaced for them."""
     warnings = []
     for name, bundle in _bundles(job, goal).items():
         warnings += [
@@ -415,7 +415,7 @@ def _limits(job: Job, goal: Goal) -> list[str]:
 
 
 def _drift(timed: Sequence[Timed]) -> list[str]:
-    """Whether the machine itself changed between calibration and the finalists."""
+    """Return a warning if the machine's speed changed between calibration and the finalists."""
     anchors: dict[str, list[float]] = {"calibration": [], "finalist": []}
     for row in timed:
         anchors[row.role].append(row.measurement.anchor_ms)

@@ -1,4 +1,4 @@
-"""Fine-tuning a network of a run for a variant of it."""
+"""Fine-tuning of a run's network for a variant of it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def retraining(
     weights: Mapping[str, Tensor],
     config: TrainConfig,
 ) -> Callable[[Conversion, Path], Path]:
-    """Fine-tunes a network under a conversion, with the network itself as its teacher.
+    """Return a function that fine-tunes a network under a conversion, with itself as the teacher.
 
     Args:
-        ingredients: Of the run that the network is from.
-        architecture: Which one it is.
-        weights: Those that it was trained to.
-        config: How long and at which rate.
+        ingredients: Data, task and space of the run that the network is from.
+        architecture: Architecture of the network.
+        weights: Trained weights of the network.
+        config: Training settings of the fine-tuning, such as its length and learning rate.
     """
 
     def retrain(conversion: Conversion, to: Path) -> Path:

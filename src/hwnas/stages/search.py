@@ -1,4 +1,4 @@
-"""The search stage: of a run's own goal or of a target that was added to it."""
+"""Search stage of a run's own goal or of a target that was added to it."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ __all__ = ["BASELINE", "check_shared_study", "found", "searching"]
 
 BASELINE = "random"
 _WITHOUT_ENDS = (BASELINE, "stratified")
-"""Samplers that are not given the smallest and the largest network of the space to begin with."""
+"""Samplers that do not start with the smallest and the largest network of the space."""
 
 
 def searching(
     job: Job, goal: Goal, evaluator: Evaluator, costs: Mapping[str, DevicePredictor]
 ) -> Iterator[Stage]:
-    """The search of a goal; and one at random too, where the recipe wants the comparison."""
+    """Yield the search stage of a goal, and a random search if the recipe asks for it."""
     config = job.recipe.search
 
     def stage(name: RecipeStage, study_name: str, sampler: str) -> Stage:
@@ -61,14 +61,15 @@ def searching(
                 _search(job, goal, executor, costs, study_name, sampler, advance)
 
         def adopt() -> None:
-            # Others recalibrated on other images then: on extending, they are evaluated again.
+            # "supernet" and "grow" recalibrated on other images in an older hwnas: their trials
+            # are evaluated again when the search is extended.
             if job.recipe.search.evaluator not in ("supernet", "grow"):
                 _adopt_trials(job.folder.path / "study.db", study_name, goal, trials)
             if job.lineage is not None:
                 job.lineage.adopt()
 
         trials = _trial_identity(job, goal, evaluator, costs)
-        # Objectives count as the recipe has them, under the key of that name.
+        # The identity has the objectives of the recipe already, under its key of that name.
         inputs = {k: v for k, v in trials.shared.items() if k != "objectives"} | job.learned
         identity = job.identity(name, **inputs)
         return Stage(
@@ -99,7 +100,7 @@ def _trial_identity(
 
 
 def _mark_stale(path: Path, study_name: str, goal: Goal, identity: TrialIdentity) -> None:
-    """Mark trials that have become stale before workers start, since a kill may come then."""
+    """Mark stale trials before workers start, since the process may be killed while they start."""
     if path.exists():
         SearchStudy(study_name, goal.objectives, _no_sampler, path, identity=identity).close()
 
@@ -118,11 +119,11 @@ def _adopt_trials(path: Path, study_name: str, goal: Goal, identity: TrialIdenti
 
 
 def check_shared_study(config: SearchConfig) -> None:
-    """Open the storage that runs share, if there is one, before anything is trained for it.
+    """Open the shared storage of a recipe, if there is one, before any training.
 
     Raises:
         ConfigError: Its address is wrong.
-        StorageError: Nothing answers there, or refuses.
+        StorageError: The storage does not answer, or refuses the connection.
     """
     if config.storage is not None:
         close_storage(open_storage(config.storage))
@@ -203,10 +204,10 @@ def _search(
 
 
 def _sharing(job: Job, study_name: str) -> Sharing | None:
-    """The study that runs of this recipe share, if it names a place for one."""
+    """Return the study that runs of this recipe share, if the recipe names a storage for it."""
     if job.recipe.search.storage is None:
         return None
-    # The folder is locked, so nobody else on this machine has the name.
+    # The folder is locked, so no other process on this machine has the name.
     place = f"{uuid.getnode():x} {socket.gethostname()} {job.folder.path.absolute()}"
     driver = hashlib.sha256(place.encode()).hexdigest()[:12]
     return Sharing(job.recipe.search.storage, f"{job.recipe.name}/{study_name}", driver)
@@ -224,7 +225,7 @@ def _executor(evaluator: Evaluator, config: SearchConfig) -> Iterator[Executor]:
 
 
 def found(folder: Path, goal: Goal, study_name: str | None = None) -> SearchResult:
-    """What the search of a goal has found so far."""
+    """Return the current result of the search of a goal."""
     study = SearchStudy(
         study_name or goal.study_name,
         goal.objectives,

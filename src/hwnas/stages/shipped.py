@@ -1,4 +1,4 @@
-"""Opening what a user has: a run, a bundle or an ONNX file, with the images to judge it by."""
+"""Opening of a network in a run, a bundle or an ONNX file, with images to evaluate it on."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from hwnas.stages.trusted import trusted_job
 __all__ = ["Images", "Shipped", "opened"]
 
 _IMAGES_AT_ONCE = 64
-_LEVELS = 4  # of folders between a run and its bundles, at most
+_LEVELS = 4  # maximum number of folders between a run and its bundles
 
 
 @dataclass(frozen=True)
 class Images:
-    """What a network is judged by.
+    """Images with targets that a network is evaluated on.
 
     Attributes:
-        task: Gives the metrics.
-        data: The images and their targets.
-        preprocessing: From these images to the network's input.
+        task: Task that defines the metrics.
+        data: Images and their targets.
+        preprocessing: Preprocessing from these images to the network's input.
     """
 
     task: Task
@@ -48,13 +48,13 @@ class Images:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A network, and what is known of it.
+    """Network as ONNX, with its bundle, images and run where they are available.
 
     Attributes:
-        model: As ONNX.
-        bundle: That it is in, if it is in one.
-        images: To judge it by, if there are some.
-        ingredients: Of the run that it is from, if that is at hand.
+        model: Path of the ONNX file.
+        bundle: Bundle that contains the network; None without one.
+        images: Images to evaluate the network on; None without any.
+        ingredients: Data, task and space of the run that the network is from; None without one.
     """
 
     model: Path
@@ -63,16 +63,16 @@ class Shipped:
     ingredients: Ingredients | None = None
 
     def at_once(self, batch: int) -> int:
-        """How many images it is given at a time, for targets with such batches."""
-        # A file of the user's own may take batches of one size only.
+        """Return the number of images to evaluate at a time, for targets of this batch size."""
+        # A user's own file may accept only one batch size.
         return batch if self.bundle is None else _IMAGES_AT_ONCE
 
     def examiner(self, split: SplitName, batch: int) -> SplitExaminer | None:
-        """Judges its variants by the images of a split, if there are some.
+        """Return an evaluator of the network's variants on a split; None without images.
 
         Args:
-            split: Which of the images.
-            batch: Of the targets that the variants run on.
+            split: Split to evaluate on.
+            batch: Batch size of the targets that the variants run on.
         """
         if self.images is None:
             return None
@@ -84,18 +84,18 @@ class Shipped:
 
 @contextlib.contextmanager
 def opened(source: Path, data: str | None = None, pick: str | None = None) -> Iterator[Shipped]:
-    """Open a run's folder, a bundle's, or an ONNX file.
+    """Open the folder of a run, the folder of a bundle, or an ONNX file.
 
     Args:
-        source: The path. A bundle within a run is opened together with it.
-        data: Images to judge by, as ``data.source`` of a recipe; a run has its own.
-        pick: Which network of a run, as `picked` has it; the knee if None.
+        source: Path to open. A bundle inside a run is opened together with the run.
+        data: Images to evaluate on, as ``data.source`` of a recipe; a run has its own.
+        pick: Network of a run to open, as in `picked`; the knee if None.
 
     Raises:
-        ConfigError: An option does not apply, or the bundle's task is not known.
+        ConfigError: An option does not apply, or the bundle's task is unknown.
         DataError: The images do not fit the network.
         ArtifactError: The bundle or the file is damaged.
-        RunError: The run is damaged, busy or stale.
+        RunError: The run is damaged, in use or stale.
     """
     source = recovered_folder(source)
     if (source / "run.json").is_file():
@@ -118,7 +118,7 @@ def opened(source: Path, data: str | None = None, pick: str | None = None) -> It
 
 
 def _run_around(folder: Path) -> Path | None:
-    """The run that a folder lies in."""
+    """Return the run that contains a folder; None if there is none."""
     parents = folder.absolute().parents[:_LEVELS]
     return next((parent for parent in parents if (parent / "run.json").is_file()), None)
 
@@ -159,7 +159,7 @@ def _images_of_bundle(bundle: Bundle, source: str) -> Images:
 
 
 def _images_of_file(model: Path, source: str) -> Images:
-    """Images for a network of which nothing is known but its input; prepared as hwnas does it."""
+    """Return images for a network of which only the input is known, with hwnas's preprocessing."""
     target = Target(Device("cpu", "onnxruntime"), number_format(model))
     session = RUNTIMES["onnxruntime"].load(model, target)
     if len(session.input_shape) != 3:
@@ -173,7 +173,7 @@ def _images_of_file(model: Path, source: str) -> Images:
 
 
 def _read(source: str, side: int) -> ImageData:
-    """Images in their own size, which preprocessing changes; those of a folder at one size."""
+    """Load images in their own size, except those of a folder, which are resized to ``side``."""
     size = side if source.startswith("folder:") else None
     with tempfile.TemporaryDirectory() as cache:
         return load_data(DataConfig(source, size=size), Path(), 0, Path(cache))

@@ -1,7 +1,7 @@
-"""Which candidates become finalists: those that deliver what the search expected of them.
+"""Choice of the finalists among the candidates, with replacement of those that disappoint.
 
-The first choice shows the whole front. Where one of it fails, or does not keep a limit once it is
-measured, the next candidate takes its place, a few rounds at most.
+The first choice covers the whole front. Where one of these candidates fails, or does not keep a
+limit when measured, the next candidate replaces it, for a few rounds at most.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ SHORTLIST = "finalists.json"
 SCHEMA = 1
 REPLACEMENT_ROUNDS = 2
 _NOBODYS_FAULT = (ConfigError, DataError, DeviceError, RunError, StorageError, WorkerError)
-"""Of the recipe or the machine: no other candidate would fare better."""
+"""Errors of the recipe or the machine, which any other candidate would also cause."""
 
 Made = Mapping[str, tuple[LimitCheck, ...] | HwnasError]
-"""What became of some candidates, by id: what they deliver, or why they could not be made."""
+"""Outcome of making candidates into finalists, by id: limit checks, or the error."""
 
 
 @dataclass(frozen=True)
 class TriedFinalist:
-    """A candidate that was made into a finalist, or should have been.
+    """Candidate that was made into a finalist, or for which this failed.
 
     Attributes:
-        id: Of the candidate.
-        round: 0 for the first choice, then that of its replacements.
-        state: Whether it keeps the limits; ``failed`` if it could not be made.
+        id: Id of the candidate.
+        round: Round in which it was tried: 0 for the first choice, then that of its replacements.
+        state: State of its limits; ``failed`` if it could not be made.
         packed: Whether it is a finalist in the end.
-        limits: Each limit beside what it delivers.
-        reason: Why it failed.
+        limits: Checks of its delivered values against each limit.
+        reason: Reason why it failed; empty if it did not.
     """
 
     id: str
@@ -72,7 +72,7 @@ class TriedFinalist:
 
 @dataclass(frozen=True)
 class Shortlist:
-    """All candidates that were tried, in that order."""
+    """All candidates that were tried as finalists, in that order."""
 
     tried: tuple[TriedFinalist, ...]
 
@@ -88,7 +88,7 @@ class Shortlist:
 
 
 def read_tried(folder: Path) -> tuple[TriedFinalist, ...]:
-    """Which candidates were tried; none where the run is of a version that did not record it.
+    """Return the candidates that were tried; none if an older version did not record them.
 
     Raises:
         RunError: The file is damaged.
@@ -115,12 +115,12 @@ def _tried(row: Mapping[str, Any]) -> TriedFinalist:
 
 
 def is_own_fault(error: HwnasError) -> bool:
-    """Whether an error is about one network, so that another one may do better."""
+    """Return whether an error concerns one network only, so that another may do better."""
     return not isinstance(error, _NOBODYS_FAULT)
 
 
 def choose(result: SearchResult, count: int) -> list[Scored]:
-    """A few candidates that show the whole front, from the next fronts where it is too small."""
+    """Return candidates that cover the whole front, from further fronts if it has too few."""
     feasible = result.feasible
     table = weighed(result.objectives, [trial.values for trial in feasible])
     return [feasible[i] for i in pick_spread(table, count)]
@@ -132,19 +132,19 @@ def fill_shortlist(
     make: Callable[[Sequence[Scored]], Made],
     note: Callable[[str], None] = lambda text: None,
 ) -> Shortlist:
-    """Make finalists until so many keep the limits, or for as many rounds as are allowed.
+    """Make finalists until ``count`` of them keep the limits, or until the rounds are used up.
 
-    Those that keep them come first. What is missing then is filled with those that come closest,
-    which everything that shows them marks.
+    Finalists that keep the limits come first. The remaining places are filled with those that come
+    closest; they are marked wherever they are shown.
 
     Args:
         result: All trials.
-        count: How many finalists there shall be.
-        make: Makes candidates into finalists.
-        note: Tells the user what is replaced, and why.
+        count: Wanted number of finalists.
+        make: Function that makes candidates into finalists.
+        note: Function that tells the user which candidates are replaced, and why.
 
     Raises:
-        HwnasError: None of the candidates could be made; that of the last one.
+        HwnasError: None of the candidates could be made; the error of the last one.
     """
     rounds: dict[str, int] = {}
     made: dict[str, tuple[LimitCheck, ...]] = {}
@@ -193,10 +193,10 @@ def _next(
     made: Mapping[str, Sequence[LimitCheck]],
     failed: Mapping[str, HwnasError],
 ) -> list[Scored]:
-    """Candidates that were not tried, those first that are likely to keep the limits.
+    """Return untried candidates, those first that are likely to keep the limits.
 
-    What the search knew of a candidate is corrected by how far it was from what was delivered: of
-    latencies by the median ratio over the finalists so far, of scores by the median difference.
+    The values of the search are corrected by their deviation from the delivered values of the
+    finalists so far: latencies by the median ratio, scores by the median difference.
     """
     trials = {trial.candidate.id: trial for trial in result.feasible}
     corrections = {
@@ -215,7 +215,7 @@ def _next(
 
     order = choose(result, len(trials))
     left = [t for t in order if t.candidate.id not in made and t.candidate.id not in failed]
-    return sorted(left, key=excess)[:count]  # a stable sort: else in the order that shows the front
+    return sorted(left, key=excess)[:count]  # stable: ties stay in the order of `choose`
 
 
 def _correction(

@@ -1,7 +1,7 @@
-"""Which stages of a run are stale, and why, told without decoding an image or building a network.
+"""Stale stages of a run, determined without decoding images or building networks.
 
-What is compared here is what can be read at once: the recipe, the list of files or the arrays that
-images come from, the user's own code, the processor, and the files that a stage leaves behind.
+Only inputs that can be read at once are compared: the recipe, the list of files or the arrays of
+the images, the user's own code, the processor, and the result files of a stage.
 `hwnas.experiment.resume` compares all inputs.
 """
 
@@ -29,16 +29,16 @@ __all__ = ["stale_stages", "told_stale"]
 def stale_stages(
     folder: RunFolder, anywhere: bool = False, edits: bool = True
 ) -> dict[str, tuple[str, ...]]:
-    """Return the stages whose results do not belong to today's inputs, each with the reasons.
+    """Return the stages whose results do not belong to the current inputs, each with the reasons.
 
-    A stage that an older hwnas recorded is left out: its inputs are not known by name. So is one
-    that is not done, or that the recipe no longer asks for.
+    Stages that an older hwnas recorded are left out, since their inputs are not known by name. So
+    are stages that are not done, or that the recipe no longer asks for.
 
     Args:
-        folder: The run.
-        anywhere: Accept results that were measured on another processor.
-        edits: Count edits of keys of which only the content that they stand for matters, though
-            that may be the same.
+        folder: Folder of the run.
+        anywhere: Whether to accept results that were measured on another processor.
+        edits: Whether to count an edit of a key whose content alone matters, although the content
+            may be the same.
     """
     with imports_from(folder.recipe_folder):
         images = _images(folder)
@@ -63,7 +63,7 @@ def _redoes(edit: Change, stage: RecipeStage) -> bool:
 
 
 def _is_wanted(folder: RunFolder, name: str) -> bool:
-    """Return whether a run as its recipe is now has a stage."""
+    """Return whether the current recipe of a run asks for a stage."""
     (stage, target), recipe = parts_of(name), folder.recipe
     if stage == "calibrate":
         return target in (*Goal(recipe.objective).targets, *folder.specialised)
@@ -79,7 +79,7 @@ def _is_wanted(folder: RunFolder, name: str) -> bool:
 def _upstream_reasons(
     folder: RunFolder, name: str, record: StageRecord, stale: Collection[str]
 ) -> Iterator[str]:
-    """Yield why what a stage is made from may be other than it was: one reason at most."""
+    """Yield a reason why results that the stage uses may have changed: one at most."""
     upstream, own = AFTER[parts_of(name)[0]], Goal(folder.recipe.objective).targets
     before = [
         each
@@ -95,7 +95,7 @@ def _upstream_reasons(
 
 
 def told_stale(folder: RunFolder, stale: Mapping[str, tuple[str, ...]]) -> str:
-    """Return one line about the first of some stale stages, and what to do."""
+    """Return one line about the first of the stale stages, and the command that redoes it."""
     stage, reasons = next(iter(stale.items()))
     return (
         f"{folder.path} is stale: {stage} ({'; '.join(reasons)}). `hwnas resume {folder.path}` "
@@ -118,7 +118,7 @@ def _reasons(
 
 
 def _now(folder: RunFolder, stage: RecipeStage, stored: Identity, anywhere: bool) -> Identity:
-    """The stored inputs, with those in place that can be told at once."""
+    """Return the stored inputs, with current values for those that can be read at once."""
     settings = settings_of(folder.recipe, stage) | code_of(folder.recipe, stage)
     told = {k: v for k, v in stored.inputs.items() if not ("." in k or k in ("seed", "objective"))}
     inputs: Mapping[str, Any] = {
@@ -140,12 +140,12 @@ def _results(stage: RecipeStage) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Images:
-    """What is known of a run's images without decoding them.
+    """Images of a run, as far as they are known without decoding.
 
     Attributes:
-        now: What there is now; None where only running the source tells.
-        before: What the run was last worked on with; None where that was not kept.
-        problem: Why they cannot be read; empty if they can.
+        now: Current manifest; None if it is known only after running the source.
+        before: Manifest that the run was last worked on with; None if it was not stored.
+        problem: Reason why the images cannot be read; empty if they can.
     """
 
     now: DataManifest | None
@@ -153,7 +153,7 @@ class _Images:
     problem: str = ""
 
     def changed(self, stored: str) -> str:
-        """How they differ from those of a stage; empty if they do not, or nobody knows."""
+        """Return how the images differ from those of a stage; empty if equal or unknown."""
         if not stored or self.problem:
             return self.problem if stored else ""
         fingerprint, _, _ = stored.partition(" ")

@@ -1,4 +1,4 @@
-"""What a run has found, for the terminal, for scripts and for the report."""
+"""Summary of a run's results, for the terminal, for scripts and for the report."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ _COUNTS = ("macs", "params", "weight_bytes")
 
 @dataclass(frozen=True)
 class FrontRow:
-    """One network of the front, or a finalist from the next one.
+    """Network of the front, or a finalist from a further front.
 
     Attributes:
-        id: Of the candidate.
-        picks: What it is best at, e.g. ``("knee",)``.
-        values: By objective label, as the search had them.
-        standard_errors: Of the task's metrics, by name.
+        id: Id of the candidate.
+        picks: Names under which it is picked, e.g. ``("knee",)``.
+        values: Values of the search, by objective label.
+        standard_errors: Standard errors of the task's metrics, by name.
         test: The task's first metric on the test split after fine-tuning; None for non-finalists.
-        predicted_latency_ms: Of the first latency objective; None where there is none.
-        measured_latency_ms: The same of finalists; None for all others.
-        predicted_ms: On each target, by its name.
-        measured_ms: The same of finalists; empty for all others.
+        predicted_latency_ms: Prediction of the first latency objective; None where there is none.
+        measured_latency_ms: Measurement of the first latency objective; None for non-finalists.
+        predicted_ms: Predicted latency on each target, by its name.
+        measured_ms: Measured latency on each target, by its name; empty for non-finalists.
         macs: Multiply-accumulates of one image.
-        params: Trainable parameters.
+        params: Number of trainable parameters.
         weight_bytes: Size of the weights.
-        bundle: The finalist's bundle, relative to the run; None for others.
-        architecture: Its choices, and those of the candidate's further roles.
-        intervals: Of the task's metrics, the ends of the 95 % interval by name.
-        limits: Of those that were made into finalists, each limit beside what was delivered, also
-            where another one took their place; empty for all others.
+        bundle: Path of the finalist's bundle, relative to the run; None for others.
+        architecture: Choices of the architecture, and of the candidate's further roles.
+        intervals: Ends of the 95 % intervals of the task's metrics, by name.
+        limits: Limit checks of candidates that were made into finalists, including replaced ones;
+            empty for all others.
     """
 
     id: str
@@ -82,32 +82,32 @@ class FrontRow:
 
     @property
     def limit_state(self) -> LimitState | None:
-        """Whether it keeps the limits as measured; None where there are none or nobody looked."""
+        """State of the limits as measured; None if there are none, or if they were not checked."""
         return overall(self.limits) if self.limits else None
 
     @property
     def missed_limits(self) -> list[str]:
-        """A line for each limit that it does not keep."""
+        """Line for each limit that the network does not keep."""
         return told(self.limits)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object with the fields of this row."""
+        """Return a JSON object with the fields of this row."""
         return {**asdict(self), "limit_state": self.limit_state}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a search of a run has found.
+    """Result of one search of a run.
 
     Attributes:
-        run: The run's folder.
-        output: Where front, bundles and report are.
+        run: Folder of the run.
+        output: Folder of front, bundles and report.
         metric: Name of the task's first metric.
-        objectives: What was searched for.
-        trials: How many candidates were evaluated.
-        front: Networks that no other one beats, and finalists.
-        report: The report, if it was written.
-        reference: The reference network, where the recipe asks for one and it was made.
+        objectives: Objectives of the search.
+        trials: Number of candidates that were evaluated.
+        front: Networks of the front, and finalists.
+        report: Path of the report; None if it was not written.
+        reference: Reference network, if the recipe asks for one and it was made.
         beats_reference: Ids of the finalists that are at least as accurate on validation images and
             at least as fast as the reference network, and better in one of the two.
     """
@@ -124,7 +124,7 @@ class Summary:
 
     @property
     def verdict(self) -> str | None:
-        """Whether the search was worth it, in a line; None without a reference network."""
+        """One line that compares the finalists with the reference network; None without one."""
         if self.reference is None or not self.finalists:
             return None
         network = f"MobileNetV3-Small x{self.reference.architecture['width']:g} trained alone"
@@ -145,7 +145,7 @@ class Summary:
 
     @property
     def next_commands(self) -> tuple[str, ...]:
-        """What to try next."""
+        """Commands to try next."""
         if not self.finalists:
             return (f"hwnas resume {self.run}",)
         best = min(self.finalists, key=lambda row: shortfall(row.limits))
@@ -153,7 +153,7 @@ class Summary:
         example = example_image(self.run)
         added = self.output != self.run  # by `specialise`, whose folders have the targets' names
         of_target = f" --target {self.output.name}" if added else ""
-        # Where all break a limit there are no picks, and only an id is exported.
+        # If all break a limit, there are no picks, and only an id can be exported.
         pick = "knee" if best.limit_state != "broken" else best.id
         further = f"hwnas specialise {self.run} --target cpu-onnxruntime-fp32-b8-t1"
         return (
@@ -164,12 +164,12 @@ class Summary:
         )
 
     def with_limits(self, checks: Mapping[str, tuple[LimitCheck, ...]]) -> Summary:
-        """The same with what was found out of some networks' limits, by id."""
+        """Return the same summary with limit checks of networks, given by id."""
         rows = tuple(replace(row, limits=checks.get(row.id, ())) for row in self.front)
         return replace(self, front=rows)
 
     def to_json(self) -> dict[str, Any]:
-        """What a script would want to read."""
+        """Return a JSON object, for scripts."""
         return {
             "run": str(self.run),
             "output": str(self.output),
@@ -186,7 +186,7 @@ class Summary:
 
 
 def example_image(run: Path) -> Path:
-    """Where a run keeps an image to try its bundles on."""
+    """Return the path of the example image of a run."""
     return run / "example.png"
 
 
@@ -226,7 +226,7 @@ def better(
 
 
 def _reference_row(run: Path, goal: Goal, bundle: Bundle, metric: str) -> FrontRow:
-    """The reference network as a row of the table."""
+    """Return the reference network as a row of the table."""
     counted = {
         row["name"]: row["value"]
         for row in bundle.description["metrics"]
@@ -259,15 +259,15 @@ def summary_of(
     names: Mapping[str, str],
     metric: str,
 ) -> Summary:
-    """What a search of a run has found, put together.
+    """Return the summary of a search, without the reference network.
 
     Args:
-        folder: The run.
-        goal: What was searched for.
+        folder: Folder of the run.
+        goal: Goal of the search.
         result: All trials.
-        bundles: Of the finalists, by id.
-        names: Ids of networks by what they are best at.
-        metric: Which test score is shown.
+        bundles: Bundles of the finalists, by id.
+        names: Ids of networks, by the name of the pick, such as ``"knee"``.
+        metric: Name of the metric whose test score is shown.
     """
     out = folder.output(goal.target)
     front = list(result.front)
@@ -295,25 +295,25 @@ def summary_of(
 def checks_of(
     out: Path, goal: Goal, bundles: Mapping[str, Bundle]
 ) -> dict[str, tuple[LimitCheck, ...]]:
-    """Limits beside what was delivered, of all candidates that were made into finalists.
+    """Return the limit checks of all candidates that were made into finalists, by id.
 
     Args:
-        out: Where the results of the goal are.
-        goal: Has the limits.
-        bundles: Of the finalists, by id.
+        out: Folder of the results of the goal.
+        goal: Goal that has the limits.
+        bundles: Bundles of the finalists, by id.
     """
     tried = {each.id: recheck(each.limits, goal.objectives) for each in read_tried(out)}
     return tried | {name: of_bundle(bundle, goal.objectives) for name, bundle in bundles.items()}
 
 
 def breaking(out: Path, goal: Goal, bundles: Mapping[str, Bundle]) -> set[str]:
-    """Ids of the candidates that were found not to keep the limits; arguments as `checks_of`."""
+    """Return the ids of the candidates that do not keep the limits; arguments as in `checks_of`."""
     checks = checks_of(out, goal, bundles)
     return {name for name, found in checks.items() if overall(found) != "kept"}
 
 
 def units_of(bundles: Mapping[str, Bundle]) -> dict[str, str]:
-    """Units of the task's metrics by name, as far as finalists tell."""
+    """Return the units of the task's metrics by name, as far as the bundles state them."""
     rows = [row for b in bundles.values() for row in b.description["metrics"]]
     return {row["name"]: row["unit"] for row in rows if "unit" in row}
 
@@ -327,7 +327,7 @@ def front_row(
     metric: str,
     units: Mapping[str, str],
 ) -> FrontRow:
-    """What is known of one network; the arguments are those of `summary_of`."""
+    """Return the row of one network; arguments as in `summary_of`."""
     latencies = [trial.values[o.label] for o in goal.objectives if o.metric == LATENCY]
     measurements = bundle.measurements if bundle else ()
     return FrontRow(
@@ -350,7 +350,7 @@ def front_row(
 
 
 def _intervals(trial: Scored, units: Mapping[str, str]) -> dict[str, tuple[float, float]]:
-    """Ends of the intervals of a trial's scores."""
+    """Return the ends of the confidence intervals of a trial's scores."""
     found = {}
     for name, error in trial.standard_errors.items():
         proportion = is_proportion(units.get(name), name)
@@ -360,9 +360,9 @@ def _intervals(trial: Scored, units: Mapping[str, str]) -> dict[str, tuple[float
 
 
 def write_front(summary: Summary, path: Path) -> None:
-    """The front as a table for spreadsheets; numbers in full, nothing where there is none.
+    """Write the front as a CSV table; numbers have full precision, missing values are empty.
 
-    Where there are several targets, each has its own columns.
+    If there are several targets, each has its own columns.
     """
     lines = [_cells(row, summary) for row in summary.front]
     choices = sorted({name for row in summary.front for name in row.architecture})
@@ -376,7 +376,7 @@ def write_front(summary: Summary, path: Path) -> None:
 
 
 def _cells(row: FrontRow, summary: Summary) -> dict[str, Any]:
-    """What a line of the table says, but for the choices."""
+    """Return the cells of a row of the table by column, except the choices of the architecture."""
     cells: dict[str, Any] = {"id": row.id, "picks": " ".join(row.picks)}
     cells |= {o.label: row.values[o.label] for o in summary.objectives}
     cells |= {label_on(LATENCY, target): ms for target, ms in row.predicted_ms.items()}

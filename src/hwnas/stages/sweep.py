@@ -1,4 +1,4 @@
-"""Variants of the network that a run, a bundle or an ONNX file holds, and which of them to ship."""
+"""Sweep over variants of the network in a run, a bundle or an ONNX file, to choose one to ship."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ from hwnas.stages.shipped import Shipped, opened
 
 __all__ = ["SweepOptions", "sweep_network"]
 
-_SPLITS: tuple[SplitName, ...] = ("validation", "test")  # one to choose by, one to tell by
+_SPLITS: tuple[SplitName, ...] = ("validation", "test")  # to choose by, to report
 _PARTS_OF_A_DEVICE = 4
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What to try, and what may be lost.
+    """Variants to try, and the allowed loss.
 
     Attributes:
-        variants: Names of variants; all that the network and its images allow if empty.
-        max_loss: What a variant may lose in the first metric on validation images, in its unit.
-        data: Images to calibrate and judge by, as ``data.source`` of a recipe; those of the run if
-            None.
-        pick: Which network of a run.
-        finetune_minutes: Of each variant that is fine-tuned; as the run's finalists if None.
+        variants: Names of variants; if empty, all that the network and its images allow.
+        max_loss: Largest loss of the first metric on validation images, in the metric's unit.
+        data: Images to calibrate and evaluate on, as ``data.source`` of a recipe; those of the run
+            if None.
+        pick: Network of a run to use.
+        finetune_minutes: Fine-tuning time of each variant that is fine-tuned; as for the run's
+            finalists if None.
     """
 
     variants: tuple[str, ...] = ()
@@ -72,19 +73,19 @@ def sweep_network(
     out: str | Path | None = None,
     reporter: Reporter | None = None,
 ) -> Sweep:
-    """Make the variants of a network, judge and time each, and choose the fastest that is allowed.
+    """Make the variants of a network, evaluate and time each, and choose the fastest allowed one.
 
     Args:
-        source: A run's folder, a bundle's, or an ONNX file.
-        targets: Names of targets or of devices, e.g. ``"cpu-onnxruntime-b1-t1"``. Formats are what
-            a sweep chooses, so that of a target does not matter.
-        options: What to try, and what may be lost.
+        source: Folder of a run, folder of a bundle, or ONNX file.
+        targets: Names of targets or of devices, e.g. ``"cpu-onnxruntime-b1-t1"``. The sweep chooses
+            the number format, so the format of a target is ignored.
+        options: Variants to try, and the allowed loss.
         out: Folder to make: a bundle with the chosen variant as its first artifact and all others
-            that may be shipped; of an ONNX file the chosen file.
-        reporter: Who tells the user what happens.
+            that may be shipped; for an ONNX file, the chosen file.
+        reporter: Reporter of progress to the user.
 
     Raises:
-        ConfigError: A target or a variant is unknown, or there is not what it needs.
+        ConfigError: A target or a variant is unknown, or a variant lacks what it needs.
         DataError: The images do not fit the network.
         ArtifactError: The network is damaged.
         DeviceError: A target cannot be used on this machine.
@@ -99,7 +100,7 @@ def sweep_network(
         tempfile.TemporaryDirectory() as folder,
     ):
         if network.bundle is not None and out is not None:
-            network.bundle.verify()  # what is damaged would get new sums
+            network.bundle.verify()  # else a damaged file would get a new checksum
         if network.images is None:
             reporter.note("no images to judge by: what computes something else is timed only")
         with reporter.stage("sweep") as advance:
@@ -110,7 +111,7 @@ def sweep_network(
 
 
 def _device(name: str) -> Device:
-    """Read the name of a target, or of a device: the same without a format."""
+    """Parse the name of a target, or of a device, which is the same without a format."""
     parts = name.split("-")
     if len(parts) == _PARTS_OF_A_DEVICE:
         parts.insert(2, "fp32")
@@ -118,7 +119,7 @@ def _device(name: str) -> Device:
 
 
 def _retrain(network: Shipped, minutes: float | None) -> Callable[[Conversion, Path], Path] | None:
-    """How variants are fine-tuned, if the run is at hand and fine-tunes at all."""
+    """Return the function that fine-tunes variants; None without a run that fine-tunes."""
     if network.ingredients is None or network.bundle is None:
         return None
     config, bundle = _fine_tuning(network.ingredients.recipe, minutes), network.bundle
@@ -167,7 +168,7 @@ def _swept(
 
 
 def _variants(options: SweepOptions, material: Material) -> list[Variant]:
-    """Those that were asked for, or all that can be made."""
+    """Return the requested variants, or all that can be made."""
     if options.variants:
         return [VARIANTS[name] for name in dict.fromkeys(options.variants)]
     return [variant for variant in VARIANTS.values() if not variant.lacks(material)]
@@ -188,7 +189,7 @@ def _loss(model: Path, examiner: SplitExaminer) -> Callable[[Path], float]:
 
 
 def _tested(model: Path, found: Sweep, examiner: SplitExaminer) -> Quality | None:
-    """What the chosen variant is worth on images that chose nothing."""
+    """Return the quality of the chosen variant on test images; None if no variant is allowed."""
     if not found.able:
         return None
     made, target = found.chosen.made, Target.parse(found.chosen.target)

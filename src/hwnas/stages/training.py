@@ -1,4 +1,4 @@
-"""The stages that train the supernet, and check how it ranks networks."""
+"""Stages that train the supernet, and that check its ranking of networks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["ranking", "training"]
 
 
 def training(job: Job, goal: Goal, costs: Mapping[str, DevicePredictor]) -> Stage:
-    """The stage that trains the supernet, or goes on with its training."""
+    """Return the stage that trains the supernet, or continues its training."""
     folder = job.folder.path / "supernet"
     checkpoint = folder / CHECKPOINT
 
@@ -50,7 +50,7 @@ def training(job: Job, goal: Goal, costs: Mapping[str, DevicePredictor]) -> Stag
 
 
 def ranking(job: Job, weights: Mapping[str, Tensor]) -> Stage:
-    """The stage that compares the supernet's order of networks with that of training alone."""
+    """Return the stage that compares the supernet's ranking of networks with separate training."""
     folder = job.folder.path / "supernet"
 
     def work(advance: Advance) -> None:

@@ -1,4 +1,4 @@
-"""A run whose results are those of today's inputs."""
+"""Run whose results belong to the current inputs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["trusted_job"]
 
 @contextlib.contextmanager
 def trusted_job(opened: RunFolder) -> Iterator[Job]:
-    """Open a run to make something of its results; only its reports may be stale.
+    """Open a run to use its results; only its reports may be stale.
 
-    Results that were measured on another processor are used, and the user is told: bundles say
+    Results that were measured on another processor are used, and the user is told; bundles record
     where they were measured.
 
     Raises:
-        RunError: What was learned or measured belongs to other inputs than those of now.
+        RunError: Results were learned or measured with other inputs than the current ones.
     """
     with imports_from(opened.recipe_folder), opened:
         job = Job.of(opened)
@@ -53,10 +53,10 @@ def _has_finalists(opened: RunFolder, report: str) -> bool:
 
 
 def _learned_otherwise(job: Job) -> dict[str, tuple[str, ...]]:
-    """Return the stages of another space or task, or of other images, each with the reasons.
+    """Return the stages made with another space, task or images, each with the reasons.
 
-    `stale_stages` does not see all of these: an image may be the same, and its part in the
-    training another.
+    `stale_stages` does not detect all of these: an image may be unchanged while its part in the
+    training has changed.
     """
     found = {}
     for name, record in job.folder.stages.items():

@@ -1,4 +1,4 @@
-"""What networks that are not trained yet cost, where a recipe limits it."""
+"""Costs of untrained networks, for the objectives of a recipe that have a limit."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from hwnas.search_spaces import Architecture, SearchSpace
 
 __all__ = ["excesses", "export_untrained", "limited", "most_macs"]
 
-_HOPELESS = 1.5  # times a limit, if every network that was measured takes more
+_HOPELESS = 1.5  # ratio of cost to limit above which other networks cannot keep it either
 
 
 def export_untrained(space: SearchSpace, network: Architecture, path: Path) -> None:
-    """Export a network with random weights, which is as fast as a trained one."""
+    """Export a network with random weights; it is as fast as a trained one."""
     export_onnx(space.build(network), space.input_shape(network), path)
 
 
 def limited(objectives: Sequence[Objective]) -> list[Objective]:
-    """Return the objectives that limit what a network costs."""
+    """Return the objectives that have a limit on a cost."""
     return [o for o in objectives if o.limit is not None and o.is_cost]
 
 
@@ -37,9 +37,9 @@ def excesses(
     """Return, for each network, the highest ratio of a cost to its limit; above 1 it misses one.
 
     Args:
-        space: Of the networks.
-        networks: Those to be counted, and measured with random weights on the targets.
-        objectives: Those with a limit, of `limited`.
+        space: Space that builds the networks.
+        networks: Networks whose costs are counted, or measured on the targets.
+        objectives: Objectives with a limit, from `limited`.
     """
     targets = list(dict.fromkeys(target for o in objectives for target in o.priced_on))
     latencies: dict[str, dict[str, float]] = {network.id: {} for network in networks}
@@ -67,18 +67,21 @@ def excesses(
 def most_macs(
     space: SearchSpace, kinds: Mapping[Architecture, str], objectives: Sequence[Objective]
 ) -> float | None:
-    """Multiply-accumulates of the largest networks that keep the limits; None if all networks do.
+    """Return multiply-accumulates of the largest networks that keep the limits.
 
-    The smallest network of each kind and the largest are counted and measured; between them, costs
-    go with a power of the multiply-accumulates.
+    The costs of the smallest and the largest network of each kind are counted and measured; in
+    between, a cost is a power of the multiply-accumulates.
 
     Args:
-        space: Of the networks.
-        kinds: Networks of each kind, `probes`.
-        objectives: Those of the recipe.
+        space: Space that builds the networks.
+        kinds: Networks with their kinds, from `probes`.
+        objectives: Objectives of the recipe.
+
+    Returns:
+        None if all networks keep the limits.
 
     Raises:
-        InfeasibleError: All of them miss a limit by far, so that others would, too.
+        InfeasibleError: All networks miss a limit by far.
     """
     objectives = limited(objectives)
     if not objectives:

@@ -80,6 +80,14 @@ def test_the_seed_makes_the_weights(training: SupernetTraining, tmp_path: Path) 
     assert not same(made[0], made[2])
 
 
+def test_a_row_after_one_that_was_cut_off_is_kept(training: SupernetTraining) -> None:
+    training.folder.mkdir(parents=True, exist_ok=True)
+    (training.folder / "training.jsonl").write_text('{"step": 0, "ep')
+    rows: list[TrainingRow] = []
+    train_supernet(training, rows.append)
+    assert read_rows(training.folder) == rows
+
+
 def test_a_finished_training_is_left_as_it_is(training: SupernetTraining) -> None:
     weights = train_supernet(training)
     rows = read_rows(training.folder)

@@ -1,3 +1,3 @@
-"""Devices elsewhere: an agent that measures on its machine, and what asks it to."""
+"""Remote devices: an agent that measures networks on its machine, and the host's client of it."""
 
 __all__: list[str] = []

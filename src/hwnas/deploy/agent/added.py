@@ -1,4 +1,4 @@
-"""The devices elsewhere that a user has added: where their agents are, and how to know them.
+"""Remote devices that a user has added: addresses and keys of their agents.
 
 A device is a file ``$HWNAS_HOME/agents/NAME.json``, which only its owner may read.
 """
@@ -32,18 +32,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,39}")
 
 @dataclass(frozen=True)
 class AddedDevice:
-    """A device that an agent measures on.
+    """Remote device on which an agent measures networks.
 
     Attributes:
-        name: The hardware part of the names of its targets.
+        name: Hardware part of the names of its targets.
         address: ``https://host:port`` or ``ssh://user@host:port``.
         certificate: SHA-256 of the agent's certificate, in hexadecimal; empty with ssh.
-        key: What requests are signed with, in hexadecimal; empty with ssh.
-        command: What starts the agent there, with ssh; in the words of a command line.
-        hardware: What of the machine it is, e.g. ``"cpu"``.
-        processor: What computes, as measurements on it have it.
+        key: Key that signs requests, in hexadecimal; empty with ssh.
+        command: Command line that starts the agent there, with ssh.
+        hardware: Hardware of the machine that the device stands for, e.g. ``"cpu"``.
+        processor: Name of the processor, as in measurements on the device.
         kinds: Runtimes and formats that it had when it was added, e.g. ``"onnxruntime-fp32"``.
-        patience_s: Seconds that a device which does not answer is waited for.
+        patience_s: Seconds to wait for a device that does not answer.
     """
 
     name: str
@@ -65,10 +65,11 @@ class AddedDevice:
 
 
 def check_hardware_name(name: str) -> None:
-    """Refuse names that cannot be the first part of a target's.
+    """Check that a name can be the first part of a target's name.
 
     Raises:
-        ConfigError: It is empty, too long, or has other characters than letters, digits, . and _.
+        ConfigError: The name is empty, is too long, does not begin with a letter or a digit, or has
+            characters other than letters, digits, ``.`` and ``_``.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -79,20 +80,20 @@ def check_hardware_name(name: str) -> None:
 
 
 def added_names() -> list[str]:
-    """Names of all devices that were added, sorted."""
+    """Return the names of all added devices, sorted."""
     return sorted(path.stem for path in _folder().glob("*.json") if _NAME.fullmatch(path.stem))
 
 
 def is_added(name: str) -> bool:
-    """Whether there is a device of this name."""
+    """Return whether a device of this name was added."""
     return _NAME.fullmatch(name) is not None and _path(name).is_file()
 
 
 def read_added(name: str) -> AddedDevice:
-    """A device that was added.
+    """Return an added device.
 
     Raises:
-        ConfigError: There is none of this name, or others can read its file.
+        ConfigError: No device has this name, or others can read its file.
         ArtifactError: Its file is damaged.
     """
     path = _existing(name)
@@ -108,10 +109,10 @@ def read_added(name: str) -> AddedDevice:
 
 
 def write_added(device: AddedDevice) -> Path:
-    """Keep a device, in the place of an older one of its name.
+    """Save a device, replacing any older one of the same name, and return the path of its file.
 
     Raises:
-        StorageError: It cannot be written.
+        StorageError: The file cannot be written.
     """
     private_folder(_folder())
     path = _path(device.name)
@@ -120,10 +121,10 @@ def write_added(device: AddedDevice) -> Path:
 
 
 def remove_added(name: str) -> None:
-    """Forget a device; what was measured on it stays.
+    """Remove a device; its measurements are kept.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: No device has this name.
     """
     _existing(name).unlink()
 

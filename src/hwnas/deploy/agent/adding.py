@@ -1,4 +1,4 @@
-"""Making a machine with an agent a device of this host."""
+"""Registration of a machine with an agent as a remote device of this host."""
 
 from __future__ import annotations
 
@@ -31,23 +31,26 @@ def add_device(
     patience_s: float = 300.0,
     hardware: str = "cpu",
 ) -> AddedDevice:
-    """Ask an agent what it is, and keep how to know it again.
+    """Query an agent, save it as a device with its pinned certificate, and return the device.
 
-    Its certificate is pinned. Both sides prove that they know the token, over that certificate, so
-    nobody in between can show one of his own. Adding a device again at its address pins it anew.
+    Both sides prove over the certificate that they know the token, so that an attacker in between
+    cannot show another certificate. Adding a device again at the same address pins its certificate
+    anew.
 
     Args:
-        name: Of the device; the first part of the names of its targets.
+        name: Name of the device; the first part of the names of its targets.
         address: ``https://host:port`` or ``ssh://user@host:port``.
-        token: That the agent has shown; not used with ssh.
-        command: What starts the agent there, with ssh.
-        patience_s: Seconds that it shall be waited for later.
-        hardware: What of the machine shall have this name; one of `HARDWARE`.
+        token: Token that the agent has shown; not used with ssh.
+        command: Command that starts the agent there, with ssh.
+        patience_s: Seconds to wait later for a device that does not answer.
+        hardware: Hardware of the machine that gets this name; one of `HARDWARE`.
 
     Raises:
-        ConfigError: The name is taken or cannot be one, or the address is none.
-        DeviceError: The agent does not answer, or the token is not its own.
-        StorageError: The device cannot be kept.
+        ConfigError: The name is taken or not valid, the hardware is unknown, or the address is not
+            valid.
+        DeviceError: The agent does not answer, the token is not its own, or it has no runtime for
+            the hardware.
+        StorageError: The device cannot be saved.
     """
     _check_free(name, address)
     if hardware not in HARDWARE:

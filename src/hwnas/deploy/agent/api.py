@@ -1,4 +1,4 @@
-"""What an agent answers to those who may ask, however they reach it."""
+"""Requests that an agent answers, independent of the transport."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _NOTHING = Reply(404, {"error": "ConfigError", "message": "there is no such thin
 
 @dataclass(frozen=True)
 class Api:
-    """An agent without its door: models, jobs, and the process that does them.
+    """Agent without its server: stored models, queued jobs, and the process that does them.
 
     Attributes:
-        models: ONNX files that were sent.
-        queue: Jobs.
-        sandbox: Does them.
-        limits: What it takes on.
+        models: Store of the ONNX files that were sent.
+        queue: Queue of jobs.
+        sandbox: Runner of the jobs.
+        limits: Limits on what the agent accepts.
     """
 
     models: ModelStore
@@ -58,12 +58,12 @@ class Api:
 
     @classmethod
     def of(cls, folder: Path, code: Path, limits: Limits) -> Api:
-        """An agent whose files are in a folder; jobs that are there are taken up again.
+        """Return an agent that keeps its files in a folder, and resumes the jobs there.
 
         Args:
-            folder: Made if it is not there.
-            code: What a process that measures imports hwnas from.
-            limits: What it takes on.
+            folder: Folder of its files; created if missing.
+            code: Location that the process that measures imports hwnas from.
+            limits: Limits on what the agent accepts.
         """
         private_folder(folder)
         models = ModelStore(folder / "models", limits)
@@ -72,7 +72,7 @@ class Api:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Do jobs, one after the other, in a thread."""
+        """Do jobs one after the other in a thread, until the context ends."""
         worker = threading.Thread(target=self.queue.work, args=(self.sandbox,))
         worker.start()
         try:
@@ -82,7 +82,7 @@ class Api:
             worker.join()
 
     def answer(self, request: Request) -> Reply:
-        """Answer a request; what is wrong with it is a reply, too."""
+        """Answer a request; errors become replies too."""
         path, _, query = request.path.partition("?")
         known: dict[tuple[str, str], Callable[[str], Reply]] = {
             ("GET", "about"): lambda name: _NOTHING if name else self._about(),

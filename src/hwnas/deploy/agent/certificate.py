@@ -1,4 +1,4 @@
-"""The certificate that an agent makes for itself; hosts know it by its fingerprint."""
+"""Self-signed certificate of an agent, which hosts identify by its fingerprint."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from hwnas.errors import ConfigError, DeviceError
 __all__ = ["Certificate", "own_certificate"]
 
 _YEARS = 20
-"""Nobody looks at the dates: a host compares fingerprints, and a small device may have no clock."""
+"""Validity of the certificate in years.
+
+Nothing checks the dates: a host compares fingerprints, and a small device may have no clock.
+"""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate with its private key.
+    """Certificate with its private key.
 
     Attributes:
         path: PEM file that holds both, readable by its owner only.
@@ -28,7 +31,7 @@ class Certificate:
     path: Path
 
     def context(self) -> ssl.SSLContext:
-        """What a server encrypts with.
+        """Return the TLS context of a server with this certificate.
 
         Raises:
             ConfigError: The file is damaged.
@@ -45,7 +48,7 @@ class Certificate:
         return context
 
     def fingerprint(self) -> str:
-        """SHA-256 of the certificate, in hexadecimal."""
+        """Return the SHA-256 of the certificate, in hexadecimal."""
         text = self.path.read_text(encoding="utf-8")
         begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
         _, _, rest = text.partition(begin)
@@ -53,12 +56,12 @@ class Certificate:
 
 
 def own_certificate(path: Path) -> Certificate:
-    """The agent's certificate, made the first time.
+    """Return the agent's certificate, which is created on first use.
 
     Raises:
-        ConfigError: The file is there and others can read it.
-        DeviceError: It has to be made, and the package that makes it is not installed.
-        StorageError: It cannot be written.
+        ConfigError: The file exists and others can read it.
+        DeviceError: The certificate has to be created, and the package for that is not installed.
+        StorageError: The file cannot be written.
     """
     if path.exists():
         read_private(path)
@@ -68,7 +71,7 @@ def own_certificate(path: Path) -> Certificate:
 
 
 def _make() -> str:
-    """A key on the curve P-256 and a certificate that it signs, as PEM."""
+    """Return a new P-256 key and a certificate signed with it, as PEM."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

@@ -1,4 +1,4 @@
-"""Asking agents: what they are, and how long networks take on their machines."""
+"""Client of agents: queries their state, and has networks measured on their machines."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def measure_elsewhere(
     settings: TimingSettings,
     progress: Callable[[float], None] | None,
 ) -> dict[str, Measurement]:
-    """Measure networks on a device elsewhere, in one session there.
+    """Measure networks on a remote device, in one session there.
 
     Args:
-        name: Of the device.
-        subjects: Files and targets of this device, by names of the caller's.
-        settings: How much to time.
-        progress: Called with the share that is done, from 0 to 1.
+        name: Name of the device.
+        subjects: Files and targets of this device, by names that the caller chooses.
+        settings: Settings that say how much to time.
+        progress: Function called with the completed share, from 0 to 1.
 
     Returns:
-        A measurement for each name, as `hwnas.deploy.timing.measure_together` gives.
+        A measurement for each name, as `hwnas.deploy.timing.measure_together` returns.
 
     Raises:
-        ArtifactError: A file is damaged or not what its target can run.
-        DeviceError: The device does not answer, is another one than was added, or a target cannot
-            be used on it.
+        ArtifactError: A file is damaged, or its target cannot run it.
+        DeviceError: The device does not answer, is not the one that was added, or has a target that
+            cannot be used.
     """
     device = read_added(name)
     with connected(device) as client:
@@ -71,7 +71,7 @@ def measure_elsewhere(
 
 @contextlib.contextmanager
 def connected(device: AddedDevice) -> Iterator[AgentClient]:
-    """A client of the agent of a device."""
+    """Yield a client of a device's agent, and close its connection at the end."""
     transport = open_transport(device)
     try:
         yield AgentClient(device, transport)
@@ -80,17 +80,21 @@ def connected(device: AddedDevice) -> Iterator[AgentClient]:
 
 
 def ask(device: AddedDevice) -> About:
-    """What the agent of a device says of itself, now or not at all.
+    """Return an agent's description of itself, without retries.
 
     Raises:
-        DeviceError: It does not answer within a few seconds, or is not the one that was added.
+        DeviceError: The agent does not answer within a few seconds, or is not the one that was
+            added.
     """
     with connected(replace(device, patience_s=0.0)) as client:
         return client.about(_STATUS_S)
 
 
 def devices_elsewhere() -> Iterator[tuple[AddedDevice, str, str, Mapping[str, str]]]:
-    """Of each device that was added: kinds of targets, why each cannot be used now, and details."""
+    """Yield each added device with each kind of target, why this cannot be used now, and details.
+
+    The reason is empty for a usable kind.
+    """
     devices = [read_added(name) for name in added_names()]
     with ThreadPoolExecutor(max(1, len(devices))) as pool:
         answers = pool.map(_asked, devices)
@@ -117,18 +121,18 @@ def _asked(device: AddedDevice) -> About | HwnasError:
 
 
 class AgentClient:
-    """Requests to one agent, sent again when it does not answer.
+    """Client of one agent, which repeats requests that are not answered.
 
     Args:
-        device: What is known of it.
-        transport: The way to it.
+        device: Address, keys and patience of the device.
+        transport: Transport to its agent.
     """
 
     def __init__(self, device: AddedDevice, transport: Transport) -> None:
         self._device, self._transport = device, transport
 
     def about(self, timeout_s: float = _ANSWER_S) -> About:
-        """What the agent says of itself."""
+        """Return the agent's description of itself."""
         return About.from_json(self._expect(200, "GET", "about", timeout_s=timeout_s))
 
     def measured(
@@ -137,7 +141,7 @@ class AgentClient:
         settings: TimingSettings,
         progress: Callable[[float], None] | None = None,
     ) -> dict[str, Measurement]:
-        """Measurements of networks, as one job."""
+        """Measure networks as one job, and return their measurements by name."""
         paths = {subject.model: _digest_of_model(subject.model) for subject in subjects.values()}
         asked = {
             name: Asked(paths[subject.model], self._there(subject.target))
@@ -155,8 +159,8 @@ class AgentClient:
     def _done(
         self, job: TimingJob, files: Mapping[str, Path], progress: Callable[[float], None] | None
     ) -> JobState:
-        """Have a job done, however often the connection or the agent breaks in between."""
-        id_ = uuid.uuid4().hex  # sent again, it is the same job
+        """Have a job done, even if the connection breaks or the agent restarts in between."""
+        id_ = uuid.uuid4().hex  # identifies the job when it is sent again
         try:
             for _ in range(_MOST_TIMES):
                 self._submit(id_, job, files)
@@ -171,7 +175,7 @@ class AgentClient:
         )
 
     def _submit(self, id_: str, job: TimingJob, files: Mapping[str, Path]) -> None:
-        """Queue a job, and send those models that are not there yet."""
+        """Queue a job, and send the models that the agent does not have yet."""
         body = json.dumps(job.to_json()).encode()
         for _ in range(_MOST_TIMES):
             status, answer = self._request("PUT", f"jobs/{id_}", body)
@@ -184,7 +188,7 @@ class AgentClient:
         raise DeviceError(f"{self._device.name} does not keep the models that it is sent")
 
     def _over(self, id_: str, progress: Callable[[float], None] | None) -> JobState | None:
-        """Wait for a job's end; None if the agent does not know the job."""
+        """Wait for the end of a job; return None if the agent does not know the job."""
         wait_s = WAIT_S if progress is None else _GLANCE_S
         while True:
             path = f"jobs/{id_}?wait={wait_s:g}"
@@ -212,7 +216,7 @@ class AgentClient:
     def _request(
         self, method: str, path: str, body: bytes = b"", timeout_s: float = _ANSWER_S
     ) -> tuple[int, dict[str, Any]]:
-        """Send a request, again and again for as long as the user is patient."""
+        """Send a request, and repeat it until the device's ``patience_s`` is over."""
         until, pause_s = time.monotonic() + self._device.patience_s, _FIRST_PAUSE_S
         while True:
             try:
@@ -240,7 +244,7 @@ class AgentClient:
     def _told(
         self, error: HwnasError, subjects: Mapping[str, Subject], files: Mapping[str, Path]
     ) -> HwnasError:
-        """What the agent said, in this machine's names of files and targets."""
+        """Return the agent's error with this machine's names of files and targets."""
         message = str(error)
         for digest, path in files.items():
             message = message.replace(f"{digest}.onnx", str(path)).replace(digest, str(path))
@@ -249,7 +253,7 @@ class AgentClient:
         return self._named(type(error)(message))
 
     def _there(self, target: Target) -> str:
-        """What a target is called on its own machine."""
+        """Return the name of a target on the agent's machine."""
         return f"{self._device.hardware}{target.name.removeprefix(target.device.hardware)}"
 
 
@@ -258,10 +262,10 @@ def _digest_of_model(path: Path) -> str:
 
 
 def _content(path: Path) -> bytes:
-    """An ONNX file as it is sent: with weights inside, also where they lie in files beside it.
+    """Return an ONNX file as sent: with all weights inside, even if they lie in other files.
 
     Raises:
-        ArtifactError: There is no such file, or it is damaged.
+        ArtifactError: The file does not exist or is damaged.
     """
     if not path.is_file():
         raise ArtifactError(f"there is no ONNX file {path}; give the path of an existing one")
@@ -272,7 +276,7 @@ def _content(path: Path) -> bytes:
             content = path.read_bytes()
     except ArtifactError:
         raise
-    except Exception as error:  # protobuf's errors share no base but this
+    except Exception as error:  # protobuf's errors have no other common base class
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ArtifactError(f"{path} is not an ONNX file: {reason}") from error
     return content

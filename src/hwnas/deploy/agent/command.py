@@ -1,4 +1,4 @@
-"""``python agent.pyz``: the agent's command line where hwnas is not installed."""
+"""Command line of the agent where hwnas is not installed: ``python agent.pyz``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ __all__ = ["main", "run_until_told"]
 
 
 def run_until_told(options: AgentOptions, stdio: bool) -> None:
-    """Run an agent until the process is told to end, by Ctrl-C or SIGTERM.
+    """Run an agent until the process receives Ctrl-C or SIGTERM.
 
     Args:
-        options: How it is started.
-        stdio: Answer one host on standard input and output, which ends it; listen nowhere.
+        options: Options of the agent.
+        stdio: Whether to answer one host on standard input and output instead of listening on a
+            port; the agent then ends when the host disconnects.
     """
     if stdio:
         serve_stdio(options)
@@ -32,7 +33,7 @@ def run_until_told(options: AgentOptions, stdio: bool) -> None:
 
 
 def main() -> None:
-    """Read the command line; errors that are raised on purpose become a line and status 2."""
+    """Run the command line; print each `HwnasError` as one line and exit with status 2."""
     parser = argparse.ArgumentParser("agent.pyz", description="Measures on this machine.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("serve", help="answer hosts that know the token")

@@ -1,7 +1,7 @@
-"""Jobs that wait for their turn, on disk, so that none is lost or done twice when an agent dies.
+"""Queue of jobs on disk, so that none is lost or done twice when an agent dies.
 
-A job is a file ``ID.json``, replaced as a whole when something becomes known. Its id was chosen by
-the host, so a host that did not hear the answer sends it again.
+A job is a file ``ID.json``, which is replaced as a whole when its state changes. The host chooses
+the id, so a host that did not receive the answer can send the job again.
 """
 
 from __future__ import annotations
@@ -32,21 +32,24 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _MOST_ATTEMPTS = 5
 
 Run = Callable[[TimingJob, Callable[[float], None], threading.Event], JobState | None]
-"""Does a job: is told how to say how far it is, and an event that stops it; then it gives None."""
+"""Function that does a job, and returns its final state, or None if it was stopped.
+
+Its arguments are the job, a function to report the completed share, and an event that stops it.
+"""
 
 
 @dataclass
 class _Entry:
-    """What is in memory of a job.
+    """Job as held in memory.
 
     Attributes:
-        number: Jobs are done in this order.
-        digest: Of the job as JSON, which tells it from others.
-        job: None once it is over; its results are on disk only.
-        state: None once it is over and on disk.
-        attempts: How often it was begun.
-        stop: Ends it while it runs.
-        dropped: Nobody wants its results.
+        number: Position of the job in the order of execution.
+        digest: Digest of the job as JSON, which distinguishes it from others.
+        job: Job to do; None once it is over, since its results are on disk only.
+        state: State of the job; None once it is over and on disk.
+        attempts: Number of times that the job was started.
+        stop: Event that ends the job while it runs.
+        dropped: Whether its results are not wanted any more.
     """
 
     number: int
@@ -59,11 +62,11 @@ class _Entry:
 
 
 class JobQueue:
-    """Jobs in a folder, done one at a time.
+    """Queue of jobs in a folder, done one at a time.
 
     Args:
-        folder: Made if it is not there; jobs that are in it are taken up again.
-        limits: How many may wait, and how many that are over are kept.
+        folder: Folder of the jobs; created if missing. Jobs that are in it are resumed.
+        limits: Limits on the number of waiting jobs, and of finished jobs that are kept.
     """
 
     def __init__(self, folder: Path, limits: Limits) -> None:
@@ -75,12 +78,12 @@ class JobQueue:
         self._entries = self._read_all()
 
     def submit(self, id_: str, job: TimingJob) -> JobState:
-        """Queue a job, unless it is there already.
+        """Queue a job unless it is there already, and return its state.
 
         Raises:
-            ConfigError: The id is none, or that of another job.
-            DeviceError: Too many wait.
-            StorageError: It cannot be written.
+            ConfigError: The id is not valid, or is that of another job.
+            DeviceError: Too many jobs wait.
+            StorageError: The job cannot be written.
         """
         path = self._path(id_)
         with self._changed:
@@ -100,7 +103,7 @@ class JobQueue:
             return self._state(id_)
 
     def state(self, id_: str, wait_s: float = 0.0) -> JobState | None:
-        """How far a job is; waits so many seconds for its end.
+        """Return the state of a job, after waiting up to ``wait_s`` seconds for its end.
 
         Returns:
             None if there is no such job, or its results are damaged; the host then sends it again.
@@ -110,7 +113,7 @@ class JobQueue:
             return self._known_state(id_)
 
     def drop(self, id_: str) -> bool:
-        """Stop a job if it is not over, and forget its results; whether there was one."""
+        """Stop a job if it is not over, delete its results, and return whether it existed."""
         path = self._path(id_)
         with self._changed:
             entry = self._entries.pop(id_, None)
@@ -123,13 +126,13 @@ class JobQueue:
             return True
 
     def needed(self) -> set[str]:
-        """The models of all jobs that are not over."""
+        """Return the models of all jobs that are not over."""
         with self._changed:
             jobs = [entry.job for entry in self._unfinished()]
             return {model for job in jobs if job is not None for model in job.models}
 
     def __len__(self) -> int:
-        """How many jobs wait or run."""
+        """Return the number of jobs that wait or run."""
         with self._changed:
             return len(self._unfinished())
 
@@ -139,7 +142,7 @@ class JobQueue:
             self._do(*following, run)
 
     def close(self) -> None:
-        """Stop the job that runs; it is done anew when the agent starts again."""
+        """Stop the running job; it is done anew when the agent starts again."""
         with self._changed:
             self._closed = True
             for entry in self._entries.values():
@@ -147,7 +150,7 @@ class JobQueue:
             self._changed.notify_all()
 
     def _next(self) -> tuple[str, _Entry, TimingJob] | None:
-        """Wait for a job; None when there will be none any more."""
+        """Wait for a job; return None once the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._unfinished())
             if self._closed:
@@ -164,7 +167,7 @@ class JobQueue:
     def _do(self, id_: str, entry: _Entry, job: TimingJob, run: Run) -> None:
         def progress(share: float) -> None:
             with self._changed:
-                # What is told late must not make a job run that is over.
+                # Late progress must not set a finished job back to running.
                 if entry.state is not None and entry.state.state == "running":
                     entry.state = JobState("running", share=share)
 
@@ -172,23 +175,23 @@ class JobQueue:
             self._write(self._path(id_), entry, job)
             found = self._attempt(entry, job, run, progress)
         except MissingModel:
-            self.drop(id_)  # the host finds that it is unknown, and sends it with its models
+            self.drop(id_)  # the host finds the job unknown, and sends it again with its models
             return
         except HwnasError as error:
             found = _failed(error)
-        except OSError as error:  # such as no memory for a further process
+        except OSError as error:  # for example, no memory for another process
             found = _failed(DeviceError(f"the job could not be begun: {error}"))
-        except Exception as error:  # the other jobs have to be done, whatever it was
+        except Exception as error:  # whatever it is, the other jobs have to be done
             traceback.print_exc(file=sys.stderr)
             reason = f"{type(error).__name__}: {error}"
             found = _failed(DeviceError(f"the agent failed at the job: {reason}"))
         with self._changed:
-            if found is None and not entry.dropped:  # the agent is going to end
+            if found is None and not entry.dropped:  # the agent is ending
                 entry.attempts -= 1
                 found = JobState("waiting")
             if found is not None and not entry.dropped:
                 self._keep(id_, entry, job, found)
-            elif id_ not in self._entries:  # it may have been sent again
+            elif id_ not in self._entries:  # otherwise it was sent again
                 self._path(id_).unlink(missing_ok=True)
             self._changed.notify_all()
 
@@ -203,7 +206,7 @@ class JobQueue:
         return run(job, progress, entry.stop)
 
     def _keep(self, id_: str, entry: _Entry, job: TimingJob, found: JobState) -> None:
-        """Write down what became of a job; it then stays on disk only."""
+        """Write the outcome of a job to disk; a finished job then stays on disk only."""
         entry.state = found
         try:
             self._write(self._path(id_), entry, job)
@@ -224,7 +227,7 @@ class JobQueue:
         return id_ not in self._entries or self._entries[id_].job is None
 
     def _known_state(self, id_: str) -> JobState | None:
-        """How far a job is; one whose results are damaged is set aside and forgotten."""
+        """Return the state of a job, if known; set aside a job whose results are damaged."""
         if id_ not in self._entries:
             return None
         try:
@@ -255,7 +258,7 @@ class JobQueue:
         write_json(path, values)
 
     def _read_all(self) -> dict[str, _Entry]:
-        """All jobs that an agent before this one left behind; damaged files are set aside."""
+        """Return all jobs that an earlier agent left in the folder; damaged files are set aside."""
         found = {}
         for path in self._folder.glob("*.json"):
             try:

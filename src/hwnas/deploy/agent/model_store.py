@@ -1,7 +1,7 @@
-"""The ONNX files that an agent was sent, by their SHA-256; so many, and so large.
+"""Store of the ONNX files that an agent received, by SHA-256, with limits on number and size.
 
-A file is used only after it was found to be what its name says. One that was damaged later on, by a
-disk or a loss of power, is removed, so that the host is asked for it again.
+A file is used only after its content was found to match its name. A file that is damaged later, by
+a disk or a power loss, is removed, so that the host is asked to send it again.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _MOST_FIELDS = 20_000
 
 
 class MissingModel(ArtifactError):
-    """A model that a job needs is not in the store, or not any more as it was sent."""
+    """Error of a model that a job needs and the store does not hold, or holds damaged."""
 
 
 class ModelStore:
-    """A folder of ONNX files.
+    """Folder of ONNX files.
 
     Args:
-        folder: Where they are; made if it is not there. Unfinished files in it are removed.
-        limits: How many there may be and how large.
+        folder: Folder of the files; created if missing. Unfinished files in it are removed.
+        limits: Limits on the number and the sizes of files.
     """
 
     def __init__(self, folder: Path, limits: Limits) -> None:
@@ -50,9 +50,9 @@ class ModelStore:
                 path.unlink(missing_ok=True)
 
     def __contains__(self, model: str) -> bool:
-        """Whether a file is there and is what its name says; one that is damaged is removed.
+        """Return whether a file exists and matches its name; a damaged one is removed.
 
-        The content is read once, and again where size or times of the file have changed.
+        The content is read once, and again if the file's size or times have changed.
         """
         path = self.path(model)
         try:
@@ -63,7 +63,7 @@ class ModelStore:
                 whole = hashlib.file_digest(file, "sha256").hexdigest() == model
         except FileNotFoundError:
             return False
-        except OSError:  # of a disk that fails
+        except OSError:  # the disk fails
             whole = False
         if whole:
             self._verified[model] = identity
@@ -75,7 +75,7 @@ class ModelStore:
         """Copy a file for a job, and verify every byte of the copy.
 
         Raises:
-            MissingModel: It is not there, or damaged and now removed.
+            MissingModel: The file does not exist, or was damaged and is now removed.
             StorageError: The copy cannot be written.
         """
         digest, path = hashlib.sha256(), self.path(model)
@@ -97,10 +97,10 @@ class ModelStore:
             self.path(model).unlink(missing_ok=True)
 
     def path(self, model: str) -> Path:
-        """Where a file is or would be.
+        """Return the path that a file has, or would have.
 
         Raises:
-            ConfigError: The name is no SHA-256 in hexadecimal.
+            ConfigError: The name is not a SHA-256 in hexadecimal.
         """
         if not is_digest(model):
             raise ConfigError(f"the model is {model[:80]!r}; expected 64 hexadecimal digits")
@@ -109,18 +109,18 @@ class ModelStore:
     def receive(
         self, model: str, length: int, read: Callable[[int], bytes], needed: Collection[str]
     ) -> None:
-        """Take in a file.
+        """Receive a file.
 
         Args:
-            model: Its SHA-256, in hexadecimal.
-            length: Its size in bytes.
-            read: Gives up to so many bytes of it.
-            needed: Files that must not make way for it.
+            model: SHA-256 of the file, in hexadecimal.
+            length: Size of the file in bytes.
+            read: Function that returns at most the given number of bytes of it.
+            needed: Files that must not be removed to make room.
 
         Raises:
-            ConfigError: It is empty or too large.
-            ArtifactError: It is not what its name says, or no ONNX file.
-            StorageError: The disk is full, or what is there is all needed.
+            ConfigError: The file is empty or too large.
+            ArtifactError: The file does not match its name, or is not an ONNX file.
+            StorageError: The disk is full, or all stored files are needed.
         """
         path = self.path(model)
         if not 0 < length <= self._limits.model_bytes:
@@ -139,7 +139,7 @@ class ModelStore:
                 self._reserved_bytes -= length
 
     def _reserve(self, length: int, needed: Collection[str]) -> None:
-        """Make room for one file of so many bytes."""
+        """Make room for one file of ``length`` bytes."""
         with self._lock, storage_errors(self._folder):
             found = [(path.stat(), path) for path in self._folder.glob(f"*{_ENDING}")]
             used = sum(stat.st_size for stat, _ in found) + self._reserved_bytes
@@ -159,7 +159,7 @@ class ModelStore:
 
 
 _Identity = tuple[int, int, int, int]
-"""Inode, size and times of a file; another content hardly ever has the same."""
+"""Inode, size and times of a file, which other content hardly ever shares."""
 
 
 def _identity(file: BinaryIO) -> _Identity:
@@ -168,7 +168,7 @@ def _identity(file: BinaryIO) -> _Identity:
 
 
 def _read(file: BinaryIO) -> bytes:
-    """Read a piece of a stored file; the rest is missing where the disk fails."""
+    """Read a chunk of a stored file; return nothing if the disk fails."""
     try:
         return file.read(_COPIED_AT_ONCE)
     except OSError:
@@ -176,7 +176,7 @@ def _read(file: BinaryIO) -> bytes:
 
 
 def _write(path: Path, model: str, length: int, read: Callable[[int], bytes]) -> None:
-    """Write what comes, and refuse it unless it is the file that was promised."""
+    """Write a received file, and raise `ArtifactError` unless it is the announced one."""
     digest, left = hashlib.sha256(), length
     with path.open("xb") as file:
         while left:
@@ -193,9 +193,10 @@ def _write(path: Path, model: str, length: int, read: Callable[[int], bytes]) ->
 
 
 def looks_like_onnx(path: Path) -> bool:
-    """Whether a file has the outline of an ONNX model: known fields, and a graph among them.
+    """Return whether a file has the outline of an ONNX model: known fields, including a graph.
 
-    It is cheap and reads no field; what the graph holds is checked in the process that times it.
+    The check is cheap and does not read the content of fields. The process that times the model
+    checks the graph.
     """
     size, has_graph = path.stat().st_size, False
     with path.open("rb") as file:
@@ -215,7 +216,7 @@ def looks_like_onnx(path: Path) -> bool:
 
 
 def _varint(file: BinaryIO) -> int | None:
-    """A number as protobuf writes them, seven bits a byte; None if there is none."""
+    """Return the next protobuf varint, with seven bits in each byte, or None if there is none."""
     value = 0
     for shift in range(0, 70, 7):
         byte = file.read(1)

@@ -1,9 +1,9 @@
-"""The agent as one file that Python runs, for machines where hwnas is not installed.
+"""Packing of the agent into one Python file, for machines where hwnas is not installed.
 
-It holds the modules that the agent imports, found by following imports, and nothing else. A package
-that is only on the way to a module is packed without its face, which would import all of hwnas. Our
-own kernels are left out, which would double its size: where a card and Triton are, hwnas can be
-installed.
+The file holds the modules that the agent imports, found by following imports, and nothing else. A
+package that only contains such a module is packed with an empty ``__init__.py``, because its own
+would import all of hwnas. The kernels are left out, because they would double the size of the file,
+and hwnas can be installed on machines that have a GPU and Triton.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from hwnas.errors import ConfigError
 __all__ = ["LEFT_OUT", "ROOT", "ROOTS", "packed_code", "packed_modules", "write_pack"]
 
 ROOT = Path(hwnas.__file__).parents[1]
-"""Where hwnas is imported from: a folder, or the file that was packed."""
+"""Location that hwnas is imported from: a folder, or the packed file."""
 ROOTS = ("hwnas", "hwnas.deploy.agent.command", "hwnas.deploy.agent.worker")
 LEFT_OUT = ("hwnas.deploy.matching", "hwnas.kernels")
-"""Packages that the agent does without."""
+"""Packages that the packed agent does not include."""
 _MAIN = """\
 import sys
 
@@ -38,17 +38,17 @@ main()
 
 
 def write_pack(path: Path) -> Path:
-    """Write the agent as a file to be started by ``python FILE serve``.
+    """Write the agent as a file that is started by ``python FILE serve``.
 
     Args:
-        path: Replaced if it is there.
+        path: Path of the file; an existing file is replaced.
 
     Returns:
         ``path``.
 
     Raises:
-        ConfigError: This is such a file already, or ``path`` is a folder.
-        StorageError: It cannot be written.
+        ConfigError: This process runs from a packed file already, or ``path`` is a folder.
+        StorageError: The file cannot be written.
     """
     if ROOT.is_file():
         raise ConfigError(f"{ROOT} is packed already; copy it")
@@ -68,12 +68,12 @@ def write_pack(path: Path) -> Path:
 
 
 def packed_code(folder: Path) -> Path:
-    """The packed agent, written into a folder if this does not run from one."""
+    """Return the packed agent, which is written into a folder unless this process runs from one."""
     return ROOT if ROOT.is_file() else write_pack(folder / "agent.pyz")
 
 
 def packed_modules() -> dict[str, bool]:
-    """Names of all modules that the agent can import, and whether they are packed as they are."""
+    """Return the names of modules that the agent can import, and whether each is packed whole."""
     found: dict[str, bool] = {}
     waiting = [*ROOTS]
     while waiting:
@@ -94,7 +94,7 @@ def _parents(module: str) -> Iterator[str]:
 
 
 def _imports(source: Path) -> Iterator[str]:
-    """Modules of hwnas that a file imports, also in functions."""
+    """Yield the modules of hwnas that a file imports, including those imported in functions."""
     for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

@@ -1,4 +1,4 @@
-"""Files that only their owner may read: keys, and what holds keys."""
+"""Files that only their owner may read, such as keys."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _OWNER_READS, _OWNER_ENTERS = 0o600, 0o700
 
 
 def read_private(path: Path) -> str:
-    """The text of a file that nobody else can read or write.
+    """Return the text of a file that no other user can read or write.
 
     Raises:
-        ConfigError: It is missing, is no text, or others can reach it.
+        ConfigError: The file is missing, is not text, or is accessible to others.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -35,10 +35,10 @@ def read_private(path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that nobody else can read, whole or not at all.
+    """Write a file that no other user can read, atomically.
 
     Raises:
-        StorageError: It cannot be written.
+        StorageError: The file cannot be written.
     """
     with replacing(path) as temporary:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -47,10 +47,10 @@ def write_private(path: Path, text: str) -> None:
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder that nobody else can enter, if it is not there.
+    """Create a folder that no other user can enter, unless the folder exists, and return its path.
 
     Raises:
-        StorageError: It cannot be made.
+        StorageError: The folder cannot be created.
     """
     with storage_errors(path):
         path.mkdir(parents=True, exist_ok=True, mode=_OWNER_ENTERS)

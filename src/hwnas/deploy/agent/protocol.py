@@ -1,12 +1,12 @@
-"""What a host and an agent say to each other: requests, replies and what they hold.
+"""Protocol between a host and an agent: requests, replies and their contents.
 
 ::
 
-    GET    /v1/about          what the machine is, which targets it has, how it is doing
-    PUT    /v1/models/SHA256  an ONNX file
-    PUT    /v1/jobs/ID        networks to time; sending it again changes nothing
-    GET    /v1/jobs/ID        how far it is; waits a while for news
-    DELETE /v1/jobs/ID        stop it, and forget its results
+    GET    /v1/about          describe the machine, its targets and its conditions
+    PUT    /v1/models/SHA256  send an ONNX file
+    PUT    /v1/jobs/ID        submit networks to time; sending it again changes nothing
+    GET    /v1/jobs/ID        return the state of a job, after waiting a while for its end
+    DELETE /v1/jobs/ID        stop a job, and delete its results
 
 A body is an ONNX file or a JSON object. A refusal is an object with ``error``, the name of an error
 of `hwnas.errors`, and ``message``.
@@ -39,9 +39,9 @@ __all__ = [
 
 PREFIX = "/v1"
 WAIT_S = 20.0
-"""An agent answers at the latest after so many seconds that a job is as it was."""
+"""Longest time in seconds that an agent waits for the end of a job before it answers."""
 GREETING, LONGEST_LINE = b"hwnas agent 1\n", 4096
-"""Of an agent that is reached through pipes: its first line, and how long a line may be."""
+"""First line of an agent that is reached through pipes, and the longest line in bytes."""
 
 _ERRORS: dict[str, type[HwnasError]] = {
     "ArtifactError": ArtifactError,
@@ -53,18 +53,18 @@ _ERRORS: dict[str, type[HwnasError]] = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What an agent takes on.
+    """Limits on what an agent accepts.
 
     Attributes:
-        model_bytes: Size of an ONNX file.
-        models: Files that are kept; the oldest make way for new ones.
-        models_bytes: Their sizes together.
-        json_bytes: Size of a JSON body.
-        waiting: Jobs that wait.
-        kept: Finished jobs whose results are kept; the oldest make way for new ones.
-        connections: Connections at a time.
-        network_s: Seconds that each network of a job may take, and as many again for the job.
-        memory_bytes: Memory of the process that measures.
+        model_bytes: Largest size of an ONNX file, in bytes.
+        models: Largest number of stored files; new ones replace the oldest.
+        models_bytes: Largest total size of stored files, in bytes.
+        json_bytes: Largest size of a JSON body, in bytes.
+        waiting: Largest number of waiting jobs.
+        kept: Largest number of finished jobs whose results are kept; new ones replace the oldest.
+        connections: Largest number of open connections.
+        network_s: Seconds allowed for each network of a job, and as many again for the job itself.
+        memory_bytes: Memory of the process that measures, in bytes.
     """
 
     model_bytes: int = 512 * 2**20
@@ -80,13 +80,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Request:
-    """What an agent is asked, by somebody who may ask.
+    """Authorised request to an agent.
 
     Attributes:
         method: ``"GET"``, ``"PUT"`` or ``"DELETE"``.
-        path: Begins with `PREFIX`.
-        length: Bytes of the body.
-        read: Gives up to so many bytes of the body.
+        path: Path that begins with `PREFIX`.
+        length: Number of bytes in the body.
+        read: Function that returns at most the given number of bytes of the body.
     """
 
     method: str
@@ -97,34 +97,34 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What it answers: a status as HTTP has them, and a JSON object."""
+    """Reply of an agent: an HTTP status and a JSON object."""
 
     status: int
     body: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def content(self) -> bytes:
-        """The body as it is sent."""
+        """Body as sent."""
         return json.dumps(self.body).encode()
 
 
 def refusal(status: int, error: HwnasError) -> Reply:
-    """An error as a reply, one line of at most a thousand characters."""
+    """Return a reply for an error, whose message is one line of at most a thousand characters."""
     kind = next((name for name, known in _ERRORS.items() if isinstance(error, known)), None)
     message = " ".join(str(error).split())[:1000]
     return Reply(status, {"error": kind or "DeviceError", "message": message})
 
 
 def refused_with(body: Mapping[str, Any]) -> HwnasError:
-    """The inverse of `refusal`."""
+    """Return the error that a reply of `refusal` stands for."""
     return _ERRORS.get(str(body.get("error")), DeviceError)(str(body.get("message")))
 
 
 def read_object(content: bytes) -> dict[str, Any]:
-    """The JSON object that some bytes are.
+    """Return the JSON object in the given bytes.
 
     Raises:
-        ConfigError: They are none, or hold a number that is not finite.
+        ConfigError: The bytes are not a JSON object, or hold a number that is not finite.
     """
     try:
         found = json.loads(content, parse_constant=_no_number)
@@ -141,16 +141,16 @@ def _no_number(text: str) -> float:
 
 @dataclass(frozen=True)
 class About:
-    """An agent and its machine.
+    """Description of an agent and its machine.
 
     Attributes:
-        machine: In words, by name.
+        machine: Description of the machine, in words, by name.
         conditions: Temperature, frequency and load, where the system shows them.
-        processors: What computes, by hardware such as ``"cpu"``.
-        kinds: Why not, by hardware, runtime and format such as ``"cpu-onnxruntime-fp32"``; empty
-            where usable.
-        versions: Of hwnas and the runtimes.
-        jobs: How many wait or run.
+        processors: Names of processors, by hardware such as ``"cpu"``.
+        kinds: Reasons why kinds of targets cannot be used, by hardware, runtime and format such as
+            ``"cpu-onnxruntime-fp32"``; empty for usable kinds.
+        versions: Versions of hwnas and the runtimes.
+        jobs: Number of jobs that wait or run.
     """
 
     machine: Mapping[str, str]
@@ -161,20 +161,20 @@ class About:
     jobs: int
 
     def kinds_of(self, hardware: str) -> dict[str, str]:
-        """Why not, by runtime and format on one of its kinds of hardware."""
+        """Return why each runtime and format of some hardware cannot be used; empty if it can."""
         start = f"{hardware}-"
         return {k.removeprefix(start): r for k, r in self.kinds.items() if k.startswith(start)}
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
+        """Return the description as a JSON object."""
         return dict(vars(self))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> About:
-        """The inverse of `to_json`; kinds that this hwnas does not know are left out.
+        """Return the description that `to_json` wrote, without kinds unknown to this hwnas.
 
         Raises:
-            ArtifactError: It is damaged.
+            ArtifactError: The object is damaged.
         """
         try:
             known = [

@@ -1,7 +1,7 @@
-"""A process of its own for every job, with limits on time and memory, ended when it breaks one.
+"""Separate process for each job, with limits on time and memory; it is killed if it breaks one.
 
-What a host sent is loaded there and nowhere else. The process is started from an argument list,
-with an environment that holds no secrets, in an empty folder; it has one job and then ends.
+Data from a host is loaded in that process only. The process is started from an argument list, in an
+empty folder, with an environment that holds no secrets. It does one job and then ends.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 @dataclass(frozen=True)
 class Sandbox:
-    """Does jobs, each in a process of its own.
+    """Runner of jobs, each in a separate process.
 
     Attributes:
-        folder: For what such a process writes; emptied when this is made.
-        code: What it imports hwnas from.
-        limits: Of its time and memory.
-        copy: Copies a model to a file, and verifies it.
+        folder: Folder for the files of such processes; emptied on construction.
+        code: Location that the processes import hwnas from.
+        limits: Limits on time and memory.
+        copy: Function that copies a model to a file, and verifies it.
     """
 
     folder: Path
@@ -60,17 +60,17 @@ class Sandbox:
     def __call__(
         self, job: TimingJob, progress: Callable[[float], None], stop: threading.Event
     ) -> JobState | None:
-        """Do a job; None if it was stopped.
+        """Do a job, and return its final state; None if it was stopped.
 
         Raises:
             DeviceError: The process hung, died, or broke a limit.
-            MissingModel: A model is not there, or was damaged.
-            StorageError: There is no room for its files.
+            MissingModel: A model does not exist, or was damaged.
+            StorageError: There is no space for the job's files.
         """
         with self._work_folder(job) as folder, (folder / _STDERR).open("wb") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", _WORKER],
-                stdin=subprocess.PIPE,  # it ends when this is closed, so when the agent dies
+                stdin=subprocess.PIPE,  # closed when the agent dies, which ends the process
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=folder,
@@ -97,7 +97,7 @@ class Sandbox:
 
     @contextlib.contextmanager
     def _work_folder(self, job: TimingJob) -> Iterator[Path]:
-        """A folder with the job and its models, which goes away with all that is in it."""
+        """Yield a folder with the job and its models, and delete it at the end."""
         with storage_errors(self.folder), tempfile.TemporaryDirectory(dir=self.folder) as name:
             folder = Path(name)
             for model in job.models:
@@ -122,7 +122,7 @@ class Sandbox:
 
 
 def _package_folders() -> list[str]:
-    """Where this process was told to look for packages, after the code that is packed."""
+    """Return the package folders of this process's ``PYTHONPATH``."""
     return [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
 
 
@@ -132,7 +132,7 @@ def _watch(
     deadline: float,
     stop: threading.Event,
 ) -> bool:
-    """Wait until a process ends or has to be ended; whether it ended in time."""
+    """Wait until a process ends or has to be ended; return whether it ended in time."""
     silent = threading.Event()
     assert process.stdout is not None
     reader = threading.Thread(
@@ -150,7 +150,7 @@ def _watch(
 def _read_progress(
     output: IO[bytes], progress: Callable[[float], None], silent: threading.Event
 ) -> None:
-    """Read shares from 0 to 1, a line each, until the other end closes."""
+    """Read completed shares from 0 to 1, one a line, until the other end closes."""
     while line := output.readline(_LONGEST_LINE):
         with contextlib.suppress(ValueError):
             progress(min(max(float(line), 0.0), 1.0))
@@ -158,7 +158,7 @@ def _read_progress(
 
 
 def _found(folder: Path, status: int) -> JobState:
-    """What a process that ended left behind."""
+    """Return the result of a process that ended."""
     result = folder / RESULT
     if status == 0 and result.is_file() and result.stat().st_size <= _LARGEST_RESULT:
         with contextlib.suppress(ArtifactError, ValueError, RecursionError, TypeError):

@@ -1,4 +1,4 @@
-"""An agent from start to end: its folder, its token, its door."""
+"""Life cycle of an agent: its folder, token and HTTPS server."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _MEMORY_SHARE = 0.5
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """How an agent is started.
+    """Options of an agent.
 
     Attributes:
-        host: Address to listen on; ``"0.0.0.0"`` is all that the machine has.
-        port: To listen on; 0 is any that is free.
-        folder: Of the agent's key, models and jobs; ``$HWNAS_HOME/agent`` if None.
-        new_token: Make a token that takes the place of the older one.
-        seconds: That each network of a job may take.
-        memory_mb: Of the process that measures; half of the machine's memory if None.
+        host: Address to listen on; ``"0.0.0.0"`` stands for all addresses of the machine.
+        port: Port to listen on; 0 is any free port.
+        folder: Folder of the agent's key, models and jobs; ``$HWNAS_HOME/agent`` if None.
+        new_token: Whether to create a token that replaces the older one.
+        seconds: Seconds allowed for each network of a job.
+        memory_mb: Memory in MB of the process that measures; half of the machine's if None.
     """
 
     host: str = HOST
@@ -59,7 +59,7 @@ class AgentOptions:
 
     @property
     def limits(self) -> Limits:
-        """What the agent takes on."""
+        """Limits on what the agent accepts."""
         if self.memory_mb is not None:
             memory_bytes = self.memory_mb * 2**20
         else:
@@ -69,16 +69,16 @@ class AgentOptions:
 
     @property
     def place(self) -> Path:
-        """The agent's folder."""
+        """Folder of the agent."""
         return home() / "agent" if self.folder is None else self.folder
 
 
 @contextlib.contextmanager
 def folder_of_its_own(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold an agent's folder, so that two of them do not measure on one machine at a time.
+    """Lock an agent's folder, so that no two agents measure on one machine at a time.
 
     Raises:
-        DeviceError: Another agent holds it, and does so for longer than is waited.
+        DeviceError: Another agent holds the lock for longer than ``wait_s`` seconds.
     """
     private_folder(folder)
     until = time.monotonic() + wait_s
@@ -98,15 +98,15 @@ def folder_of_its_own(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened_door(options: AgentOptions, tell: Callable[[str], None]) -> Iterator[AgentServer]:
-    """An agent that answers and does its jobs until the context ends.
+    """Yield the server of an agent that answers and does its jobs until the context ends.
 
     Args:
-        options: How it is started.
-        tell: Called with each line that whoever starts it should see.
+        options: Options of the agent.
+        tell: Function called with each line to show to the user who starts the agent.
 
     Raises:
         ConfigError: A file of the agent can be read by others or is damaged.
-        DeviceError: Another agent has the folder or the port.
+        DeviceError: Another agent holds the folder, or the port is not available.
     """
     folder = options.place
     with folder_of_its_own(folder):
@@ -134,7 +134,11 @@ def opened_door(options: AgentOptions, tell: Callable[[str], None]) -> Iterator[
 
 
 def _own_key(path: Path, renew: bool, tell: Callable[[str], None]) -> str:
-    """What requests are signed with; the token that it follows from is told once and not kept."""
+    """Return the key that requests are signed with.
+
+    If there is none, or it is renewed, derive it from a new token, which is shown once and not
+    stored.
+    """
     if path.exists() and not renew:
         key = read_private(path).strip()
         if not is_digest(key):
@@ -148,7 +152,7 @@ def _own_key(path: Path, renew: bool, tell: Callable[[str], None]) -> str:
 
 
 def serve(options: AgentOptions, tell: Callable[[str], None], stop: threading.Event) -> None:
-    """Run an agent until it is told to stop."""
+    """Run an agent until ``stop`` is set."""
     with opened_door(options, tell):
         if options.host == HOST:
             tell("only this machine can reach it; --host 0.0.0.0 lets others in")

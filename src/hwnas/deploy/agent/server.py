@@ -1,8 +1,9 @@
-"""The agent's door: HTTPS, signed requests, and little patience for anything else.
+"""HTTPS server of an agent, which accepts signed requests only.
 
-Every connection is one request. Nothing is read of a body before the signature is known to hold,
-headers are few and short, and whoever is slow is left. What is not signed is answered 401, whatever
-it asks for; only ``GET /health`` says that the agent is up.
+Every connection is one request. No body is read before the signature is verified, headers are
+limited in number and length, and slow clients are disconnected. A request without a valid signature
+is answered with 401, whatever its address. Only ``GET /health`` needs no signature; it says that
+the agent is up.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ __all__ = ["AgentServer"]
 
 _HEADER_BYTES, _LINE_BYTES = 16 * 2**10, 4 * 2**10
 _GREETING_S = 10.0
-"""For the handshake, and again for the headers."""
+"""Seconds allowed for the handshake, and again for the headers."""
 _SLOWEST_BYTES_A_SECOND = 50_000
 _LINGER_BYTES, _LINGER_S = 2**20, 1.0
 _LENGTH = re.compile(r"[0-9]{1,12}")
@@ -50,13 +51,13 @@ _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class AgentServer(ThreadingHTTPServer):
-    """Answers requests until `shutdown`.
+    """HTTPS server that answers requests until `shutdown`.
 
     Args:
-        address: Host and port to listen on; port 0 is any that is free.
-        api: Answers those who may ask.
-        key: What requests have to be signed with, in hexadecimal.
-        certificate: Of this agent.
+        address: Host and port to listen on; port 0 is any free port.
+        api: Agent that answers authorised requests.
+        key: Key that requests have to be signed with, in hexadecimal.
+        certificate: Certificate of this agent.
     """
 
     daemon_threads = True
@@ -74,14 +75,14 @@ class AgentServer(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Take the address, without asking a name server for this machine's name."""
+        """Bind the address, without asking a name server for this machine's name."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin a thread for a connection, if there are not too many."""
+        """Start a thread for a connection, or close the connection if there are too many."""
         if self._places.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
@@ -95,24 +96,24 @@ class AgentServer(ThreadingHTTPServer):
             self._places.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Encrypt here, in the connection's own thread, since others must not wait for it."""
+        """Encrypt a connection in its own thread, so that others do not wait for its handshake."""
         request.settimeout(_GREETING_S)
         with self._context.wrap_socket(request, server_side=True) as encrypted:
             super().finish_request(encrypted, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that broke; anybody can break one."""
+        """Log nothing about a broken connection, since anyone can break one."""
 
 
 class _Input(io.RawIOBase):
-    """What a connection sends, at most so many bytes until some time."""
+    """Input from a connection, limited in bytes and time."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.allow(_HEADER_BYTES, _GREETING_S)
 
     def allow(self, more_bytes: int, seconds: float) -> None:
-        """So many bytes from now on, within so many seconds."""
+        """Allow ``more_bytes`` bytes from now on, within ``seconds`` seconds."""
         self._left, self._until = more_bytes, time.monotonic() + seconds
 
     def readable(self) -> bool:
@@ -130,7 +131,7 @@ class _Input(io.RawIOBase):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection, which is one request."""
+    """Handler of one connection, which is one request."""
 
     server: AgentServer
 
@@ -138,13 +139,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection = self.request
         self._input = _Input(self.connection)
         self.rfile = io.BufferedReader(self._input)
-        self.wfile = io.BytesIO()  # replies are sent whole
+        self.wfile = io.BytesIO()  # `_send` writes whole replies to the connection
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class cannot read is answered by `handle` as all that is not signed."""
+        """Do nothing, because `handle` answers malformed requests as it does unsigned ones."""
 
     def handle(self) -> None:
-        """Answer, unless the other side breaks off or is too slow."""
+        """Answer the request, unless the client disconnects or is too slow."""
         with contextlib.suppress(OSError, ssl.SSLError):
             self.raw_requestline = self.rfile.readline(_LINE_BYTES + 1)
             whole = 0 < len(self.raw_requestline) <= _LINE_BYTES and self.parse_request()
@@ -157,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._linger()
 
     def _is_signed(self) -> bool:
-        """Whether somebody who knows the key sent this to this agent, and for the first time."""
+        """Return whether a holder of the key signed this request for this agent; reject replays."""
         challenge, nonce = self._header(CHALLENGE, _WORD), self._header(NONCE, _WORD)
         digest, given = self._header(DIGEST, _HEX), self._header(SIGNATURE, _HEX)
         if not (challenge and nonce and digest and given):
@@ -169,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
         return same(given, right) and server.challenges.admit(challenge, nonce)
 
     def _header(self, name: str, pattern: re.Pattern[str]) -> str:
-        """A header that is as it should be, or nothing."""
+        """Return a header's value if it matches the pattern, else an empty string."""
         value = str(self.headers.get(name, ""))
         return value if pattern.fullmatch(value) else ""
 
@@ -205,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _linger(self) -> None:
-        """Read on for a moment: closing at once would take the reply back that is on its way."""
+        """Read for a moment longer, because closing at once could discard the reply in transit."""
         self.connection.shutdown(socket.SHUT_WR)
         self._input.allow(_LINGER_BYTES, _LINGER_S)
         while self._input.read(2**16):
@@ -213,14 +214,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _body(read: Callable[[int], bytes], length: int, promised: str) -> Callable[[int], bytes]:
-    """Reads a body of so many bytes, and refuses its end if it is not the one that was signed."""
+    """Return a function that reads a body, and checks at its end that it is the signed one."""
     digest, left = hashlib.sha256(), length
 
     def more(count: int) -> bytes:
         nonlocal left
         try:
             content = read(min(count, left))
-        except OSError as error:  # else it would look like one of the disk
+        except OSError as error:  # do not let it look like an error of the disk
             raise ConfigError(f"the body broke off: {error}; send it again") from error
         digest.update(content)
         left -= len(content)

@@ -1,9 +1,9 @@
-"""Proofs that both sides know the token, without ever sending it.
+"""Signatures that prove that both sides know the token, without sending it.
 
-A request is signed with a key that follows from the token, over the agent's challenge, a nonce of
-the host's and the certificate that the host saw. So a request cannot be changed, sent again, or
-passed on by somebody in between who shows a certificate of his own; the reply is signed likewise.
-No clock is compared: small devices often have none that is right.
+A request is signed with a key derived from the token, over the agent's challenge, the host's nonce
+and the certificate that the host saw. Therefore a request cannot be changed, replayed, or forwarded
+by an attacker in between who shows another certificate. The reply is signed likewise. No clocks are
+compared, because small devices often have no correct one.
 """
 
 from __future__ import annotations
@@ -34,65 +34,68 @@ __all__ = [
 CHALLENGE, NONCE, DIGEST, SIGNATURE = (
     f"X-Hwnas-{name}" for name in ("Challenge", "Nonce", "Digest", "Signature")
 )
-"""Names of headers."""
+"""Names of the HTTP headers."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SECRET_BYTES = 32
 _LASTS_S, _MOST_NONCES = 300.0, 20_000
 
 
 def new_secret() -> str:
-    """256 random bits as text that fits into a line."""
+    """Return 256 random bits as text without line breaks."""
     return secrets.token_urlsafe(_SECRET_BYTES)
 
 
 def key_of(token: str) -> str:
-    """The key that a token stands for, in hexadecimal; the token does not follow from it.
+    """Return the key derived from a token, in hexadecimal; the token cannot be derived from it.
 
-    A plain hash is enough, since a token is random and long.
+    A plain hash suffices, since a token is random and long.
     """
     return hashlib.sha256(f"hwnas agent key\n{token.strip()}".encode()).hexdigest()
 
 
 def digest_of(content: bytes) -> str:
-    """SHA-256 in hexadecimal."""
+    """Return the SHA-256 of some content, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def is_digest(text: object) -> bool:
-    """Whether something is a SHA-256 in hexadecimal, as keys and fingerprints are, too."""
+    """Return whether a value is a SHA-256 in hexadecimal, as keys and fingerprints are."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def request_signature(
     key: str, certificate: str, challenge: str, nonce: str, method: str, path: str, digest: str
 ) -> str:
-    """Of a request whose body has this digest, to the agent with this certificate."""
+    """Return the signature of a request to the agent with this certificate.
+
+    The request is identified by its challenge, nonce, method, path and the digest of its body.
+    """
     return _signature(key, "request", certificate, challenge, nonce, method, path, digest)
 
 
 def reply_signature(key: str, certificate: str, nonce: str, status: int, digest: str) -> str:
-    """Of the reply to the request with this nonce."""
+    """Return the signature of the reply to the request with this nonce."""
     return _signature(key, "reply", certificate, nonce, str(status), digest)
 
 
 def _signature(key: str, *parts: str) -> str:
-    # A line break cannot be in any part, so parts cannot be shifted against each other.
+    # No part can contain a line break, so text cannot be moved from one part to another.
     return hmac.new(bytes.fromhex(key), "\n".join(parts).encode(), hashlib.sha256).hexdigest()
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two signatures are the same; takes as long whether they are or not."""
+    """Return whether two signatures are equal, in constant time."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 
 class Challenges:
-    """What requests have to be signed over, and which nonces were seen with it.
+    """Challenges that requests have to sign, and the nonces seen with each.
 
-    A challenge lasts for some minutes, or until so many requests were made with it; the one before
-    it still counts. So nonces need not be kept for ever.
+    A challenge is valid for some minutes, or until a maximum number of requests used it. The
+    previous one stays valid as well. So nonces need not be kept for ever.
 
     Args:
-        clock: Gives seconds.
+        clock: Function that returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -101,14 +104,14 @@ class Challenges:
         self._nonces: dict[str, set[str]] = {self._current: set()}
 
     def current(self) -> str:
-        """The challenge for the next request."""
+        """Return the challenge for the next request."""
         with self._lock:
             return self._renewed()
 
     def admit(self, challenge: str, nonce: str) -> bool:
-        """Whether this is the first request of its nonce; ask for requests whose signature holds.
+        """Return whether a request is the first with its nonce; check its signature before.
 
-        A challenge that is not known any more, or never was, admits none.
+        A challenge that has expired or never existed admits no request.
         """
         with self._lock:
             self._renewed()

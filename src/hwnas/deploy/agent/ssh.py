@@ -1,4 +1,4 @@
-"""The way to an agent that a program such as ``ssh`` starts at the other end of its pipes."""
+"""Transport to an agent that a program such as ``ssh`` starts and connects through pipes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _ADDRESS = re.compile(
 
 
 def ssh_arguments(address: str, command: str) -> list[str]:
-    """What starts an agent on another machine through the system's ssh.
+    """Return the command line that starts an agent on another machine through the system's ssh.
 
     Args:
         address: ``ssh://user@host`` or ``ssh://user@host:port``.
-        command: Starts the agent there, but for ``serve``.
+        command: Command that starts the agent there, without ``serve``.
 
     Raises:
-        ConfigError: One of them is none.
+        ConfigError: The address or the command is not valid.
     """
     found = _ADDRESS.fullmatch(address)
     if found is None:
@@ -50,10 +50,10 @@ def ssh_arguments(address: str, command: str) -> list[str]:
 
 
 class StdioTransport:
-    """Requests to an agent that a program starts, and that ends with it.
+    """Transport to an agent that a program starts, and that ends with the program.
 
     Args:
-        arguments: The program and its arguments.
+        arguments: Command line of the program.
     """
 
     def __init__(self, arguments: list[str]) -> None:
@@ -63,7 +63,7 @@ class StdioTransport:
         self._unread = b""
 
     def request(self, method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
-        """Send a request, after starting the program if it does not run."""
+        """Send a request, after starting the program if it is not running."""
         until = time.monotonic() + timeout_s
         try:
             if self._process is None:
@@ -145,7 +145,7 @@ class StdioTransport:
         self._unread += content
 
     def _last_words(self) -> str:
-        """The last line that the program said on standard error."""
+        """Return the last line that the program wrote to standard error."""
         if self._errors is None:
             return ""
         self._errors.seek(0)

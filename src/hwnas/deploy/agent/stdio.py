@@ -1,8 +1,9 @@
-"""An agent at the other end of a program's standard input and output, such as ``ssh``.
+"""Agent on the standard input and output of a program such as ``ssh``.
 
-For devices without an open port: the agent is started through ssh, which says who may do so and
-encrypts, and it ends with the connection. A message is a line of JSON, then as many bytes as that
-says; the first line is a greeting, since shells may print words of their own before it.
+It serves devices without an open port. The agent is started through ssh, which authenticates the
+host and encrypts, and it ends with the connection. A message is a line of JSON, followed by as many
+bytes as the line says. The first line is a greeting, since shells may print text of their own
+before it.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _OTHER_AGENT_S = 20.0
 
 
 def serve_stdio(options: AgentOptions) -> None:
-    """Answer one host on standard input and output until it goes away.
+    """Answer one host on standard input and output until it disconnects.
 
     Raises:
-        DeviceError: Another agent works in the folder, for longer than is waited.
+        DeviceError: Another agent holds the folder for longer than the waiting time.
     """
     folder, source, sink = options.place, sys.stdin.buffer, sys.stdout.buffer
     with folder_of_its_own(folder, _OTHER_AGENT_S):
@@ -51,7 +52,7 @@ def _answer(api: Api, line: bytes, read: Callable[[int], bytes], sink: IO[bytes]
 
     reply = api.answer(Request(str(asked["method"]), str(asked["path"]), left, body))
     while left and body(2**16):
-        pass  # what was refused unread stands before the next request
+        pass  # skip an unread body, which comes before the next request
     content = reply.content
     sink.write(json.dumps({"status": reply.status, "length": len(content)}).encode() + b"\n")
     sink.write(content)

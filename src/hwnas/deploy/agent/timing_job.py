@@ -1,4 +1,4 @@
-"""Networks that an agent is to time, and how far it is with them."""
+"""Timing jobs of an agent, and their states."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _MOST = TimingSettings(
     retries=10,
     patience_s=600,
 )
-"""What a job may ask for; all of it takes long, and nobody should be able to ask for more."""
+"""Upper bounds of a job's settings, which limit the time that a job can take."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A network to time on a target of the agent's machine.
+    """Network to time on a target of the agent's machine.
 
     Attributes:
         model: SHA-256 of the ONNX file, in hexadecimal.
@@ -53,11 +53,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class TimingJob:
-    """Networks to be timed in one session, so that they take turns.
+    """Networks to time in one session, interleaved with one another.
 
     Attributes:
-        subjects: By names of the host's.
-        settings: How much to time.
+        subjects: Networks by names that the host chose.
+        settings: Settings that say how much to time.
     """
 
     subjects: Mapping[str, Asked]
@@ -80,11 +80,11 @@ class TimingJob:
 
     @property
     def models(self) -> list[str]:
-        """The ONNX files that it needs, each once."""
+        """ONNX files that the job needs, each once."""
         return list(dict.fromkeys(asked.model for asked in self.subjects.values()))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
+        """Return the job as a JSON object."""
         return {
             "subjects": {name: asdict(asked) for name, asked in self.subjects.items()},
             "settings": asdict(self.settings),
@@ -92,10 +92,10 @@ class TimingJob:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TimingJob:
-        """The inverse of `to_json`, of an object that anybody may have sent.
+        """Return the job that `to_json` wrote, from an object that is not trusted.
 
         Raises:
-            ConfigError: It is no job, or one that asks for too much.
+            ConfigError: The object is not a job, or exceeds the upper bounds.
         """
         try:
             subjects = {name: Asked(**asked) for name, asked in data["subjects"].items()}
@@ -108,7 +108,7 @@ class TimingJob:
 
 
 def _numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that are whole numbers where they have to be."""
+    """Return settings after a check that all are finite numbers, and integers where required."""
     found = {}
     for setting in fields(TimingSettings):
         value = settings[setting.name]
@@ -126,14 +126,14 @@ _State = Literal["waiting", "running", "done", "failed"]
 
 @dataclass(frozen=True)
 class JobState:
-    """How far a job is.
+    """State of a job.
 
     Attributes:
-        state: Where it stands.
-        ahead: Jobs that come first, while it waits.
-        share: Of it that is done, from 0 to 1.
-        measurements: What was found, by the host's names, if it is done.
-        failure: A refusal, if it failed.
+        state: Stage of the job.
+        ahead: Number of jobs that come first, while it waits.
+        share: Completed share of the job, from 0 to 1.
+        measurements: Measurements by the host's names, if it is done.
+        failure: Body of a refusal, if it failed.
     """
 
     state: _State
@@ -144,20 +144,20 @@ class JobState:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will change any more."""
+        """True if the state cannot change any more."""
         return self.state in ("done", "failed")
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
+        """Return the state as a JSON object."""
         found = {name: each.to_json() for name, each in self.measurements.items()}
         return {**vars(self), "measurements": found}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> JobState:
-        """The inverse of `to_json`.
+        """Return the state that `to_json` wrote.
 
         Raises:
-            ArtifactError: It is damaged.
+            ArtifactError: The object is damaged.
         """
         try:
             if data["state"] not in get_args(_State):

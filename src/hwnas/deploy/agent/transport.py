@@ -1,4 +1,4 @@
-"""Ways from a host to an agent; all of them carry requests and replies."""
+"""Transports of requests and replies between a host and an agent."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ _HOST = re.compile(r"[A-Za-z0-9.:-]+")
 
 
 class Transport(Protocol):
-    """A way to an agent."""
+    """Connection to an agent."""
 
     def request(self, method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
-        """Send a request and give the reply's status and body.
+        """Send a request, and return the reply's status and body.
 
         Raises:
-            OSError: The agent cannot be reached now; it may be worth while to try again.
-            DeviceError: It can, and is not the one that was added.
+            OSError: The agent cannot be reached now; a later attempt may succeed.
+            DeviceError: The agent answers, but is not the one that was added.
         """
         ...
 
     def close(self) -> None:
-        """End the connection, if there is one."""
+        """Close the connection, if there is one."""
         ...
 
 
 def open_transport(device: AddedDevice) -> Transport:
-    """The way to the agent of a device; nothing is sent yet.
+    """Return the transport to a device's agent, without sending anything yet.
 
     Raises:
-        ConfigError: Its address is none.
+        ConfigError: The device's address is not valid.
     """
     if device.address.startswith("ssh://"):
         return StdioTransport(ssh_arguments(device.address, device.command))
@@ -58,10 +58,10 @@ def open_transport(device: AddedDevice) -> Transport:
 
 
 class HttpsTransport:
-    """Signed requests to an agent that listens on a port.
+    """Transport that sends signed requests to an agent listening on a port.
 
     Args:
-        device: Address, certificate and key.
+        device: Device with its address, certificate and key.
     """
 
     def __init__(self, device: AddedDevice) -> None:
@@ -69,13 +69,13 @@ class HttpsTransport:
         self._host, self._port = _host_and_port(device.address)
 
     def request(self, method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
-        """Send a request, and once more if the challenge that it was signed over is an old one."""
+        """Send a request, and send it once more if the challenge that it signed has expired."""
         for _ in range(2):
             status, content = self._once(method, path, body, timeout_s)
             if status != http.client.UNAUTHORIZED:
                 return status, content
             if not self._challenge:
-                break  # it is no agent
+                break  # the answer is not an agent's
         raise DeviceError(
             f"{self._device.address} refuses the token of {self._device.name}; give the right one, "
             "or start the agent with --new-token, and run: hwnas devices add "
@@ -83,7 +83,7 @@ class HttpsTransport:
         )
 
     def close(self) -> None:
-        """Every request has a connection of its own."""
+        """Do nothing, because each request has its own connection."""
 
     def _once(self, method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         nonce, digest = new_secret(), digest_of(body)
@@ -97,7 +97,7 @@ class HttpsTransport:
         try:
             connection.connect()
             self._check_certificate(_certificate_of(connection))
-            # It may have answered before it read all.
+            # The agent may answer before it has read the whole request.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
                 connection.request(method, path, body, headers)
             reply = connection.getresponse()
@@ -132,11 +132,11 @@ class HttpsTransport:
 
 
 def certificate_at(address: str, timeout_s: float) -> str:
-    """SHA-256 of the certificate that is shown at an address, in hexadecimal.
+    """Return the SHA-256 of the certificate shown at an address, in hexadecimal.
 
     Raises:
-        ConfigError: The address is none.
-        OSError: Nothing answers there in this way.
+        ConfigError: The address is not valid.
+        OSError: No TLS server answers at the address.
     """
     connection = _connection(*_host_and_port(address), timeout_s)
     try:
@@ -147,7 +147,7 @@ def certificate_at(address: str, timeout_s: float) -> str:
 
 
 def _connection(host: str, port: int, timeout_s: float) -> http.client.HTTPSConnection:
-    """Encrypted, to somebody whose certificate is compared by its fingerprint afterwards."""
+    """Return an encrypted connection, whose certificate is compared by fingerprint afterwards."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

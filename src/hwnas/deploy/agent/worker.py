@@ -1,6 +1,6 @@
-"""What the process that measures does: keep within limits, check the models, time them, end.
+"""Process that measures: it limits its resources, checks the models, times them and ends.
 
-It reads ``job.json`` in the current folder, prints how far it is, and writes ``result.json``.
+It reads ``job.json`` in the current folder, prints its progress, and writes ``result.json``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AGENT_IS_GONE = 3
 
 
 def main() -> None:
-    """Do the job of the current folder."""
+    """Do the job in the current folder."""
     threading.Thread(target=_end_with_the_agent, daemon=True).start()
     task = json.loads(Path(JOB).read_text(encoding="utf-8"))
     _limit(task["limits"])
@@ -34,10 +34,10 @@ def main() -> None:
         state = JobState("failed", failure=refusal(0, error).body)
     except MemoryError:
         state = _failed("the memory that the agent gives a job does not suffice")
-    except Exception as error:  # of the runtime, which raises what it likes
+    except Exception as error:  # a runtime may raise anything
         state = _failed(f"{type(error).__name__}: {error}")
     write_json(Path(RESULT), state.to_json())
-    os._exit(0)  # threads of a runtime may be in the middle of something
+    os._exit(0)  # do not wait for threads of a runtime
 
 
 def _failed(message: str) -> JobState:
@@ -45,7 +45,7 @@ def _failed(message: str) -> JobState:
 
 
 def _end_with_the_agent() -> None:
-    """The agent holds the other end of the standard input, and says nothing."""
+    """End the process when the agent, which holds the other end of standard input, is gone."""
     while os.read(0, 1):
         pass
     os._exit(_AGENT_IS_GONE)
@@ -75,12 +75,12 @@ def _measured(job: TimingJob) -> JobState:
 
 
 def _file(model: str) -> Path:
-    """Relative, so that messages do not show how folders are named here."""
+    """Return a relative path, so that messages do not show the folders of this machine."""
     return Path(f"{model}.onnx")
 
 
 def _telling(step: float = 0.02) -> Callable[[float], None]:
-    """Prints shares that are at least so much apart."""
+    """Return a function that prints progress, in steps of at least ``step``."""
     told = -step
 
     def tell(share: float) -> None:
@@ -93,16 +93,16 @@ def _telling(step: float = 0.02) -> Callable[[float], None]:
 
 
 def check_model(path: Path) -> None:
-    """Refuse a file that is no valid ONNX model, or that keeps weights in other files.
+    """Check that a file is a valid ONNX model, with all weights in the file itself.
 
     Raises:
-        ArtifactError: It is one of those.
+        ArtifactError: The file is not a valid ONNX model, or keeps weights in other files.
     """
     import onnx
 
     try:
         model = onnx.load(path, load_external_data=False)
-    except Exception as error:  # protobuf's errors share no base but this
+    except Exception as error:  # protobuf's errors have no other common base class
         raise ArtifactError(f"{path} is not an ONNX file: {_first_line(error)}") from error
     if _refers_outside(model):
         raise ArtifactError(f"{path} keeps weights in other files; save them in the ONNX file")
@@ -113,7 +113,7 @@ def check_model(path: Path) -> None:
 
 
 def _refers_outside(message: Any) -> bool:
-    """Whether any tensor in a message of protobuf, however deep, lies in another file."""
+    """Return whether any tensor in a protobuf message, at any depth, lies in another file."""
     if message.DESCRIPTOR.name == "TensorProto":
         return bool(message.external_data or message.data_location)
     for described, value in message.ListFields():

@@ -1,7 +1,7 @@
-"""Networks matched to the operators of `hwnas.kernels`: what fits is a call, the rest is PyTorch's.
+"""Matching of a network's nodes to operators of `hwnas.kernels`; PyTorch computes all others.
 
-Only `hwnas.deploy.runtimes.triton` and what is about that runtime imports it, and not before it is
-used: it needs Triton.
+Only `hwnas.deploy.runtimes.triton` and modules that serve this runtime import this package, and
+only when they use it, because it requires Triton.
 """
 
 from hwnas.deploy.matching.choices import Decide, decided

@@ -1,4 +1,4 @@
-"""Activations in the forms that exporters write them in."""
+"""Recognition of activations in the forms in which exporters write them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLAIN = {"Relu": "relu", "HardSwish": "hard_swish", "Sigmoid": "sigmoid"}
 
 
 def activation_of(graph: Graph, step: Step | None) -> str | None:
-    """The name that `hwnas.kernels.activations` has for a node; None if it is no activation."""
+    """Return the name in `hwnas.kernels.activations` of a node's activation; None for others."""
     if not is_node(step):
         return None
     attributes = step.attributes
@@ -32,7 +32,10 @@ def activation_of(graph: Graph, step: Step | None) -> str | None:
 
 
 def gather_products(graph: Graph, step: Step) -> Rewrite | None:
-    """One node for an activation that is written as a product: x * sigmoid(x) and its like."""
+    """Replace an activation that is written as a product by one node.
+
+    Examples are x * sigmoid(x), x * hard_sigmoid(x) and GELU.
+    """
     if not is_node(step, "Mul"):
         return None
     return _gated(graph, step) or _gelu(graph, step)
@@ -52,7 +55,7 @@ def _clip(graph: Graph, node: Node) -> str | None:
 
 
 def _gated(graph: Graph, product: Node) -> Rewrite | None:
-    """A product of x with sigmoid(x) or with hard_sigmoid(x)."""
+    """Match a product of x with sigmoid(x) or with hard_sigmoid(x)."""
     kinds = {"sigmoid": "Swish", "hard_sigmoid": "HardSwish"}
     for x, factor in (product.inputs, product.inputs[::-1]):
         inner = graph.maker(factor)
@@ -63,7 +66,7 @@ def _gated(graph: Graph, product: Node) -> Rewrite | None:
 
 
 def _gelu(graph: Graph, product: Node) -> Rewrite | None:
-    """0.5 x (1 + erf(x / sqrt(2))), the factors in any order."""
+    """Match 0.5 x (1 + erf(x / sqrt(2))), with its factors in any order."""
     factors, nodes = _factors(graph, product)
     halves = [graph.number(name) for name in factors]
     if len(factors) != 3 or 0.5 not in halves:
@@ -84,7 +87,10 @@ def _gelu(graph: Graph, product: Node) -> Rewrite | None:
 
 
 def _factors(graph: Graph, product: Node) -> tuple[list[str], list[Node]]:
-    """What is multiplied by a product and one before it that nobody else reads, and their nodes."""
+    """Return the factors of a product, and its nodes.
+
+    If one factor is itself a product that nothing else reads, its factors take its place.
+    """
     for name, other in (product.inputs, product.inputs[::-1]):
         inner = graph.maker(name)
         if is_node(inner, "Mul") and graph.reader(name) is product:
@@ -101,7 +107,7 @@ def _is_over_root_two(graph: Graph, node: Node, x: str) -> bool:
 
 
 def _as_one(graph: Graph, kind: str, x: str, nodes: list[Node]) -> Rewrite | None:
-    """One node in the place of several, if nobody else reads what is between them."""
+    """Replace several nodes by one, if no other node reads a value between them."""
     inside = {node.outputs[0] for node in nodes}
     for node in nodes[:-1]:
         readers = graph.readers(node.outputs[0])

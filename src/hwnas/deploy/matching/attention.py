@@ -1,4 +1,4 @@
-"""Attention, as transformers have it and as slimmed for feature maps."""
+"""Rules for attention: as in transformers, and slimmed attention of feature maps."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hwnas.kernels.slim_attention import slim_attention
 
 __all__ = ["match_attention", "match_slim_attention"]
 
-_HEADS_FIRST = [0, 2, 1, 3]  # from (N, T, h, d), and back
-_CHANNELS_FIRST = [0, 2, 3, 1]  # from (N, T, h, d)
+_HEADS_FIRST = [0, 2, 1, 3]  # (N, T, h, d) to (N, h, T, d), and back
+_CHANNELS_FIRST = [0, 2, 3, 1]  # (N, T, h, d) to (N, h, d, T)
 _TURNED = [0, 1, 3, 2]
 
 
 def match_attention(graph: Graph, step: Step) -> Rewrite | str | None:
-    """Softmax of scaled products of queries and keys, and its product with values."""
+    """Match the softmax of scaled products of queries and keys, and its product with the values."""
     if not is_node(step, "Softmax"):
         return None
     scores, mixed = graph.maker(step.inputs[0]), graph.reader(step.outputs[0])
@@ -51,7 +51,7 @@ def match_attention(graph: Graph, step: Step) -> Rewrite | str | None:
 
 
 def match_slim_attention(graph: Graph, step: Step) -> Rewrite | None:
-    """Attention between the pixels of a map, whose channels come before them, with its layers.
+    """Match attention between the pixels of a channels-first map, with its pointwise layers.
 
     Queries, keys and values are pointwise convolutions of one map, (N, h d, H, W), each reshaped to
     (N, h, d, H W).
@@ -93,7 +93,7 @@ def match_slim_attention(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def _projected(graph: Graph, name: str) -> tuple[Call, Node] | None:
-    """The plain pointwise convolution of a map that is reshaped to a value, and the reshaping."""
+    """Return the plain pointwise convolution behind a reshaped value, and the reshape, or None."""
     reshape = graph.maker(name)
     layer = graph.maker(reshape.inputs[0]) if is_node(reshape, "Reshape") else None
     if not is_node(reshape) or not is_call(layer, "pointwise") or not layer.maps:
@@ -104,7 +104,7 @@ def _projected(graph: Graph, name: str) -> tuple[Call, Node] | None:
 
 
 def _side_by_side(layers: Sequence[Call], heads: int, width: int) -> dict[str, Tensor]:
-    """Weights (C, 3, h, d) and biases (3, h, d) of three layers."""
+    """Return weights (C, 3, h, d) of three layers, and biases (3, h, d) unless all are zero."""
     weights, biases = ([layer.weights[name] for layer in layers] for name in ("weight", "bias"))
     joined = {"weight": torch.stack([w.reshape(-1, heads, width) for w in weights], 1)}
     if any(bias.any() for bias in biases):
@@ -113,7 +113,10 @@ def _side_by_side(layers: Sequence[Call], heads: int, width: int) -> dict[str, T
 
 
 def _scaled(graph: Graph, name: str) -> tuple[str, float, list[Node]]:
-    """What is scaled, by how much, and the node that does it, if there is one."""
+    """Return the name of the value before scaling, its factor, and the scaling node in a list.
+
+    If the value is not scaled, return its own name, 1.0 and an empty list.
+    """
     node = graph.maker(name)
     if is_node(node, "Mul", "Div"):
         for value, factor in (node.inputs, node.inputs[::-1]):
@@ -124,7 +127,10 @@ def _scaled(graph: Graph, name: str) -> tuple[str, float, list[Node]]:
 
 
 def _heads_last(graph: Graph, name: str, perm: Sequence[int]) -> tuple[str, list[Node]] | None:
-    """The (N, T, h, d) that one or two transpositions turn into a value, and these."""
+    """Return the (N, T, h, d) value that one or two transpositions turn into a given value.
+
+    The transpositions are returned with it; both together must permute the axes by ``perm``.
+    """
     turned: list[Node] = []
     order = [0, 1, 2, 3]
     while len(turned) < 2:

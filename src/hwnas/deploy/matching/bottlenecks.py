@@ -1,4 +1,4 @@
-"""Layers of mobile networks that are one operator together: bottlenecks and their gates."""
+"""Rules that fuse layers of mobile networks: bottlenecks and squeeze-excite gates."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _WIDEST = 256  # outputs that one program of the fused kernel can hold
 
 @dataclass(frozen=True)
 class _Gate:
-    """A squeeze-excite on a feature map.
+    """Squeeze-excite on a feature map.
 
     Attributes:
-        mean: Of each channel of the map.
-        reduce: From these to fewer.
-        excite: From these to a factor for each channel.
-        product: Of the map and the factors.
+        mean: Mean of each channel of the map.
+        reduce: Layer from these means to fewer channels.
+        excite: Layer from these channels to one factor for each channel of the map.
+        product: Product of the map and the factors.
     """
 
     mean: Node
@@ -39,7 +39,7 @@ class _Gate:
 
 
 def _gate(graph: Graph, name: str) -> _Gate | None:
-    """The squeeze-excite that is all that reads a map."""
+    """Return the squeeze-excite whose nodes are the only readers of a map, or None."""
     readers = graph.readers(name)
     means = [step for step in readers if is_node(step) and _is_mean(graph, step)]
     if len(readers) != 2 or len(means) != 1:
@@ -55,7 +55,7 @@ def _gate(graph: Graph, name: str) -> _Gate | None:
 
 
 def _is_mean(graph: Graph, node: Node) -> bool:
-    """Whether it is the mean over the pixels of each channel, still of four dimensions."""
+    """Return whether a node is the mean of each channel over its pixels, in four dimensions."""
     if node.kind == "GlobalAveragePool":
         return True
     axes = graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -65,13 +65,13 @@ def _is_mean(graph: Graph, node: Node) -> bool:
 
 
 def _plain_pointwise(graph: Graph, name: str) -> Call | None:
-    """The pointwise convolution that alone reads a map, and reads nothing else."""
+    """Return the pointwise convolution that is the only reader of a map and reads nothing else."""
     step = graph.reader(name)
     return step if _is_pointwise(step) and set(step.reads) == {"x"} else None
 
 
 def _is_pointwise(step: Step | None) -> TypeGuard[Call]:
-    """Whether it is a pointwise convolution that could still have a gate."""
+    """Return whether a step is a pointwise convolution of a map that can still take a gate."""
     return (
         is_call(step, "pointwise")
         and step.maps
@@ -81,15 +81,16 @@ def _is_pointwise(step: Step | None) -> TypeGuard[Call]:
 
 
 def _is_depthwise(step: Step) -> TypeGuard[Call]:
-    """Whether it is a depthwise convolution that gives no sums yet."""
+    """Return whether a step is a depthwise convolution that does not return channel sums yet."""
     return is_call(step, "depthwise") and len(step.outputs) == 1
 
 
 def fuse_squeeze_excite(graph: Graph, step: Step) -> Rewrite | None:
-    """Means from a depthwise convolution's own sums, and the gate inside the layer after it.
+    """Fuse a squeeze-excite with the depthwise convolution before it and the layer after it.
 
-    The two layers of the gate compute in float32, as the sums are: sums of many pixels can be too
-    large for half precision.
+    The depthwise convolution also returns the sums that the means are computed from, and the layer
+    after the gate multiplies by the factors. The two layers of the gate compute in float32, as the
+    sums do, because sums of many pixels can be too large for half precision.
     """
     if not _is_depthwise(step):
         return None
@@ -122,7 +123,7 @@ def fuse_squeeze_excite(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def fuse_depthwise_pointwise(graph: Graph, step: Step) -> Rewrite | None:
-    """A depthwise convolution and the pointwise one that alone reads it."""
+    """Fuse a depthwise convolution with the pointwise convolution that is its only reader."""
     if not _is_depthwise(step):
         return None
     project = graph.reader(step.outputs[0])
@@ -146,7 +147,7 @@ def fuse_depthwise_pointwise(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def fuse_inverted_bottleneck(graph: Graph, step: Step) -> Rewrite | None:
-    """Expand, depthwise, squeeze-excite where there is one, project."""
+    """Fuse expansion, depthwise convolution, squeeze-excite if there is one, and projection."""
     if not _is_depthwise(step):
         return None
     expand, y = graph.maker(step.reads["x"]), step.outputs[0]
@@ -181,7 +182,10 @@ def fuse_inverted_bottleneck(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def _is_expansion(step: Step | None, graph: Graph, depthwise: Call) -> TypeGuard[Call]:
-    """Whether it is a plain pointwise convolution for this depthwise one, activated alike."""
+    """Return whether a step is the plain pointwise convolution that feeds a depthwise one.
+
+    Both must have the same activation, and nothing else may read the expanded map.
+    """
     return (
         _is_pointwise(step)
         and set(step.reads) == {"x"}

@@ -1,6 +1,6 @@
-"""Chains of small steps in one kernel: pooling, and what is rounded between layers.
+"""Rules that fuse chains of small steps into one kernel: pooling, and rounding between layers.
 
-See `hwnas.kernels.fusion`: kernels are written from the steps.
+`hwnas.kernels.fusion` generates the kernels from the steps.
 """
 
 from __future__ import annotations
@@ -37,17 +37,22 @@ _NO_MAPS = ("MatMul", "Reshape", "Softmax", "Transpose")
 
 @dataclass(frozen=True)
 class Rounded(Node):
-    """A node that rounds floats to the int8 steps of its attributes, and gives floats."""
+    """Node that rounds floats to the int8 steps of its attribute ``steps``, and returns floats."""
 
     def run(self, arguments: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What it computes, by name."""
+        """Return the output by name."""
         [x], steps = arguments, self.attributes["steps"]
         y = torch.fake_quantize_per_tensor_affine(x.float(), steps.scale, steps.zero, -128, 127)
         return {self.outputs[0]: y}
 
 
 def chain_pooling(graph: Graph, step: Step) -> Rewrite | None:
-    """The mean or the largest of all pixels, between a normalisation and rounding if these are."""
+    """Fuse the mean or maximum over all pixels into a chain.
+
+    If the map is dequantised before and the result is quantised after, both are part of the chain.
+    Otherwise a layer normalisation is, if it is before the pooling and nothing else reads its
+    output.
+    """
     if not is_node(step, *_POOLS) or not _is_over_pixels(graph, step):
         return None
     pool = _POOLS[step.kind]()
@@ -63,7 +68,7 @@ def chain_pooling(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def chain_rounding(graph: Graph, step: Step) -> Rewrite | None:
-    """What is rounded to int8, as a chain with a normalisation before it if there is one."""
+    """Replace the rounding to int8 by a chain, with a normalisation or softmax before it if any."""
     steps = steps_of(graph, step)
     if steps is None or not is_node(step, "QuantizeLinear"):
         return None
@@ -77,13 +82,16 @@ def chain_rounding(graph: Graph, step: Step) -> Rewrite | None:
         return Rewrite([maker, step], [call])
     maps = len(graph.shapes[x]) == 4 and not is_node(maker, *_NO_MAPS)
     call = _call([_to(steps)], {"x": x}, step.outputs, [step], maps)
-    if x == graph.input:  # given as float32, it is not rounded to half precision first
+    if x == graph.input:  # it is float32, and must not be rounded to half precision first
         call = replace(call, dtype=torch.float32)
     return Rewrite([step], [call])
 
 
 def chain_product(graph: Graph, step: Step) -> Rewrite | None:
-    """A product or a sum of two int8 values, rounded: the gate of a squeeze-excite is one."""
+    """Replace a rounded product or sum of two int8 values by chains.
+
+    The gate of a squeeze-excite is such a product.
+    """
     if not is_node(step, "Mul", "Add"):
         return None
     after = rounding_after(graph, step.outputs[0])
@@ -113,7 +121,7 @@ def chain_product(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def gather_rounding(graph: Graph, step: Step) -> Rewrite | None:
-    """One node for floats that are rounded to int8 and read as floats again."""
+    """Replace the quantisation of floats that are dequantised again by one node for each reader."""
     steps, readers = steps_of(graph, step), graph.readers(step.outputs[0])
     if steps is None or not is_node(step, "QuantizeLinear") or step.inputs[0] == graph.input:
         return None
@@ -126,7 +134,10 @@ def gather_rounding(graph: Graph, step: Step) -> Rewrite | None:
 def _pooled(
     graph: Graph, x: str, pieces: Sequence[Piece], old: Sequence[Node], int8: bool
 ) -> Rewrite:
-    """A chain that ends with one value for each channel of an image, in the shape of the last."""
+    """Return the rewrite to a chain whose result is one value for each channel of an image.
+
+    The result gets the shape of the output of the last old node.
+    """
     [output] = old[-1].outputs
     shape = graph.shapes[output]
     maps = len(graph.shapes[x]) == 4
@@ -139,7 +150,10 @@ def _pooled(
 
 
 def _is_over_pixels(graph: Graph, node: Node) -> bool:
-    """Whether all is reduced but images and channels, which come last in tokens."""
+    """Return whether a node reduces all dimensions except images and channels.
+
+    Channels are the last dimension of tokens, which have three dimensions.
+    """
     dimensions = len(graph.shapes[node.inputs[0]])
     if node.kind == "GlobalAveragePool":
         return dimensions == 4
@@ -153,7 +167,7 @@ def _is_over_pixels(graph: Graph, node: Node) -> bool:
 
 
 def _layer_norm(graph: Graph, step: Step | None) -> Piece | None:
-    """A normalisation of the channels of each pixel."""
+    """Return the piece for a normalisation of the channels of each pixel, or None."""
     if not is_node(step, "LayerNormalization"):
         return None
     weight, dimensions = graph.tensor(step.inputs[1]), len(graph.shapes[step.inputs[0]])
@@ -187,7 +201,7 @@ def _call(
     maps: bool = False,
     int8: bool = False,
 ) -> Call:
-    """A chain with what its pieces were given as weights and options."""
+    """Return the call of a chain, with the values of its pieces as weights and options."""
     chain = fuse(*pieces).chain
     values = [value for piece in pieces for value in piece.values]
     given = dict(zip(named_operands(chain.steps), values, strict=True))

@@ -1,4 +1,7 @@
-"""What is known of the speed of operators: the one place where that is asked."""
+"""Choice of kernel or PyTorch for operators, and comparison of their measured times.
+
+Matching asks for measured speed only in this module.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,25 @@ from hwnas.kernels.tuned import REFERENCE
 __all__ = ["Decide", "decided", "is_slower"]
 
 Decide = Callable[[Operator, Sizes, torch.dtype], Choice]
-"""Decides for an operator, sizes of its inputs and the type of the first one."""
+"""Function of an operator, the sizes of its inputs and the dtype of the first input.
+
+It returns the kernels' configuration, and whether the kernels or PyTorch compute the operator.
+"""
 
 
 def decided(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> Choice:
-    """What was measured on this machine's card, or the operator's default configuration."""
+    """Return the choice measured on this machine's GPU, or the operator's default configuration."""
     return operator.choice(sizes, dtype, _device())
 
 
 def is_slower(one: Sequence[tuple[Choice, Sizes]], other: Sequence[tuple[Choice, Sizes]]) -> bool:
-    """Whether some operators together were measured to take longer than others.
+    """Return whether operators were measured to take longer together than other operators.
 
-    Only times at exactly these sizes are compared; where one is missing nothing is known.
+    Only times measured at exactly these sizes are compared. If one is missing, the result is False.
 
     Args:
         one: Choices, each with the sizes that it was made for.
-        other: Likewise.
+        other: Choices to compare with, in the same form.
     """
     times = [[_time_us(*each) for each in side] for side in (one, other)]
     known = [[time for time in side if time is not None] for side in times]

@@ -1,4 +1,4 @@
-"""A network as steps that can be rewritten: nodes of an ONNX file, and calls of operators."""
+"""Network as a sequence of steps that rules rewrite: ONNX nodes and operator calls."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["VIEWS", "Call", "Graph", "Rewrite", "Rule", "Step", "is_call", "is_n
 Shape = tuple[int, ...]
 VIEWS = ("Cast", "Dropout", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
          "Transpose", "Unsqueeze")  # fmt: skip
-"""What names other shapes for values that are there, as a rule without moving them."""
-_ALIKE = ("x", "residual")  # arguments of one type
+"""Kinds of nodes that give existing values another shape, as a rule without moving them."""
+_ALIKE = ("x", "residual")  # arguments with the same dtype
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of an operator, in the place of some nodes.
+    """Call of an operator that replaces some nodes.
 
     Attributes:
-        operator: Of `hwnas.kernels`.
-        reads: Names of values, by the operator's argument.
-        weights: Constants as the operator takes them, by argument, in float32.
-        options: All other arguments that are not their defaults.
-        outputs: Names of what it computes.
-        nodes: Kinds of the nodes that it stands for.
-        maps: Whether x, residual and y are feature maps, which are NCHW in the graph and NHWC for
-            the operator: the same memory. Heads of y are side by side then.
-        dtype: Of x, if not that of the network.
-        windows: What x is made of, if the operator does not read the map as it is.
+        operator: Operator of `hwnas.kernels`.
+        reads: Names of the values that it reads, by the operator's argument.
+        weights: Constants in the operator's layout, by argument, in float32.
+        options: All other arguments that differ from their defaults.
+        outputs: Names of the values that it computes.
+        nodes: Kinds of the nodes that it replaces.
+        maps: Whether x, residual and y are feature maps. These are NCHW in the graph and NHWC for
+            the operator, in the same memory. Heads of y are then joined along the channels.
+        dtype: Type of x, if it is not that of the network.
+        windows: Windows that x is gathered from, if the operator does not read the map as it is.
     """
 
     operator: Operator
@@ -52,34 +52,34 @@ class Call:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of all that it reads."""
+        """Names of all values that it reads."""
         return tuple(self.reads.values())
 
     @property
     def activation(self) -> str:
-        """What is folded into it."""
+        """Name of the activation that is folded into it, ``"none"`` if there is none."""
         return str(self.options.get("activation", "none"))
 
     def type_in(self, dtype: torch.dtype) -> torch.dtype:
-        """What it computes in where the network computes in some type."""
+        """Return the dtype that the call computes in, where the network computes in ``dtype``."""
         return self.dtype or dtype
 
     def weight_type(self, weight: Tensor, dtype: torch.dtype) -> torch.dtype:
-        """What one of its weights is rounded to where it computes in some type."""
+        """Return the dtype of one of the call's weights, where the call computes in ``dtype``."""
         return self.floats_in(dtype) if weight.is_floating_point() else weight.dtype
 
     @staticmethod
     def floats_in(dtype: torch.dtype) -> torch.dtype:
-        """The type of what is no integer beside an x of some type."""
+        """Return the dtype of floating-point arguments beside an x of the given dtype."""
         return dtype if dtype.is_floating_point else torch.float32
 
     def and_then(self, nodes: Sequence[str], output: str, **changes: Any) -> Call:
-        """The same with nodes after it folded in, whose output is now its first."""
+        """Return the call with the nodes after it folded in, and with their output as its first."""
         outputs = (output, *self.outputs[1:])
         return replace(self, outputs=outputs, nodes=(*self.nodes, *nodes), **changes)
 
     def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What the operator is called with, but for weights, from values of the graph."""
+        """Return the operator's arguments except for weights, taken from values of the graph."""
         found = dict(self.options)
         for name, value in self.reads.items():
             found[name] = values[value]
@@ -92,7 +92,7 @@ class Call:
         return found
 
     def results(self, computed: Any) -> dict[str, Tensor]:
-        """Values of the graph, by name, from what the operator gives."""
+        """Return the values of the graph, by name, from what the operator returned."""
         tensors = computed if isinstance(computed, tuple) else (computed,)
         found = dict(zip(self.outputs, tensors, strict=False))
         if self.maps and tensors[0].dim() > 2:
@@ -104,24 +104,24 @@ Step = Node | Call
 
 
 def is_node(step: Step | None, *kinds: str) -> TypeGuard[Node]:
-    """Whether a step is a node, of one of these kinds if any are given."""
+    """Return whether a step is a node, and of one of these kinds if any are given."""
     return isinstance(step, Node) and (not kinds or step.kind in kinds)
 
 
 def is_call(step: Step | None, *operators: str) -> TypeGuard[Call]:
-    """Whether a step is a call of one of these operators."""
+    """Return whether a step is a call of one of these operators."""
     return isinstance(step, Call) and step.operator.name in operators
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """New steps for old ones.
+    """Replacement of steps by others.
 
     Attributes:
-        old: Steps that are no longer needed.
-        new: What computes the same.
-        shapes: Of values that are new.
-        constants: That the new steps need.
+        old: Steps that are removed.
+        new: Steps that compute the same values.
+        shapes: Shapes of values that are new, by name.
+        constants: Constants that the new steps need, by name.
     """
 
     old: Sequence[Step]
@@ -132,15 +132,15 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Graph:
-    """Steps in the order of execution.
+    """Steps of a network in the order of execution, with their constants and shapes.
 
     Attributes:
-        steps: Each reads what earlier ones compute.
-        constants: Weights, numbers and lists of integers by name; None for what is left out.
-        shapes: Of all tensors, by name.
+        steps: Nodes and calls, each of which reads only what earlier ones compute.
+        constants: Weights, numbers and lists of integers by name; None for omitted inputs.
+        shapes: Shapes of all tensors, by name.
         input: Name of the only input.
         output: Name of the only output.
-        reasons: Why nodes are no calls, by name of their first output, where that is known.
+        reasons: Known reasons why nodes are not part of a call, by name of their first output.
     """
 
     steps: tuple[Step, ...]
@@ -152,11 +152,11 @@ class Graph:
 
     @classmethod
     def of(cls, module: OnnxModule, batch: int) -> Graph:
-        """A network for one batch size, all of it nodes.
+        """Return the graph of a network for one batch size, consisting of nodes only.
 
         Args:
-            module: As read from a file.
-            batch: Images a run.
+            module: Network as read from a file.
+            batch: Number of images in a run.
         """
         frozen = module.frozen(batch)
         values = dict(frozen.constants)
@@ -185,32 +185,35 @@ class Graph:
         return found
 
     def maker(self, name: str) -> Step | None:
-        """The step that computes a value; None for inputs and constants."""
+        """Return the step that computes a value; None for inputs and constants."""
         return self._makers.get(name)
 
     def readers(self, name: str) -> list[Step]:
-        """Steps that read a value, in their order; none of an output, which others read, too."""
+        """Return the steps that read a value, in order of execution.
+
+        The list is empty for the graph's output, because it is also read outside of the graph.
+        """
         return [] if name == self.output else self._readers.get(name, [])
 
     def reader(self, name: str) -> Step | None:
-        """The only step that reads a value; None if there are several, or it is the output."""
+        """Return the only step that reads a value; None for several steps, or for the output."""
         found = self.readers(name)
         return found[0] if len(found) == 1 else None
 
     def tensor(self, name: str) -> Tensor | None:
-        """A weight; None if the name is not one's."""
+        """Return the constant tensor of this name, or None if there is none."""
         value = self.constants.get(name)
         return value if isinstance(value, Tensor) else None
 
     def number(self, name: str) -> float | None:
-        """A constant that is one number; None if the name is not one's."""
+        """Return the constant of this name as a number, or None if it is not a single number."""
         value = self.constants.get(name)
         if isinstance(value, Tensor) and value.numel() == 1:
             return float(value)
         return float(value) if isinstance(value, int | float) else None
 
     def rewritten(self, change: Rewrite) -> Graph:
-        """The graph with a change made."""
+        """Return the graph with a rewrite applied."""
         gone = {step.outputs[0] for step in change.old}
         last = [step.outputs[0] for step in self.steps if step.outputs[0] in gone][-1]
         steps: list[Step] = []
@@ -228,15 +231,15 @@ class Graph:
 
     @property
     def complete(self) -> bool:
-        """Whether all that is read is computed."""
+        """True if each value that is read is computed, a constant or the input."""
         known = {self.input, *self._makers, *self.constants}
         return self.output in known and all(known.issuperset(step.inputs) for step in self.steps)
 
     def sizes(self, call: Call, dtype: torch.dtype) -> Sizes:
-        """Sizes of what a call is called with, where the network computes in some type.
+        """Return the sizes of a call's inputs, where the network computes in ``dtype``.
 
         Raises:
-            KernelError: The operator does not take that.
+            KernelError: The operator does not accept these inputs.
         """
         dtype = call.type_in(dtype)
 
@@ -254,17 +257,20 @@ class Graph:
         return call.operator.sizes(call.operator.bound(**call.arguments(values), **weights))
 
     def with_reason(self, step: Step, reason: str) -> Graph:
-        """The graph with a note why a step is no call."""
+        """Return the graph with a recorded reason why a step is not part of a call."""
         return replace(self, reasons={**self.reasons, step.outputs[0]: reason})
 
 
 Rule = Callable[[Graph, Step], Rewrite | str | None]
-"""What becomes of a step and its neighbours: new steps, a reason why nothing does, or None where
-the rule is not about such a step."""
+"""Function of a graph and a step that rewrites the step and its neighbours.
+
+It returns the new steps, or the reason why the step stays as it is, or None where the rule does not
+apply to such a step.
+"""
 
 
 def _in_order(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The same steps, each after those that compute what it reads, else in their order."""
+    """Return the steps with each after those that it reads from, else in the given order."""
     makers = {name: step for step in steps for name in step.outputs}
     placed: dict[str, Step] = {}
 

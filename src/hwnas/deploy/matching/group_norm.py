@@ -1,4 +1,4 @@
-"""Normalisation of whole feature maps, which exporters write as five operators."""
+"""Rule that matches group normalisation, which exporters write as five operators."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ __all__ = ["gather_group_norm"]
 
 
 def gather_group_norm(graph: Graph, step: Step) -> Rewrite | None:
-    """One node for a normalisation of groups of channels that is written by instances.
+    """Replace a group normalisation that is exported as instance normalisation by one node.
 
-    Reshaped to a channel for each group, a map would lose its layout.
+    The exported form reshapes the map to one channel for each group, in which the map's memory
+    layout would be lost.
     """
     if not is_node(step, "InstanceNormalization"):
         return None
@@ -35,13 +36,13 @@ def gather_group_norm(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def _is_plain(graph: Graph, node: Node) -> bool:
-    """Whether it only normalises."""
+    """Return whether an instance normalisation has a scale of one and a shift of zero."""
     scale, shift = (graph.tensor(name) for name in node.inputs[1:3])
     return scale is not None and shift is not None and bool((scale == 1).all()) and not shift.any()
 
 
 def _for_channels(graph: Graph, node: Node, shape: tuple[int, ...]) -> str | None:
-    """The input of a node that is one number for each channel."""
+    """Return the name of the input of a node that holds one constant for each channel, if any."""
     wanted = (shape[1], *(1 for _ in shape[2:]))
     for name in node.inputs:
         value = graph.tensor(name)

@@ -1,4 +1,4 @@
-"""Layers between values of eight bits, as int8 operators, with weights and bias of their own."""
+"""Rules that match layers between int8 values to int8 operators."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["fold_int8_bias", "is_int8_layer", "match_int8_layer"]
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer in int8, whatever its kind.
+    """Layer from int8 to int8, of any kind.
 
     Attributes:
-        weight: (C, ...) in int8.
-        scale: Of the weights, (C,).
-        bias: In steps of the sums, (C,) in int32.
-        x: What is read.
-        of_x: What that stands for.
-        of_y: What the outcome stands for.
+        weight: Weights (C, ...) in int8.
+        scale: Scales of the weights, (C,).
+        bias: Bias in units of the int32 sums, (C,) in int32.
+        x: Name of the input.
+        of_x: Quantisation parameters of the input.
+        of_y: Quantisation parameters of the output.
     """
 
     weight: Tensor
@@ -39,7 +39,7 @@ class _Layer:
     of_y: Steps
 
     def call(self, name: str, packed: Tensor, axis: int, **options: Any) -> Call:
-        """By an operator that takes the weights packed so, with channels along an axis."""
+        """Return a call of an operator with packed weights, whose channels lie along ``axis``."""
         inside, multiplier = folded(
             packed, self.scale, self.bias, axis, self.of_x.scale, self.of_x.zero, self.of_y.scale
         )
@@ -55,12 +55,12 @@ class _Layer:
 
 
 def is_int8_layer(step: Step | None) -> TypeGuard[Call]:
-    """Whether it is a call that ends with requantisation."""
+    """Return whether a step is a call that ends with requantisation."""
     return is_call(step, "int8_pointwise", "int8_depthwise", "int8_convolution")
 
 
 def match_int8_layer(graph: Graph, step: Step) -> Rewrite | None:
-    """A convolution or a linear layer from int8 to int8."""
+    """Match a convolution or a linear layer from int8 to int8."""
     if not is_node(step, "Conv", "Gemm", "MatMul"):
         return None
     source, after = stored_as(graph, step.inputs[0]), rounding_after(graph, step.outputs[0])
@@ -80,10 +80,10 @@ def match_int8_layer(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def fold_int8_bias(graph: Graph, step: Step) -> Rewrite | None:
-    """What is added to each output of a linear layer, as part of its sums.
+    """Fold the addition of one constant for each output of a linear layer into its bias.
 
-    Here a file rounds once more, between the two: that is left out. Sums with their bias are what
-    the float network has there.
+    The file rounds once more between the layer and the addition. The folded call omits this
+    rounding, so that its sums with bias are those of the float network.
     """
     if not is_call(step, "int8_pointwise") or step.maps:
         return None
@@ -109,11 +109,14 @@ def _linear(layer: _Layer) -> Call:
 
 
 def _convolution(conv: Node, layer: _Layer) -> Call | None:
-    """Of each channel by itself, or of all with all; odd windows PyTorch gathers."""
+    """Return the call for a depthwise or an ungrouped convolution, or None for any other.
+
+    Where no operator takes the windows of an ungrouped convolution, PyTorch gathers them.
+    """
     windows = windows_of(conv, layer.weight)
     if windows is None:
         return None
-    # What an operator on maps takes: windows with a middle, padded by half.
+    # Operators on maps take windows with an odd side, padded by half of it.
     even = windows.size % 2 == 0 or windows.padding != windows.size // 2 or windows.stride > 2
     options = {"x_zero": layer.of_x.zero, "stride": windows.stride}
     if (group := conv.attributes.get("group", 1)) > 1:
@@ -130,7 +133,7 @@ def _convolution(conv: Node, layer: _Layer) -> Call | None:
 
 
 def _weights(graph: Graph, layer: Node) -> tuple[Tensor, Tensor] | None:
-    """Symmetric ones in int8, outputs first, and their scales; None if these are none."""
+    """Return symmetric int8 weights, outputs first, and their scales; None if there are none."""
     maker = graph.maker(layer.inputs[1])
     if not is_node(maker, "DequantizeLinear") or not _is_plain(layer):
         return None
@@ -149,14 +152,14 @@ def _weights(graph: Graph, layer: Node) -> tuple[Tensor, Tensor] | None:
 
 
 def _is_plain(layer: Node) -> bool:
-    """Whether a linear layer, if it is one, only multiplies by its weights."""
+    """Return whether a layer is a convolution, or only multiplies its input by its weights."""
     attributes = layer.attributes
     factors = {attributes.get(key, 1.0) for key in ("alpha", "beta")}
     return layer.kind == "Conv" or (not attributes.get("transA") and factors == {1.0})
 
 
 def _bias(graph: Graph, layer: Node, sums_scale: Tensor) -> Tensor | None:
-    """In steps of the sums, (C,) in int32; None if it is no constant."""
+    """Return the bias in units of the int32 sums, (C,) in int32; None if it is no constant."""
     if len(layer.inputs) < 3 or not layer.inputs[2]:
         return torch.zeros_like(sums_scale, dtype=torch.int32)
     name = layer.inputs[2]

@@ -1,4 +1,4 @@
-"""Convolutions and linear layers as calls of operators, with what follows each folded in."""
+"""Rules for convolutions and linear layers: match them to operators, and fold what follows them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WITH_RESIDUAL = ("convolution", "depthwise_pointwise", "norm_linear", "pointwis
 
 
 def match_convolution(graph: Graph, step: Step) -> Rewrite | str | None:
-    """A convolution by the operator for its kind, or the reason why there is none."""
+    """Match a convolution to the operator for its kind, or return the reason why none fits."""
     if is_node(step, "ConvTranspose"):
         return "it spreads pixels over windows, and operators gather them; cuDNN computes it"
     if not is_node(step, "Conv"):
@@ -60,7 +60,10 @@ def match_convolution(graph: Graph, step: Step) -> Rewrite | str | None:
 
 
 def _patches(node: Node, weight: Tensor) -> Windows | None:
-    """Its windows if they overlap by half at most, as those of a transformer's input."""
+    """Return a convolution's windows if they overlap by at most half.
+
+    The patch embedding of a transformer is an example.
+    """
     windows = windows_of(node, weight) if node.attributes.get("group", 1) == 1 else None
     if windows is None or windows.stride == 1 or windows.size > 2 * windows.stride:
         return None
@@ -68,7 +71,7 @@ def _patches(node: Node, weight: Tensor) -> Windows | None:
 
 
 def _odd_window(node: Node, weight: Tensor) -> str | None:
-    """What of a window or its padding no operator takes."""
+    """Return the reason why no operator takes a convolution's window or padding, or None."""
     attributes, (height, width) = node.attributes, weight.shape[2:]
     strides = attributes.get("strides", [1, 1])
     if height != width or height % 2 == 0:
@@ -84,7 +87,7 @@ def _odd_window(node: Node, weight: Tensor) -> str | None:
 
 
 def match_linear(graph: Graph, step: Step) -> Rewrite | str | None:
-    """A product with a constant matrix."""
+    """Match a product with a constant matrix, or return the reason why no operator fits."""
     if not is_node(step, "Gemm", "MatMul"):
         return None
     weight, attributes = graph.tensor(step.inputs[1]), step.attributes
@@ -121,7 +124,7 @@ def _layer(
 
 
 def fold_bias(graph: Graph, step: Step) -> Rewrite | None:
-    """What is added to each output of a linear layer, as part of it."""
+    """Fold the addition of one constant for each output channel into a linear layer."""
     if not is_call(step, "pointwise") or step.maps:
         return None
     added = graph.reader(step.outputs[0])
@@ -139,7 +142,7 @@ def fold_bias(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def fold_activation(graph: Graph, step: Step) -> Rewrite | None:
-    """The activation after a layer, or after the sum with a residual, as part of it."""
+    """Fold the activation after a layer, or after its sum with a residual, into the layer."""
     if not is_call(step, *_WITH_ACTIVATION) or step.activation != "none":
         return None
     summed = "residual" in step.reads
@@ -155,7 +158,7 @@ def fold_activation(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def fold_residual(graph: Graph, step: Step) -> Rewrite | None:
-    """What is added to all that a layer gives, as part of it."""
+    """Fold the addition of a residual of the same shape into the layer before it."""
     if not is_call(step, *_WITH_RESIDUAL) or "residual" in step.reads:
         return None
     output = step.outputs[0]

@@ -1,7 +1,7 @@
-"""What quantised files do between layers, one value at a time: functions of 256 steps.
+"""Rules that replace pointwise functions between int8 values by tables of 256 entries.
 
-Whatever is computed of one int8 value and rounded to int8 again, however often, is a table. The
-layer before it reads the table as it stores its result.
+Any function of one int8 value that is rounded to int8 again, however often, is a table. The layer
+before it applies the table when it stores its result.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _BY_VALUE = ("Add", "Clip", "Div", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwi
 
 @dataclass(frozen=True)
 class Lookup(Node):
-    """A node that reads int8 values from a table (256,), from that of the least step on.
+    """Node that maps int8 values by a table (256,), whose first entry is that of step -128.
 
-    Its attributes are ``steps``, what its values stand for, and ``nodes``, what it takes the place
-    of.
+    Its attributes are ``steps``, the quantisation parameters of its output, and ``nodes``, the
+    kinds of the nodes that it replaces.
     """
 
     def run(self, arguments: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What it computes, by name."""
+        """Return the output by name."""
         steps, table = arguments
         return {self.outputs[0]: table[steps.int() + 128]}
 
 
 def gather_lookup(graph: Graph, step: Step) -> Rewrite | None:
-    """A table for all that is computed of one int8 value up to where it is rounded."""
+    """Replace the nodes of a function of one int8 value, up to its rounding, by a table."""
     steps = steps_of(graph, step)
     if steps is None or not is_node(step, "QuantizeLinear"):
         return None
@@ -58,7 +58,7 @@ def gather_lookup(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def fold_lookup(graph: Graph, step: Step) -> Rewrite | None:
-    """A table that is read next, or after another shape is given, as part of a layer."""
+    """Fold a table that directly follows a layer, or follows it after reshapes, into the layer."""
     if not is_int8_layer(step) or "residual" in step.reads:
         return None
     views: list[Node] = []
@@ -84,7 +84,7 @@ def fold_lookup(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def fold_int8_residual(graph: Graph, step: Step) -> Rewrite | None:
-    """The sum of what a layer gives and another int8 value, as part of the layer."""
+    """Fold the sum of a layer's output and another int8 value into the layer."""
     if not is_int8_layer(step) or "residual" in step.reads:
         return None
     found = rounded_sum(graph, step)
@@ -113,19 +113,22 @@ def fold_int8_residual(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def _outcome(table: Tensor, zero: int) -> Tensor:
-    """The steps that a layer with a table and no residual stores."""
+    """Return the int8 steps that a layer with a table and no residual stores."""
     return (table.round() + zero).clamp(-128, 127).long()
 
 
 def _function(graph: Graph, rounding: Node) -> tuple[str, list[Node]] | None:
-    """The only int8 value that a rounded one is a function of, and the nodes between, in order."""
+    """Return the int8 value that determines a rounded value, and the nodes between them in order.
+
+    The result is None if the rounded value is not a function of a single int8 value.
+    """
     found = _expression(graph, rounding.inputs[0])
     if found is None:
         return None
     sources, names = found
     order = [step.outputs[0] for step in graph.steps]
     while len(sources) > 1:
-        # The latest may be a function of the others: of x and hard_sigmoid(x), both rounded.
+        # The latest may be a function of the others, as in x and hard_sigmoid(x), both rounded.
         latest = max(sources, key=order.index)
         inner = _rounded(graph, latest)
         if inner is None:
@@ -139,7 +142,7 @@ def _function(graph: Graph, rounding: Node) -> tuple[str, list[Node]] | None:
 
 
 def _is_inside(graph: Graph, node: Node, nodes: Sequence[Node]) -> bool:
-    """Whether it is the last of some nodes, or only they read what it gives."""
+    """Return whether a node is the last of some nodes, or only those nodes read its output."""
     [output], readers = node.outputs, graph.readers(node.outputs[0])
     inside = {each.outputs[0] for each in nodes}
     within = output != graph.output and all(each.outputs[0] in inside for each in readers)
@@ -147,7 +150,7 @@ def _is_inside(graph: Graph, node: Node, nodes: Sequence[Node]) -> bool:
 
 
 def _rounded(graph: Graph, name: str) -> tuple[set[str], set[str]] | None:
-    """The same of an int8 value that a node makes."""
+    """Return sources and nodes, as `_expression` does, of an int8 value that a node computes."""
     maker = graph.maker(name)
     if isinstance(maker, Lookup):
         return {maker.inputs[0]}, set()
@@ -155,7 +158,10 @@ def _rounded(graph: Graph, name: str) -> tuple[set[str], set[str]] | None:
 
 
 def _expression(graph: Graph, name: str) -> tuple[set[str], set[str]] | None:
-    """Int8 values that a float is computed of, value by value, and outputs of the nodes that do."""
+    """Return the int8 values that determine a float elementwise, and outputs of the nodes between.
+
+    The result is None if another kind of node or value is involved.
+    """
     if graph.number(name) is not None or not name:
         return set(), set()
     stored = stored_as(graph, name)

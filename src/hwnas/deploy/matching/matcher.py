@@ -1,4 +1,4 @@
-"""All rules, in the order in which a network is matched by them."""
+"""Matching of a network to operators: all rules, in the order in which they are applied."""
 
 from __future__ import annotations
 
@@ -86,13 +86,14 @@ _RULES: tuple[Rule, ...] = (
 
 
 def matched(module: OnnxModule, batch: int, dtype: torch.dtype, decide: Decide = decided) -> Graph:
-    """A network with as many of its nodes as can be in calls of operators.
+    """Return a network's graph with as many nodes as possible replaced by operator calls.
 
     Args:
-        module: As read from a file.
-        batch: Images a run.
-        dtype: What it is to compute in.
-        decide: Says which operators are worth it: two are fused into one only if that is.
+        module: Network as read from a file.
+        batch: Number of images in a run.
+        dtype: Type that the network computes in.
+        decide: Function that chooses kernel or PyTorch for an operator. Operators are fused only if
+            the fused one runs as a kernel and was not measured to be slower.
     """
     graph = Graph.of(module, batch)
     quantised = any(is_node(step, "QuantizeLinear") for step in graph.steps)
@@ -103,7 +104,7 @@ def matched(module: OnnxModule, batch: int, dtype: torch.dtype, decide: Decide =
 
 
 def _matched(graph: Graph, step: Step, rule: Rule, dtype: torch.dtype, decide: Decide) -> Graph:
-    """What a rule makes of a graph at one of its steps, which may be gone by now."""
+    """Apply a rule to one step of a graph; earlier rewrites may have removed the step."""
     now = graph.maker(step.outputs[0])
     found = None if now is None else rule(graph, now)
     made = _made(graph, found, dtype, decide) if isinstance(found, Rewrite) else found
@@ -113,7 +114,7 @@ def _matched(graph: Graph, step: Step, rule: Rule, dtype: torch.dtype, decide: D
 
 
 def _made(graph: Graph, change: Rewrite, dtype: torch.dtype, decide: Decide) -> Graph | str | None:
-    """The graph with a change, or why not; None where it would be slower."""
+    """Return the graph with a rewrite, or the reason against it; None where it is not worth it."""
     new = graph.rewritten(change)
     if not new.complete:
         return "others read what is between its parts"

@@ -1,4 +1,4 @@
-"""A matched network that computes: kernels where they are faster, PyTorch for the rest."""
+"""Matched network that runs kernels where they are faster, and PyTorch for the rest."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SLOWER = "it was measured to be faster"
 
 @dataclass(frozen=True)
 class Chosen:
-    """A call, and how it is computed.
+    """Call of an operator, with the choice of how it is computed.
 
     Attributes:
-        call: What of the network.
-        sizes: Of its inputs.
-        choice: The configuration of its kernels, or that PyTorch computes it.
+        call: Call in the network.
+        sizes: Sizes of its inputs.
+        choice: Configuration of its kernels, or the choice of PyTorch.
     """
 
     call: Call
@@ -42,24 +42,24 @@ class Chosen:
 
 
 class MatchedNetwork:
-    """Computes a graph for one batch size, on one device, in one format.
+    """Executable graph for one batch size, on one device, in one format.
 
-    Images are held as NHWC, which is what the operators read: in PyTorch's words, feature maps are
-    (N, C, H, W) in ``channels_last``, and an operator gets them permuted, which moves nothing.
+    Images are held as NHWC, which the operators read. For PyTorch, feature maps are (N, C, H, W) in
+    ``channels_last``. An operator gets them permuted, which moves nothing in memory.
 
     Args:
-        graph: From `hwnas.deploy.matching.matched`.
-        dtype: What it computes in; inputs and outputs are float32.
-        device: Where. If kernels cannot be run there the references of the operators are, and a
-            warning says so.
-        decide: How each operator is computed.
+        graph: Graph from `hwnas.deploy.matching.matched`.
+        dtype: Type that the network computes in; inputs and outputs are float32.
+        device: Device that it runs on. If kernels cannot run there, the references of the operators
+            do, and a warning says so.
+        decide: Function that chooses how each operator is computed.
 
     Attributes:
-        input_shape: Of the input, without the batch.
-        chosen: All calls.
-        left: What PyTorch computes, with the reason, and how often: kinds of nodes that are no part
-            of a call, and operators that it is faster at.
-        note: Why no kernel is run at all, or empty.
+        input_shape: Shape of the input, without the batch.
+        chosen: All calls, with their choices.
+        left: Number of steps that PyTorch computes, by kind and reason: nodes that belong to no
+            call, and operators that PyTorch computes faster.
+        note: Reason why no kernel runs at all, or empty.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class MatchedNetwork:
 
     @property
     def counts(self) -> Counter[str]:
-        """How many calls there are of each operator, but for those that PyTorch is faster at."""
+        """Number of calls of each operator, without those that PyTorch computes faster."""
         return Counter(each.call.operator.name for each in self.chosen if each.choice.kernel)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """The output (N, ...), float32, of images (N, ...) on the network's device."""
+        """Return the output (N, ...), float32, for images (N, ...) on the network's device."""
         layout = torch.channels_last if images.dim() == 4 else torch.contiguous_format
         values = {self._input: images.to(self._given, memory_format=layout)}
         for step, done in zip(self._steps, self._done, strict=True):
@@ -111,12 +111,12 @@ class MatchedNetwork:
 
 
 def chosen_calls(graph: Graph, dtype: torch.dtype, decide: Decide = decided) -> list[Chosen]:
-    """All calls of a graph, each with how it is computed.
+    """Return all calls of a graph, each with the choice of how it is computed.
 
     Args:
-        graph: From `hwnas.deploy.matching.matched`.
-        dtype: What the network computes in.
-        decide: Says how each operator is computed.
+        graph: Graph from `hwnas.deploy.matching.matched`.
+        dtype: Type that the network computes in.
+        decide: Function that chooses how each operator is computed.
     """
     calls = [step for step in graph.steps if isinstance(step, Call)]
     sizes = [graph.sizes(call, dtype) for call in calls]
@@ -127,7 +127,10 @@ def chosen_calls(graph: Graph, dtype: torch.dtype, decide: Decide = decided) -> 
 
 
 def left_in_torch(graph: Graph) -> Counter[tuple[str, str]]:
-    """Kinds of nodes that are no part of a call, each with the reason, and how often."""
+    """Count the nodes that belong to no call, by kind and reason.
+
+    Windows that PyTorch gathers for an operator are counted too, as kind ``"Windows"``.
+    """
     nodes = [step for step in graph.steps if isinstance(step, Node) and step.kind not in VIEWS]
     gathered = [step for step in graph.steps if isinstance(step, Call) and step.windows]
     return Counter((node.kind, _reason(graph, node)) for node in nodes) + Counter(
@@ -136,7 +139,7 @@ def left_in_torch(graph: Graph) -> Counter[tuple[str, str]]:
 
 
 def _reads_float32(step: Step) -> bool:
-    """Whether it rounds by itself, and to less than half precision."""
+    """Return whether a step needs the network's input in float32, because it rounds it itself."""
     single = isinstance(step, Call) and step.dtype == torch.float32
     return single or is_node(step, "QuantizeLinear")
 
@@ -158,7 +161,7 @@ def _reason(graph: Graph, node: Node) -> str:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """A call with its weights where they are needed."""
+    """Call with its weights on the device."""
 
     chosen: Chosen
     weights: Mapping[str, Tensor]
@@ -166,7 +169,7 @@ class _Kernel:
 
     @classmethod
     def of(cls, chosen: Chosen, dtype: torch.dtype, device: torch.device, can_run: bool) -> _Kernel:
-        """A call whose weights are moved and rounded once."""
+        """Return a call whose weights are moved to the device and rounded once."""
         call, own = chosen.call, chosen.call.type_in(dtype)
         weights = {
             name: weight.to(device, call.weight_type(weight, own))
@@ -175,7 +178,7 @@ class _Kernel:
         return cls(chosen, weights, can_run and chosen.choice.kernel)
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Its outputs by name."""
+        """Return the call's outputs by name."""
         call, operator = self.chosen.call, self.chosen.call.operator
         inputs = operator.bound(**call.arguments(values), **self.weights)
         if self.runs:
@@ -185,7 +188,7 @@ class _Kernel:
 
 @dataclass(frozen=True)
 class _Torch:
-    """A node, with its constants where they are needed."""
+    """Node with its constants on the device."""
 
     node: Node
     constants: Mapping[str, Any]
@@ -195,7 +198,7 @@ class _Torch:
     def of(
         cls, node: Node, constants: Mapping[str, Any], dtype: torch.dtype, device: torch.device
     ) -> _Torch:
-        """A node whose weights are moved, rounded and laid out once."""
+        """Return a node whose weights are moved, rounded and laid out once."""
         own = {
             name: _moved(constants[name], dtype, device)
             for name in node.inputs
@@ -206,7 +209,10 @@ class _Torch:
         return cls(node, own, dtype)
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Its outputs by name; what is no integer has the network's type, also after a cast."""
+        """Return the node's outputs by name.
+
+        Floating-point outputs get the network's dtype, also after a cast.
+        """
         own = self.constants
         found = self.node.run([own[n] if n in own else values[n] for n in self.node.inputs])
         return {

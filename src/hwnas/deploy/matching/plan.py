@@ -1,8 +1,8 @@
-"""How each operator of a network is computed on a card, as a file that people can read.
+"""Plan of kernels: a readable file that says how each operator of a network is computed on a GPU.
 
-It lies beside an ONNX file that ships for `hwnas.deploy.runtimes.triton`. Kernels are compiled
-where they run, so the file holds no program: names, sizes, configurations, and what they were
-chosen for.
+The file lies beside an ONNX file that ships for `hwnas.deploy.runtimes.triton`. Kernels are
+compiled where they run, so the file holds no program. It holds operator names, sizes,
+configurations, and the target, GPU and versions that they were chosen for.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _NO_CARD = "none"
 
 @dataclass(frozen=True)
 class PlannedCall:
-    """One operator at one place of a network.
+    """Call of one operator in a network, with its configuration.
 
     Attributes:
-        operator: Its name.
-        revision: Of its source, so that a change of it is noticed.
-        output: Name of what it computes, in the ONNX file.
-        nodes: Kinds of the nodes that it stands for.
-        dtype: Of its first input, as ``"float16"``.
-        sizes: Of its inputs.
-        config: Of its kernels.
-        kernel: False where PyTorch computes it, since that is faster.
-        note: Where this is known from.
+        operator: Name of the operator.
+        revision: Digest of the operator's source, which reveals a change of it.
+        output: Name of the value that it computes, in the ONNX file.
+        nodes: Kinds of the nodes that it replaces.
+        dtype: Type of its first input, such as ``"float16"``.
+        sizes: Sizes of its inputs.
+        config: Configuration of its kernels.
+        kernel: False where PyTorch computes it, because that is faster.
+        note: Source of the configuration, in words.
     """
 
     operator: str
@@ -66,7 +66,7 @@ class PlannedCall:
 
     @classmethod
     def of(cls, chosen: Chosen, dtype: torch.dtype) -> PlannedCall:
-        """A call of a network that computes in some type."""
+        """Return the planned call for a chosen call of a network that computes in a given dtype."""
         call, choice = chosen.call, chosen.choice
         return cls(
             call.operator.name,
@@ -83,14 +83,14 @@ class PlannedCall:
 
 @dataclass(frozen=True)
 class KernelPlan:
-    """How a network is computed on a target.
+    """Plan of how a network is computed on a target.
 
     Attributes:
         target: Name of the target.
-        card: That it was made on, as the driver calls it.
-        versions: Of Triton and PyTorch.
-        calls: Its operators, in the order in which they run.
-        in_torch: Nodes that are no part of a call: kind, reason and how often.
+        card: Name of the GPU that the plan was made on, as its driver reports it.
+        versions: Versions of Triton and PyTorch.
+        calls: Operator calls, in the order in which they run.
+        in_torch: Nodes that belong to no call, as kind, reason and count.
     """
 
     target: str
@@ -103,7 +103,7 @@ class KernelPlan:
     def of(
         cls, graph: Graph, chosen: Sequence[Chosen], dtype: torch.dtype, target: Target
     ) -> KernelPlan:
-        """What was matched and chosen on this machine."""
+        """Return the plan of the calls that were matched and chosen on this machine."""
         left = left_in_torch(graph)
         return cls(
             target.name,
@@ -115,10 +115,10 @@ class KernelPlan:
 
     @classmethod
     def read(cls, path: Path) -> KernelPlan:
-        """Read what was written.
+        """Read a plan from a file.
 
         Raises:
-            ArtifactError: It is damaged, or of another version of hwnas.
+            ArtifactError: The file is damaged, or was written by another version of hwnas.
         """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -138,7 +138,7 @@ class KernelPlan:
         return found
 
     def write(self, path: Path) -> None:
-        """Write it as JSON.
+        """Write the plan as JSON.
 
         Raises:
             StorageError: The file cannot be written.
@@ -146,7 +146,7 @@ class KernelPlan:
         write_json(path, {"schema": SCHEMA, **asdict(self)})
 
     def misfit(self, target: Target) -> str:
-        """Why it says nothing of a target on this machine; empty if it does."""
+        """Return why the plan does not apply to a target on this machine; empty if it does."""
         here = {"target": target.name, "card": _card(), **_versions()}
         there = {"target": self.target, "card": self.card, **self.versions}
         wrong = [name for name in here if there.get(name) != here[name]]
@@ -160,7 +160,10 @@ class KernelPlan:
 
     @property
     def decide(self) -> Decide:
-        """What was chosen then; what was not is not worth it."""
+        """Function that looks up the recorded choice of an operator.
+
+        For an operator that the plan does not hold, it chooses PyTorch.
+        """
         known = {_key(call.operator, call.sizes, call.dtype): call for call in self.calls}
 
         def decide(operator: Operator, sizes: Sizes, dtype: torch.dtype) -> Choice:
@@ -174,12 +177,12 @@ class KernelPlan:
 
 
 def plan_file(model: Path, target: Target) -> Path:
-    """Where the plan of an ONNX file lies: beside it, named after it and the target."""
+    """Return the path of an ONNX file's plan, beside the file and named after it and the target."""
     return model.with_name(f"{model.stem}.{target.name}.json")
 
 
 def revision(operator: Operator) -> str:
-    """Twelve digits that change with the source of an operator."""
+    """Return twelve hexadecimal digits that change with the source of an operator."""
     made = Chain if isinstance(operator, Chain) else type(operator)
     return _digest(sys.modules[made.__module__])
 

@@ -1,8 +1,8 @@
-"""What quantised files say, and what of it is not needed: floats between values of eight bits.
+"""Rules and queries for quantised files, in which floats stand between int8 values.
 
-A quantised file has floats between ``DequantizeLinear`` and ``QuantizeLinear``. Where an operator
-in int8 takes what stands between the two, they are part of its call; where none does, PyTorch
-computes it in floats, and rounds as the file says.
+A quantised file has floats between ``DequantizeLinear`` and ``QuantizeLinear``. Where an int8
+operator covers the layers between the two, both nodes become part of its call. Where no operator
+does, PyTorch computes in floats and rounds as the file prescribes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Steps:
-    """What int8 values stand for: scale * (step - zero)."""
+    """Quantisation parameters of int8 values: a value is scale * (step - zero)."""
 
     scale: float
     zero: int
 
 
 def steps_of(graph: Graph, step: Step | None) -> Steps | None:
-    """What a node that rounds, or the one that undoes it, says of its int8 values."""
+    """Return the int8 quantisation parameters of a node that quantises or dequantises, if any."""
     if not is_node(step, "QuantizeLinear", "DequantizeLinear") or len(step.inputs) < 3:
         return None
     scale, zero = graph.number(step.inputs[1]), graph.tensor(step.inputs[2])
@@ -47,7 +47,10 @@ def steps_of(graph: Graph, step: Step | None) -> Steps | None:
 
 
 def stored_as(graph: Graph, name: str) -> tuple[str, Steps] | None:
-    """The int8 value that a float is made of, which is no constant, and what it stands for."""
+    """Return the int8 value that a float is dequantised from, and its quantisation parameters.
+
+    The result is None for a float that is not dequantised, or comes from a constant.
+    """
     maker = graph.maker(name)
     steps = steps_of(graph, maker)
     if steps is None or not is_node(maker, "DequantizeLinear"):
@@ -56,7 +59,7 @@ def stored_as(graph: Graph, name: str) -> tuple[str, Steps] | None:
 
 
 def rounding_after(graph: Graph, name: str) -> tuple[Node, Steps] | None:
-    """The node that rounds a float that nothing else reads, and to what."""
+    """Return the node that alone reads a float and quantises it, and its parameters, if any."""
     reader = graph.reader(name)
     steps = steps_of(graph, reader)
     return (reader, steps) if is_node(reader, "QuantizeLinear") and steps is not None else None
@@ -64,12 +67,12 @@ def rounding_after(graph: Graph, name: str) -> tuple[Node, Steps] | None:
 
 @dataclass(frozen=True)
 class RoundedSum:
-    """Something added to int8 values and rounded again, by three nodes that nothing else reads.
+    """Addition to int8 values that is rounded again, by three nodes that nothing else reads.
 
     Attributes:
-        nodes: From int8, the sum, and to int8.
-        other: Name of what is added.
-        steps: What the outcome stands for.
+        nodes: Nodes that dequantise, add and quantise.
+        other: Name of the added value.
+        steps: Quantisation parameters of the result.
     """
 
     nodes: tuple[Node, Node, Node]
@@ -78,17 +81,17 @@ class RoundedSum:
 
     @property
     def kinds(self) -> list[str]:
-        """Of the nodes."""
+        """Kinds of the nodes."""
         return [node.kind for node in self.nodes]
 
     @property
     def output(self) -> str:
-        """Name of the outcome."""
+        """Name of the result."""
         return self.nodes[2].outputs[0]
 
 
 def rounded_sum(graph: Graph, step: Step) -> RoundedSum | None:
-    """That of the int8 values that a step gives, if that is all that is done with them."""
+    """Return the rounded sum that is the only reader of a step's int8 output, or None."""
     back = graph.reader(step.outputs[0])
     if not is_node(back, "DequantizeLinear"):
         return None
@@ -103,7 +106,7 @@ def rounded_sum(graph: Graph, step: Step) -> RoundedSum | None:
 
 
 def sign_steps(graph: Graph, step: Step) -> Rewrite | None:
-    """Steps from 0 to 255 as steps from -128 to 127, which the operators take."""
+    """Replace uint8 steps from 0 to 255 by int8 steps from -128 to 127, as the operators expect."""
     if not is_node(step, "QuantizeLinear") or len(step.inputs) < 3:
         return None
     zero, readers = graph.tensor(step.inputs[2]), graph.readers(step.outputs[0])
@@ -119,7 +122,10 @@ def sign_steps(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def move_views(graph: Graph, step: Step) -> Rewrite | None:
-    """Another shape of int8 values instead of floats that are rounded to what they were."""
+    """Reshape int8 values instead of the floats between them.
+
+    The rule applies where both sides have the same quantisation parameters.
+    """
     if not is_node(step, *VIEWS) or len(step.outputs) != 1:
         return None
     source, after = stored_as(graph, step.inputs[0]), rounding_after(graph, step.outputs[0])
@@ -130,7 +136,7 @@ def move_views(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def dequantise_constants(graph: Graph, step: Step) -> Rewrite | None:
-    """Weights that no int8 operator takes, in floats."""
+    """Convert weights that no int8 operator takes to floats."""
     if not is_node(step, "DequantizeLinear") or step.inputs[0] not in graph.constants:
         return None
     values = step.run([graph.constants[name] for name in step.inputs])
@@ -138,7 +144,7 @@ def dequantise_constants(graph: Graph, step: Step) -> Rewrite | None:
 
 
 def drop_unread(graph: Graph, step: Step) -> Rewrite | None:
-    """Nothing for what makes floats that nobody reads any more."""
+    """Remove the dequantisation of a value that nothing reads any more."""
     if not is_node(step, "DequantizeLinear") or graph.output in step.outputs:
         return None
     return None if graph.readers(step.outputs[0]) else Rewrite([step], [])

@@ -1,4 +1,4 @@
-"""Linear layers of transformers: with the normalisation before them, and side by side."""
+"""Rules for linear layers of transformers: fold layer normalisation, and join parallel layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["fold_norms", "join_linear"]
 
 
 def fold_norms(graph: Graph, step: Step) -> Rewrite | str | None:
-    """A layer normalisation inside each of the linear layers that read it."""
+    """Fold a layer normalisation into each of the linear layers that read it."""
     if not is_node(step, "LayerNormalization"):
         return None
     name, (x, scale_name) = step.outputs[0], step.inputs[:2]
@@ -50,9 +50,10 @@ def _is_linear(step: Step) -> TypeGuard[Call]:
 
 
 def join_linear(graph: Graph, step: Step) -> Rewrite | None:
-    """Linear layers of the same input as one, whose outputs lie side by side, read in parts.
+    """Join linear layers with the same input into one layer, whose output is split afterwards.
 
-    Only where these are reshaped next, as for attention: any other reader would have to copy them.
+    Layers are joined only where a reshape follows each of them, as in attention. Any other reader
+    would have to copy its part of the output.
     """
     if not _is_joinable(step):
         return None

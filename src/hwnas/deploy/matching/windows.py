@@ -1,4 +1,4 @@
-"""Windows of a map for operators that only take pixels."""
+"""Extraction of convolution windows by PyTorch, for operators that take pixels only."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["Windows", "windows_of"]
 
 @dataclass(frozen=True)
 class Windows:
-    """What PyTorch gathers for an operator that only takes pixels: each window as one of them.
+    """Windows that PyTorch gathers from a map, each as one pixel of an operator's input.
 
     Attributes:
-        size: Of a window, along both sides.
-        stride: From one to the next.
-        padding: On all sides of the map.
-        value: What lies there.
+        size: Side of a square window, in pixels.
+        stride: Distance between neighbouring windows, in pixels.
+        padding: Padding on each side of the map, in pixels.
+        value: Value of the padding.
     """
 
     size: int
@@ -29,7 +29,10 @@ class Windows:
     value: int = 0
 
     def of(self, x: Tensor) -> Tensor:
-        """(N, H', W', k k C) of a map (N, H, W, C): rows of a window first, channels last."""
+        """Return the windows (N, H', W', k k C) of a map (N, H, W, C).
+
+        The values of a window are ordered by row, then column, then channel.
+        """
         if self.padding:
             x = functional.pad(x, (0, 0, *(self.padding,) * 4), value=self.value)
         x = x.unfold(1, self.size, self.stride).unfold(2, self.size, self.stride)
@@ -37,7 +40,11 @@ class Windows:
 
 
 def windows_of(conv: Node, weight: Tensor) -> Windows | None:
-    """Those of a convolution; None where they are not square and alike along both sides."""
+    """Return the windows of a convolution.
+
+    The result is None if windows, strides or padding differ between the sides, if the convolution
+    is dilated, or if it pads automatically.
+    """
     attributes, (height, width) = conv.attributes, weight.shape[2:]
     pads, strides = set(attributes.get("pads", [0])), set(attributes.get("strides", [1]))
     if height != width or len(pads) > 1 or len(strides) > 1:

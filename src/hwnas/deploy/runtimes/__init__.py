@@ -1,4 +1,4 @@
-"""The runtimes that networks can be measured on, by the name that targets have them under."""
+"""Runtimes that networks can be measured on, by their names in targets."""
 
 from hwnas.deploy.runtimes.known import RUNTIMES, open_session
 

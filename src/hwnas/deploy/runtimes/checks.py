@@ -1,4 +1,4 @@
-"""What every runtime checks before it loads anything."""
+"""Checks that every runtime makes before it loads anything."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["check_usable", "graphics_card", "missing_compiler", "missing_package
 
 
 def missing_package(package: str, install: str) -> str | None:
-    """Why a runtime cannot be used and what to install, or None if its package is there."""
+    """Return why a runtime cannot be used and what to install, or None if its package is there."""
     if find_spec(package) is None:
         return f"{package} is not installed; run: pip install {install}"
     return None
 
 
 def missing_compiler() -> str | None:
-    """Why nothing can be compiled here, or None if there is a C++ compiler."""
+    """Return why nothing can be compiled here, or None if there is a C++ compiler."""
     named = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++"]
     if not any(map(shutil.which, named)):
         return f"there is no C++ compiler ({' or '.join(named)}); run: apt-get install g++"
@@ -29,7 +29,7 @@ def missing_compiler() -> str | None:
 
 
 def graphics_card() -> str:
-    """What the first graphics card of this machine calls itself; empty if there is none."""
+    """Return the name of this machine's first GPU as reported by its driver; empty if none."""
     if find_spec("pynvml") is None:
         return ""
     import pynvml
@@ -37,21 +37,21 @@ def graphics_card() -> str:
     try:
         pynvml.nvmlInit()
         name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
-    except pynvml.NVMLError:  # no driver, or no card
+    except pynvml.NVMLError:  # no driver, or no GPU
         return ""
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def check_usable(runtime: Runtime, target: Target) -> None:
-    """Refuse a target that this machine cannot be.
+    """Check that a target can be used on this machine.
 
     Args:
-        runtime: That of the target.
-        target: What is wanted.
+        runtime: Runtime of the target.
+        target: Target to check.
 
     Raises:
         DeviceError: The runtime cannot be used, the target is another machine, or it has more
-            threads than this one has cores.
+            threads than this machine has cores.
     """
     if not target.device.is_here:
         raise DeviceError(

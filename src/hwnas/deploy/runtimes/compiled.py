@@ -1,6 +1,6 @@
-"""PyTorch's compiler on the processor of this machine: as it goes, and ahead of time.
+"""PyTorch's compiler on the CPU of this machine: just in time, and ahead of time.
 
-Both write C++ and compile it, which takes from ten seconds to minutes a network.
+Both generate C++ and compile it, which takes from ten seconds to minutes for each network.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 __all__ = ["AOTInductor", "TorchCompile"]
 
 _OPTIONS: dict[str, Any] = {"freezing": True}
-"""Weights are constants, which the compiler folds and lays out anew."""
+"""Options of the compiler: weights are constants, which it folds and lays out anew."""
 _SHAPE = "input_shape"
 
 
 @dataclass(frozen=True)
 class TorchCompile:
-    """``torch.compile`` for one batch size, without a break in the graph."""
+    """``torch.compile`` for one batch size, without graph breaks."""
 
     name: str = "pytorch_compile"
     formats: tuple[str, ...] = FORMATS["pytorch_compile"]
     packages: tuple[str, ...] = ("torch",)
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
-        """Why it cannot be used here and what to install, or None if it can."""
+        """Return why the runtime cannot be used here and what to install, or None if it can."""
         return missing_package("torch", "torch") or missing_compiler()
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """The ONNX file itself; `load` compiles it."""
+        """Return the ONNX file itself; `load` compiles it."""
         return artifact
 
     def load(self, executable: Path, target: Target) -> ArraySession:
         """Compile an ONNX file with one float32 input.
 
         Raises:
-            ArtifactError: The file is missing, damaged, or not what the compiler takes.
-            DeviceError: There is no PyTorch or no C++ compiler, or the target has more threads than
+            ArtifactError: The file is missing or damaged, or the compiler does not support it.
+            DeviceError: PyTorch or a C++ compiler is missing, or the target has more threads than
                 this machine has cores.
         """
         check_usable(self, target)
@@ -58,17 +58,17 @@ class TorchCompile:
         threads = target.device.threads
         network = torch.compile(module, fullgraph=True, dynamic=False, options=_OPTIONS)
         with compiling(executable), torch.inference_mode(), with_threads(threads):
-            network(images.clone())  # a tensor of this mode, as those of all runs are
+            network(images.clone())  # an inference-mode tensor, as in all runs
         return tensor_session(
             executable, network, module.input_shape, threads, "compile", batch=len(images)
         )
 
 
 def _have_own_code(module: nn.Module) -> None:
-    """Give a module code that it shares with no other.
+    """Give a module a code object that it shares with no other module.
 
-    The compiler keeps what it made of all modules of a class in one list, which it searches at
-    every call, and refuses to make a ninth.
+    The compiler keeps its results for all modules of a class in one list. It searches this list at
+    every call, and refuses to compile a ninth module.
     """
     shared = type(module).forward
     own = FunctionType(shared.__code__.replace(), shared.__globals__, shared.__name__)
@@ -77,21 +77,21 @@ def _have_own_code(module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class AOTInductor:
-    """A library of machine code for one batch size, made ahead of time."""
+    """Shared library for one batch size, compiled ahead of time."""
 
     name: str = "aotinductor"
     formats: tuple[str, ...] = FORMATS["aotinductor"]
     packages: tuple[str, ...] = ("torch",)
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
-        """Why it cannot be used here and what to install, or None if it can."""
+        """Return why the runtime cannot be used here and what to install, or None if it can."""
         return missing_package("torch", "torch") or missing_compiler()
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """A package of machine code in ``folder``.
+        """Compile the file to a package of machine code in ``folder``.
 
         Raises:
-            ArtifactError: The file is missing, damaged, or not what the compiler takes.
+            ArtifactError: The file is missing or damaged, or the compiler does not support it.
         """
         import torch
         from torch._inductor import aoti_compile_and_package
@@ -106,11 +106,13 @@ class AOTInductor:
         return package
 
     def load(self, executable: Path, target: Target) -> ArraySession:
-        """Load a package that `prepare` made; one from elsewhere is code that would be executed.
+        """Load a package that `prepare` made.
+
+        Loading executes code in the package, so a package from elsewhere is not safe.
 
         Raises:
             ArtifactError: The package is missing or damaged.
-            DeviceError: There is no PyTorch or no C++ compiler, or the target has more threads than
+            DeviceError: PyTorch or a C++ compiler is missing, or the target has more threads than
                 this machine has cores.
         """
         check_usable(self, target)

@@ -1,4 +1,4 @@
-"""ExecuTorch with XNNPACK, PyTorch's engine for phones, on the processor of this machine."""
+"""ExecuTorch, PyTorch's engine for phones, with XNNPACK on the CPU of this machine."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _THREADS_OF_PROCESS: list[int] = []
 
 @dataclass(frozen=True)
 class ExecuTorch:
-    """ExecuTorch's programs for one batch size, lowered to XNNPACK's kernels."""
+    """ExecuTorch programs for one batch size, lowered to XNNPACK's kernels."""
 
     name: str = "executorch"
     formats: tuple[str, ...] = FORMATS["executorch"]
     packages: tuple[str, ...] = ("executorch", "torch")
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
-        """Why it cannot be used here and what to install, or None if it can."""
+        """Return why the runtime cannot be used here and what to install, or None if it can."""
         return missing_package("executorch", "'hwnas[executorch]' in an environment of its own")
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """A program of ExecuTorch's in ``folder``; to lower it takes half a minute.
+        """Lower the file to an ExecuTorch program in ``folder``, which takes half a minute.
 
         Raises:
-            ArtifactError: The file is missing, damaged, or has what cannot be lowered.
+            ArtifactError: The file is missing, damaged, or cannot be lowered.
         """
         import torch
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -55,8 +55,8 @@ class ExecuTorch:
 
         Raises:
             ArtifactError: The program is missing or damaged.
-            DeviceError: ExecuTorch is not installed, or the target has too many threads or others
-                than this process has used.
+            DeviceError: ExecuTorch is not installed, or the target has more threads than this
+                machine has cores, or another number of threads than this process has used.
         """
         check_usable(self, target)
         import torch
@@ -71,14 +71,14 @@ class ExecuTorch:
 
         def compute(images: NDArray[np.float32], _alive: Any = program) -> NDArray[Any]:
             [outputs] = method.execute((torch.from_numpy(images),))
-            return np.array(outputs)  # the program writes the next outputs to the same place
+            return np.array(outputs)  # copied, since the next run overwrites the outputs
 
         settings = {"backend": "XNNPACK", "threads": str(threads)}
         return ArraySession(executable, compute, tuple(shape), threads, settings, batch)
 
 
 def _use_threads(threads: int) -> None:
-    """Have programs use so many threads; there is one pool for all, which they keep hold of.
+    """Set the number of threads of the pool that all programs of this process share and keep.
 
     Raises:
         DeviceError: This process has run programs with another number of threads.

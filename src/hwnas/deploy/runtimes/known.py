@@ -1,4 +1,4 @@
-"""All runtimes, and the way to have a network run in one of them."""
+"""Registry of all runtimes, and opening of a session in one of them."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ RUNTIMES: dict[str, Runtime] = {
 
 
 def open_session(model: Path, target: Target) -> Session:
-    """An ONNX file ready to run on a target of this machine.
+    """Return a session that runs an ONNX file on a target of this machine.
 
     Args:
-        model: The file.
-        target: Where to run it.
+        model: ONNX file.
+        target: Target to run it on.
 
     Raises:
-        ArtifactError: The file is damaged or not what the target can run.
+        ArtifactError: The file is damaged, or the target cannot run it.
         DeviceError: The target cannot be used.
     """
     runtime = RUNTIMES[target.device.runtime]
-    check_usable(runtime, target)  # first, since to prepare a file can take minutes
+    check_usable(runtime, target)  # first, because preparing a file can take minutes
     with tempfile.TemporaryDirectory() as folder:
         return runtime.load(runtime.prepare(model, target, Path(folder)), target)

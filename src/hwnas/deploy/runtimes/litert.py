@@ -1,4 +1,4 @@
-"""LiteRT, the former TensorFlow Lite, on the processor of this machine."""
+"""LiteRT, formerly TensorFlow Lite, on the CPU of this machine."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = ["LiteRT"]
 
 @dataclass(frozen=True)
 class LiteRT:
-    """LiteRT's programs for one batch size, with XNNPACK's kernels."""
+    """LiteRT programs for one batch size, with XNNPACK's kernels."""
 
     name: str = "litert"
     formats: tuple[str, ...] = FORMATS["litert"]
     packages: tuple[str, ...] = ("ai-edge-litert", "litert-torch")
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
-        """Why it cannot be used here and what to install, or None if it can."""
+        """Return why the runtime cannot be used here and what to install, or None if it can."""
         install = "'hwnas[litert]' in an environment of its own"
         return missing_package("ai_edge_litert", install) or missing_package(
             "litert_torch", install
         )
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """A program of LiteRT's in ``folder``.
+        """Convert the file to a LiteRT program in ``folder``.
 
         Raises:
-            ArtifactError: The file is missing, damaged, or has what cannot be converted.
+            ArtifactError: The file is missing, damaged, or cannot be converted.
         """
         import litert_torch
 
@@ -51,7 +51,8 @@ class LiteRT:
 
         Raises:
             ArtifactError: The program is missing or damaged.
-            DeviceError: LiteRT is not installed, or the target has too many threads.
+            DeviceError: LiteRT is not installed, or the target has more threads than this machine
+                has cores.
         """
         check_usable(self, target)
         from ai_edge_litert.interpreter import Interpreter

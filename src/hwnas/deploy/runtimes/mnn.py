@@ -1,4 +1,4 @@
-"""MNN, an engine for phones and small computers, on the processor of this machine."""
+"""MNN, an engine for phones and small computers, on the CPU of this machine."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from hwnas.deploy.runtimes.session import ArraySession, loading
 
 __all__ = ["MNN"]
 
-# Not by the command mnnconvert, which reports to its makers what it has converted.
+# The command mnnconvert is not used, because it reports conversions to its makers.
 _CONVERT = "import sys, _tools; _tools.mnnconvert(sys.argv)"
 _CONVERT_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class MNN:
-    """MNN's CPU backend in single precision."""
+    """CPU backend of MNN in single precision."""
 
     name: str = "mnn"
     formats: tuple[str, ...] = FORMATS["mnn"]
     packages: tuple[str, ...] = ("mnn",)
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
-        """Why it cannot be used here and what to install, or None if it can."""
+        """Return why the runtime cannot be used here and what to install, or None if it can."""
         return missing_package("MNN", "'hwnas[mnn]'")
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """A file of MNN's own in ``folder``.
+        """Convert the file to an MNN file in ``folder``.
 
         Raises:
-            ArtifactError: The file is missing, damaged or has operators that MNN does not know.
+            ArtifactError: The file is missing, damaged or has operators that MNN does not support.
         """
         artifact = in_format(artifact, target.format, target.device.batch, folder)
         converted = folder / f"{artifact.stem}.mnn"
         command = [sys.executable, "-c", _CONVERT, "-f", "ONNX", "--bizCode", "hwnas"]
         command += ["--modelFile", os.fspath(artifact), "--MNNModel", os.fspath(converted)]
-        try:  # in its own process, since the converter aborts on what it does not take
+        try:  # in its own process, because the converter aborts on unsupported files
             told = subprocess.run(
                 command, capture_output=True, text=True, timeout=_CONVERT_SECONDS, errors="replace"
             ).stdout
@@ -66,10 +66,11 @@ class MNN:
 
         Raises:
             ArtifactError: The file is missing or damaged.
-            DeviceError: MNN is not installed, or the target has too many threads.
+            DeviceError: MNN is not installed, or the target has more threads than this machine has
+                cores.
         """
         check_usable(self, target)
-        # "high" is single precision; else MNN may compute in less where the processor can.
+        # "high" is single precision; otherwise MNN may use less where the processor supports it.
         threads = target.device.threads
         settings = {"backend": "CPU", "precision": "high", "numThread": threads}
         with loading(executable), _silence():
@@ -95,7 +96,7 @@ class MNN:
 
 
 def _complaint(told: str) -> str:
-    """The line in which the converter says what is wrong, less times and numbers of its lines."""
+    """Return the line of the converter's output that states the error, without its prefix."""
     lines = [re.sub(r"^(\[.*?\]|[\s:=>\d])*", "", line) for line in told.splitlines()]
     wrong = [each for each in lines if re.search("not support|fail|error", each, re.IGNORECASE)]
     return [*wrong, *filter(None, reversed(lines)), "it says nothing"][0]
@@ -103,7 +104,7 @@ def _complaint(told: str) -> str:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Without what MNN writes to the process's standard output, where JSON may be expected."""
+    """Suppress what MNN writes to the process's standard output, where JSON may be expected."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:

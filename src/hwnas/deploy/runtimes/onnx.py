@@ -1,4 +1,4 @@
-"""ONNX Runtime on the processor of this machine, or on its graphics card."""
+"""ONNX Runtime on the CPU or GPU of this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hwnas.errors import ArtifactError, DeviceError
 __all__ = ["OnnxRuntime", "OnnxSession", "in_format"]
 
 _ON_CPU = "CPUExecutionProvider"
-_NO_MEMORY = "Failed to allocate memory"  # in what ONNX Runtime says
+_NO_MEMORY = "Failed to allocate memory"  # part of ONNX Runtime's message
 
 
 _INSTALL_GPU = "pip uninstall onnxruntime; pip install onnxruntime-gpu"
@@ -33,12 +33,12 @@ _INSTALL_GPU = "pip uninstall onnxruntime; pip install onnxruntime-gpu"
 
 @dataclass(frozen=True)
 class OnnxRuntime:
-    """ONNX Runtime with every graph optimisation.
+    """ONNX Runtime with all graph optimisations.
 
     Attributes:
-        name: As it appears in the names of targets.
-        formats: The number formats that it computes in.
-        providers: What executes the graph, by hardware.
+        name: Name in the names of targets.
+        formats: Number formats that it computes in.
+        providers: Execution provider for each hardware.
     """
 
     name: str = "onnxruntime"
@@ -49,7 +49,7 @@ class OnnxRuntime:
     )
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
-        """Why it cannot be used here and what to install, or None if it can."""
+        """Return why the runtime cannot be used here and what to install, or None if it can."""
         if hardware == "cpu":
             return missing_package("onnxruntime", "onnxruntime")
         if find_spec("onnxruntime") is None:
@@ -61,7 +61,7 @@ class OnnxRuntime:
         return None if graphics_card() else "the system shows no NVIDIA graphics card and driver"
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """The ONNX file itself if it is in the target's format, or one in ``folder`` that is.
+        """Return the ONNX file if it is in the target's format, or a converted one in ``folder``.
 
         Raises:
             ArtifactError: The file is damaged or cannot be converted.
@@ -83,17 +83,17 @@ class OnnxRuntime:
 
 
 def in_format(artifact: Path, wanted: str, batch: int, folder: Path) -> Path:
-    """An ONNX file that computes in a format.
+    """Return an ONNX file that computes in a given number format.
 
     Args:
-        artifact: The file, in that format or in single precision.
-        wanted: ``"fp32"``, ``"fp16"`` or ``"int8"``. Where the file has to be quantised for that,
-            the ranges of activations are those of random inputs, which is enough to time it.
-        batch: Images a run.
-        folder: For a file that is made.
+        artifact: File in that format or in single precision.
+        wanted: ``"fp32"``, ``"fp16"`` or ``"int8"``. If the file has to be quantised, the ranges of
+            activations are those of random inputs, which is enough to time it.
+        batch: Number of images in a run.
+        folder: Folder for a converted file.
 
     Raises:
-        ArtifactError: The file is damaged, in yet another format, or cannot be converted.
+        ArtifactError: The file is damaged, in a third format, or cannot be converted.
     """
     check_graph(artifact)
     found = number_format(artifact)
@@ -112,14 +112,14 @@ def in_format(artifact: Path, wanted: str, batch: int, folder: Path) -> Path:
 
 
 class OnnxSession:
-    """An ONNX file loaded into ONNX Runtime.
+    """ONNX file loaded into ONNX Runtime.
 
     Args:
-        path: The file.
-        batch: Images a run that the file must allow.
-        threads: Of one operator; operators run one after the other.
-        profile: Beginning of the path of a file that kernels are timed into; nothing is if None.
-        provider: What executes the graph; the processor does what it cannot.
+        path: ONNX file.
+        batch: Number of images in a run that the file must accept.
+        threads: Number of threads of one operator; operators run one after the other.
+        profile: Prefix of the path of a file that kernel times are written to; None for no profile.
+        provider: Execution provider; the CPU executes operators that it does not support.
     """
 
     def __init__(
@@ -137,12 +137,12 @@ class OnnxSession:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The input's sizes without the batch."""
+        """Shape of the input without the batch."""
         return self._input_shape
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Those settings that change latency."""
+        """Settings that affect latency."""
         return {
             "provider": self._provider,
             "graph_optimization_level": "ORT_ENABLE_ALL",
@@ -152,26 +152,26 @@ class OnnxSession:
         }
 
     def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
-        """The first output (N, ...) of float32 inputs (N, *input_shape).
+        """Return the first output (N, ...) for float32 inputs (N, *input_shape).
 
         Raises:
-            ArtifactError: The file cannot compute them.
+            ArtifactError: The file cannot compute these inputs.
             DeviceError: There is not enough memory.
         """
         try:
             outputs: NDArray[Any] = self._session.run(None, {self._input: batch})[0]
-        except Exception as error:  # ONNX Runtime's own errors share no base but this
+        except Exception as error:  # ONNX Runtime's errors have no other common base class
             if _NO_MEMORY in str(error):
                 raise DeviceError(f"memory does not suffice to run {self._path}") from error
             raise ArtifactError(f"{self._path} cannot be run: {first_line(error)}") from error
         return outputs
 
     def end_profile(self) -> Path:
-        """Write the file with the times of all kernels so far."""
+        """Write the times of all kernels so far to a file, and return its path."""
         return Path(self._session.end_profiling())
 
     def cpu_clock(self) -> float:
-        """Seconds of CPU time that the threads which compute have used so far."""
+        """Return the CPU time in seconds that the computing threads have used so far."""
         return cpu_seconds(self._threads)
 
 
@@ -183,18 +183,18 @@ def _open(path: Path, threads: int, profile: Path | None, provider: str) -> Any:
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # Threads that wait by spinning make a busy machine several times slower.
+    # Threads that spin while waiting make a busy machine several times slower.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 4  # what goes wrong is raised, too
+    options.log_severity_level = 4  # errors are raised as exceptions too
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = os.fspath(profile)
     providers = list(dict.fromkeys([provider, _ON_CPU]))
     try:
         session = onnxruntime.InferenceSession(os.fspath(path), options, providers=providers)
-    except Exception as error:  # ONNX Runtime's own errors share no base but this
+    except Exception as error:  # ONNX Runtime's errors have no other common base class
         raise refused(path, "ONNX Runtime", first_line(error)) from error
-    if session.get_providers()[0] != provider:  # it has gone on without, and only logged that
+    if session.get_providers()[0] != provider:  # ONNX Runtime only logs that it is missing
         raise DeviceError(
             f"{provider} could not be loaded; install the CUDA, cuDNN and TensorRT versions that "
             f"onnxruntime {onnxruntime.__version__} was built for"
@@ -203,7 +203,7 @@ def _open(path: Path, threads: int, profile: Path | None, provider: str) -> Any:
 
 
 def _image_input(session: Any, path: Path, batch: int) -> tuple[str, tuple[int, ...]]:
-    """Name and sizes, without the batch, of a model's only input."""
+    """Return the name of a model's only input, and its shape without the batch."""
     inputs = [(i.name, i.type, i.shape) for i in session.get_inputs()]
     if len(inputs) != 1 or inputs[0][1] != "tensor(float)" or not inputs[0][2]:
         raise ArtifactError(f"{path} has the inputs {inputs}; expected one float32 batch of images")

@@ -1,4 +1,4 @@
-"""OpenVINO on the processor of this machine."""
+"""OpenVINO on the CPU of this machine."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from hwnas.errors import ArtifactError
 __all__ = ["OpenVINO", "OpenVINOSession"]
 
 _PRECISIONS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
-"""What is left in floating point computes in this; without a hint it is the machine's choice."""
+"""Precision of floating-point operators by number format; without a hint OpenVINO chooses it."""
 
 
 @dataclass(frozen=True)
 class OpenVINO:
-    """OpenVINO's CPU plugin, one request at a time."""
+    """CPU plugin of OpenVINO, with one request at a time."""
 
     name: str = "openvino"
     formats: tuple[str, ...] = FORMATS["openvino"]
     packages: tuple[str, ...] = ("openvino",)
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
-        """Why it cannot be used here and what to install, or None if it can."""
+        """Return why the runtime cannot be used here and what to install, or None if it can."""
         return missing_package("openvino", "'hwnas[openvino]'")
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """The ONNX file itself, or a quantised one in ``folder``.
+        """Return the ONNX file itself, or a quantised one in ``folder``.
 
         Raises:
             ArtifactError: The file is damaged or cannot be quantised.
         """
-        # In bf16 the runtime computes, whether the file does or not.
+        # The runtime computes in bf16 even if the file does not.
         plain = target.format == "bf16" and number_format(artifact) != "bf16"
         wanted = "fp32" if plain else target.format
         return in_format(artifact, wanted, target.device.batch, folder)
@@ -61,11 +61,11 @@ class OpenVINO:
 
 
 class OpenVINOSession:
-    """An ONNX file compiled by OpenVINO for the target's batch.
+    """ONNX file compiled by OpenVINO for the target's batch.
 
     Args:
-        path: The file.
-        target: Batch, threads and precision.
+        path: ONNX file.
+        target: Target with its batch, threads and precision.
     """
 
     def __init__(self, path: Path, target: Target) -> None:
@@ -94,19 +94,19 @@ class OpenVINOSession:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The input's sizes without the batch."""
+        """Shape of the input without the batch."""
         return self._input_shape
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Those settings that change latency."""
+        """Settings that affect latency."""
         return self._settings
 
     def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
-        """The first output (N, ...) of float32 inputs (N, *input_shape).
+        """Return the first output (N, ...) for float32 inputs (N, *input_shape).
 
         Raises:
-            ArtifactError: The file cannot compute them.
+            ArtifactError: The file cannot compute these inputs.
         """
         try:
             outputs: NDArray[Any] = self._request.infer([batch], share_inputs=True)[0]
@@ -115,5 +115,5 @@ class OpenVINOSession:
         return outputs
 
     def cpu_clock(self) -> float:
-        """Seconds of the whole process: OpenVINO computes in threads of its own."""
+        """Return the CPU time of the process in seconds; OpenVINO computes in its own threads."""
         return time.process_time()

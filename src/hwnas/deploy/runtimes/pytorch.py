@@ -1,4 +1,4 @@
-"""PyTorch, operator by operator, on the processor of this machine."""
+"""Eager PyTorch on the CPU of this machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PyTorch:
     """Eager PyTorch.
 
     Attributes:
-        name: As it appears in the names of targets.
+        name: Name in the names of targets.
         channels_last: Whether images are held as NHWC.
     """
 
@@ -36,18 +36,18 @@ class PyTorch:
     channels_last: bool = False
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
-        """Why it cannot be used here and what to install, or None if it can."""
+        """Return why the runtime cannot be used here and what to install, or None if it can."""
         return missing_package("torch", "torch")
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """The ONNX file itself; `load` makes a module of it."""
+        """Return the ONNX file itself; `load` converts it to a module."""
         return artifact
 
     def load(self, executable: Path, target: Target) -> ArraySession:
-        """Make a module of an ONNX file with one float32 input.
+        """Convert an ONNX file with one float32 input to a module.
 
         Raises:
-            ArtifactError: The file is missing, damaged, or has an operator that is not known.
+            ArtifactError: The file is missing, damaged, or has an operator that is not supported.
             DeviceError: PyTorch is not installed, or the target has more threads than this machine
                 has cores.
         """
@@ -72,16 +72,17 @@ def tensor_session(
     channels_last: bool = False,
     batch: int | None = None,
 ) -> ArraySession:
-    """A session over a network that takes and gives PyTorch's tensors.
+    """Return a session of a network that takes and returns PyTorch tensors.
 
     Args:
-        path: The file that it was made of.
-        network: The network; its batch is that of its inputs.
-        input_shape: Of the input, without the batch.
-        threads: Of one operator; set anew at every run, since PyTorch has one number for all.
-        mode: How PyTorch runs it.
+        path: File that the network was made from.
+        network: Network whose batch is that of its inputs.
+        input_shape: Shape of the input, without the batch.
+        threads: Number of threads of one operator. It is set before each run, because PyTorch has a
+            single setting for all.
+        mode: Mode in which PyTorch runs the network.
         channels_last: Whether images are held as NHWC.
-        batch: The only number of images that it takes, if there is one.
+        batch: Only number of images that the network accepts, if it is fixed.
     """
     import torch
 
@@ -102,7 +103,7 @@ def tensor_session(
 
 @contextmanager
 def with_threads(count: int) -> Iterator[None]:
-    """PyTorch with so many threads for one operator."""
+    """Set PyTorch's number of threads of one operator within the context."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""The session of every runtime for which a loaded network is just a function of arrays."""
+"""Session of runtimes whose loaded networks are functions of arrays."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ __all__ = ["ArraySession", "cpu_seconds", "in_batches", "loading"]
 
 
 class ArraySession:
-    """A network that computes arrays from arrays.
+    """Session of a network that computes arrays from arrays.
 
     Args:
-        path: The file that it was made of.
-        compute: Gives a new array (N, ...) for contiguous float32 inputs (N, *input_shape).
-        input_shape: Of the input, without the batch.
-        threads: Of one operator.
-        settings: Of the runtime, those that change latency.
-        batch: The only N that ``compute`` takes, if there is one.
+        path: File that the network was made from.
+        compute: Function that returns a new array (N, ...) for contiguous float32 inputs (N,
+            *input_shape).
+        input_shape: Shape of the input, without the batch.
+        threads: Number of threads of one operator.
+        settings: Settings of the runtime that affect latency.
+        batch: Only N that ``compute`` accepts, if it is fixed.
     """
 
     def __init__(
@@ -42,37 +43,37 @@ class ArraySession:
         self.input_shape, self.settings = input_shape, settings
 
     def run(self, batch: NDArray[np.float32]) -> NDArray[Any]:
-        """The first output (N, ...) of float32 inputs (N, *input_shape).
+        """Return the first output (N, ...) for float32 inputs (N, *input_shape).
 
         Raises:
-            ArtifactError: The file cannot compute them.
+            ArtifactError: The file cannot compute these inputs.
         """
         try:
             return in_batches(self._compute, batch, self._batch or len(batch))
-        except Exception as error:  # each runtime, and each operator, fails in ways of its own
+        except Exception as error:  # runtimes and operators share no error class
             raise ArtifactError(
                 f"{self._path} cannot be run on inputs of shape {batch.shape}: {first_line(error)}"
             ) from error
 
     def cpu_clock(self) -> float:
-        """Seconds of CPU time that the threads which compute have used so far."""
+        """Return the CPU time in seconds that the computing threads have used so far."""
         return cpu_seconds(self._threads)
 
 
 def cpu_seconds(threads: int) -> float:
-    """Seconds; one thread is the caller's own, several are counted with the whole process."""
+    """Return the CPU seconds of the calling thread, or of the process if there are more threads."""
     return time.thread_time() if threads == 1 else time.process_time()
 
 
 def in_batches(
     run: Callable[[NDArray[np.float32]], NDArray[Any]], inputs: NDArray[np.float32], size: int
 ) -> NDArray[Any]:
-    """Outputs (N, ...) of inputs (N, ...), from what takes batches of one size only.
+    """Return outputs (N, ...) of inputs (N, ...), from a function of batches of one size only.
 
     Args:
-        run: Gives a new array for a batch of ``size``.
-        inputs: Any number of them; the last batch is filled up with zeros.
-        size: Of a batch.
+        run: Function that returns a new array for a batch of ``size``.
+        inputs: Any number of inputs; the last batch is padded with zeros.
+        size: Size of a batch.
     """
     if len(inputs) == size:
         return run(np.ascontiguousarray(inputs))
@@ -84,8 +85,8 @@ def in_batches(
 
 @contextmanager
 def loading(path: Path) -> Iterator[None]:
-    """What a library raises about a file, as one error that names it."""
+    """Convert any exception of a library to one error that names the file."""
     try:
         yield
-    except Exception as error:  # those of libraries in C++ have no other base
+    except Exception as error:  # errors of C++ libraries have no other common base class
         raise ArtifactError(f"{path} cannot be loaded: {first_line(error)}") from error

@@ -1,4 +1,4 @@
-"""Networks in the form that compilers of PyTorch's programs take."""
+"""Conversion of ONNX files to modules for the compilers of PyTorch programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["compiling", "traceable"]
 
 
 def traceable(model: Path, target: Target) -> tuple[OnnxModule, Tensor]:
-    """A file as a module for the target's batch, and inputs (batch, *input_shape) for it.
+    """Return a file as a module for the target's batch, and inputs (batch, *input_shape) for it.
 
     Raises:
         ArtifactError: The file is missing, damaged, or has an operator that PyTorch does not know.
@@ -36,14 +36,14 @@ def traceable(model: Path, target: Target) -> tuple[OnnxModule, Tensor]:
 
 @contextmanager
 def compiling(model: Path) -> Iterator[None]:
-    """What a compiler raises, each part of it in its own way, as one error that names the file.
+    """Convert any exception of a compiler to one error that names the file.
 
-    What it warns of is its own code, which nobody who has a network compiled can change.
+    Warnings are ignored, because they concern the compiler's own code, which a user cannot change.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except Exception as error:  # tracing, lowering and compiling have no error in common
+    except Exception as error:  # tracing, lowering and compiling share no error class
         reason = first_line(error.__cause__ or error)
         raise ArtifactError(f"{model} cannot be compiled: {reason}") from error

@@ -1,8 +1,8 @@
-"""The operators of `hwnas.kernels`, on a graphics card of this machine.
+"""Triton kernels of `hwnas.kernels` on a GPU of this machine.
 
 A network's nodes are matched to operators, weights are laid out once, and all kernels of a run are
-one CUDA graph. What no operator matches is computed by PyTorch within the same graph, and listed.
-In int8 that is done in half precision, and rounded where the file rounds.
+one CUDA graph. PyTorch computes unmatched nodes within the same graph, and they are listed. In an
+int8 network they compute in half precision, and round where the file rounds.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ __all__ = ["Triton", "TritonSession", "torch_type", "write_plan"]
 
 @dataclass(frozen=True)
 class Triton:
-    """Our own kernels."""
+    """Runtime that uses the kernels of `hwnas.kernels`."""
 
     name: str = "triton"
     formats: tuple[str, ...] = FORMATS["triton"]
     packages: tuple[str, ...] = ("torch", "triton")
 
     def unavailable(self, hardware: str = "cuda") -> str | None:
-        """Why it cannot be used here and what to install, or None if it can."""
+        """Return why the runtime cannot be used here and what to install, or None if it can."""
         missing = missing_package("torch", "torch") or missing_package("triton", "triton")
         return missing or _missing_kernels() or _missing_card()
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
-        """A copy of the ONNX file in ``folder``, with its plan of kernels beside it.
+        """Copy the ONNX file to ``folder``, with its plan of kernels beside it.
 
-        Where the file has to be quantised, its ranges are good enough to time it. The plan is the
-        one that ships with the file, if one does, or else a new one. It is JSON, and says which
-        operators are used, how they are configured, and what no operator matches.
+        If the file has to be quantised, the ranges are only good enough to time it. The plan is the
+        one that ships with the file, if there is one, and otherwise a new one. It is JSON, and says
+        which operators are used, how they are configured, and which nodes no operator matches.
 
         Raises:
             ArtifactError: The file is missing, damaged, in another format, or has an operator that
-                PyTorch is not taught to run.
+                PyTorch cannot run.
             StorageError: ``folder`` cannot be written.
         """
         from hwnas.deploy.matching.plan import plan_file
@@ -78,9 +78,9 @@ class Triton:
         """Match an ONNX file with one float32 input, and capture it in a CUDA graph.
 
         Raises:
-            ArtifactError: The file or its plan is missing, damaged, or has an operator that PyTorch
-                is not taught to run.
-            DeviceError: There is no card, or the target has more threads than this machine has
+            ArtifactError: The file or its plan is missing or damaged, or the file has an operator
+                that PyTorch cannot run.
+            DeviceError: There is no GPU, or the target has more threads than this machine has
                 cores.
         """
         check_usable(self, target)
@@ -98,11 +98,11 @@ class Triton:
 
 
 class TritonSession(ArraySession):
-    """A matched network that computes arrays from arrays.
+    """Session of a matched network.
 
     Attributes:
-        network: The network: what its operators are, how they are computed and what is left to
-            PyTorch.
+        network: Matched network, which lists its operators, how they are computed, and what is left
+            to PyTorch.
     """
 
     def __init__(
@@ -130,11 +130,10 @@ class TritonSession(ArraySession):
 
 
 def write_plan(model: Path, target: Target, to: Path) -> None:
-    """Write how the operators of an ONNX file are computed on a target.
+    """Write the plan of how the operators of an ONNX file are computed on a target.
 
     Raises:
-        ArtifactError: The file is missing or damaged, or has an operator that PyTorch is not taught
-            to run.
+        ArtifactError: The file is missing or damaged, or has an operator that PyTorch cannot run.
         StorageError: ``to`` cannot be written.
     """
     from hwnas.deploy.matching import chosen_calls, matched
@@ -149,11 +148,13 @@ def write_plan(model: Path, target: Target, to: Path) -> None:
 def matched_network(
     model: Path, target: Target, device: torch.device
 ) -> tuple[MatchedNetwork, str]:
-    """An ONNX file matched as the plan beside it has it, and why not as it has it, if so.
+    """Return an ONNX file matched according to the plan beside it, and a note.
+
+    The note says why the plan was not used, and is empty otherwise.
 
     Raises:
-        ArtifactError: The file or its plan is missing or damaged, or it has an operator that
-            PyTorch is not taught to run.
+        ArtifactError: The file or its plan is missing or damaged, or the file has an operator that
+            PyTorch cannot run.
     """
     from hwnas.deploy.matching import MatchedNetwork, matched
     from hwnas.deploy.onnx_module import OnnxModule
@@ -165,7 +166,10 @@ def matched_network(
 
 
 def _planned(model: Path, target: Target) -> tuple[Decide, str]:
-    """Decisions of the plan beside a file, or those made anew, and then why."""
+    """Return the decisions of the plan beside a file, or new decisions with the reason for them.
+
+    The reason is empty if the plan is used or there is none.
+    """
     from hwnas.deploy.matching import decided
     from hwnas.deploy.matching.plan import KernelPlan, plan_file
 
@@ -207,7 +211,7 @@ def _check_format(model: Path, target: Target) -> None:
 
 
 def torch_type(target: Target) -> torch.dtype:
-    """What a network computes in on a target where it does not in integers."""
+    """Return the floating-point dtype that a network computes in on a target."""
     import torch
 
     types = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -217,18 +221,18 @@ def torch_type(target: Target) -> torch.dtype:
 def _captured(
     network: MatchedNetwork, shape: tuple[int, ...], device: torch.device
 ) -> Callable[[NDArray[np.float32]], NDArray[Any]]:
-    """A call that copies a batch to the card, runs all kernels at once, and copies outputs back."""
+    """Return a function that copies a batch to the GPU, runs all kernels and returns outputs."""
     import torch
 
     images = torch.zeros(shape, device=device)
     sent = torch.zeros(shape, pin_memory=True)
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    # Where PyTorch computes in float32 it does so as our kernels do, and not in TensorFloat-32.
+    # PyTorch computes float32 exactly, as the kernels do, and not in TensorFloat-32.
     exact = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False)
     with torch.inference_mode(), exact:
         with torch.cuda.stream(stream):
-            for _ in range(3):  # kernels are compiled, and libraries choose theirs
+            for _ in range(3):  # compile kernels, and let libraries choose theirs
                 network(images)
         stream.synchronize()
         with torch.cuda.graph(graph, stream=stream):

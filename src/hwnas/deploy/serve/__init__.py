@@ -1,4 +1,4 @@
-"""A small HTTP server for a bundle: batches requests, counts them, and keeps its limits."""
+"""Small HTTP server for a bundle, which batches requests, counts them and enforces limits."""
 
 from hwnas.deploy.serve.batching import Batcher
 from hwnas.deploy.serve.limits import Limits, Refusal

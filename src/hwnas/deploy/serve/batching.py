@@ -1,4 +1,4 @@
-"""Requests that come at the same time run through the network together."""
+"""Queue that batches requests to a network which arrive at the same time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from hwnas.errors import ArtifactError
 __all__ = ["Batcher", "Drop"]
 
 Run = Callable[[NDArray[np.float32]], NDArray[Any]]
-"""Outputs (N, ...) of inputs (N, ...)."""
+"""Function that returns the outputs (N, ...) of inputs (N, ...)."""
 
 Drop = Literal["late", "gone"]
-"""Why a request is not computed: its time is over, or its client has hung up."""
+"""Reason why a request is not computed: its deadline has passed, or its client has disconnected."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,20 +42,20 @@ class _Waiting:
 
 
 class Batcher:
-    """A queue in front of a network, and the one thread that runs it.
+    """Queue of requests to a network, with the one thread that runs the network.
 
-    A batch is run as soon as it is full, or when its oldest request has waited long enough. While
-    one runs the next one gathers, so that under load the network never waits. A request is never
-    split over batches with others; one that is larger than a batch is run piece by piece. Requests
-    that nobody waits for any more are not run.
+    A batch runs as soon as it is full, or when its oldest request has waited long enough. The next
+    batch gathers during the run, so that under load the network never waits. A request is never
+    split across batches with others; one that is larger than a batch is run in parts. Requests that
+    no client waits for any more are not run.
 
     Args:
-        run: The network.
-        max_batch: Images that are run at once.
-        max_wait_s: A request waits at most so long for others to join it.
-        max_waiting: Images in the queue.
-        observe: Called with the size of each batch, and the seconds that it took.
-        dropped: Called with the reason for each request that is not run.
+        run: Function that runs the network.
+        max_batch: Largest number of images in one run.
+        max_wait_s: Longest time that a request waits for others to join its batch, in seconds.
+        max_waiting: Largest number of images in the queue.
+        observe: Function called with the size of each batch, and the seconds that it took.
+        dropped: Function called with the reason for each request that is not run.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Images in the queue."""
+        """Number of images in the queue."""
         return self._images
 
     def check(self, images: int) -> None:
-        """Refuse more images than a request may ever have.
+        """Raise `Refusal` if a request has more images than the queue can ever hold.
 
         Raises:
-            Refusal: 413.
+            Refusal: 413 for too many images.
         """
         if images > self._max_waiting:
             raise Refusal(413, f"{images} images at once; at most {self._max_waiting} fit")
@@ -96,15 +96,15 @@ class Batcher:
         deadline: float = math.inf,
         is_connected: Callable[[], bool] = lambda: True,
     ) -> Future[NDArray[Any]]:
-        """Put images (n, ...) into the queue; their outputs (n, ...) arrive later.
+        """Put images (n, ...) into the queue, and return a future of their outputs (n, ...).
 
         Args:
-            inputs: As the network takes them.
-            deadline: On the monotonic clock; later they are not run any more.
-            is_connected: Whether anybody still waits for the outputs.
+            inputs: Inputs of the network.
+            deadline: Time on the monotonic clock after which the images are not run any more.
+            is_connected: Function that returns whether the client still waits for the outputs.
 
         Raises:
-            Refusal: 503 where the queue is full or closed, 413 for more images than it ever takes.
+            Refusal: 503 if the queue is full or closed, 413 for more images than it can ever hold.
         """
         self.check(len(inputs))
         with self._changed:
@@ -124,7 +124,7 @@ class Batcher:
         return waiting.answer
 
     def close(self) -> None:
-        """Take no more, answer those who wait, and end the thread."""
+        """Accept no more requests, answer the waiting ones, and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -133,12 +133,12 @@ class Batcher:
     def _work(self) -> None:
         while batch := self._next_batch():
             self._answer(batch)
-            del batch  # while the next one is waited for, its memory is free
+            del batch  # free its memory while waiting for the next one
 
     def _answer(self, batch: list[_Waiting]) -> None:
         try:
             outputs = self._outputs(batch)
-        except Exception as error:  # whatever it is, those who wait have to be told
+        except Exception as error:  # every waiting request has to get it, whatever it is
             for each in batch:
                 each.answer.set_exception(error)
             return
@@ -150,7 +150,7 @@ class Batcher:
         inputs = np.concatenate([each.inputs for each in batch])
         parts = []
         for start in range(0, len(inputs), self._max_batch):
-            if start and (reason := batch[0].reason_to_drop()):  # it is alone in this batch
+            if start and (reason := batch[0].reason_to_drop()):  # the batch is one request
                 raise self._drop(reason)
             part = inputs[start : start + self._max_batch]
             began = time.perf_counter()
@@ -161,7 +161,7 @@ class Batcher:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _next_batch(self) -> list[_Waiting]:
-        """The requests to be run next; none once the queue is closed and empty."""
+        """Return the requests to run next; none once the queue is closed and empty."""
         with self._changed:
             while True:
                 while not self._queue:
@@ -178,7 +178,7 @@ class Batcher:
                     return taken
 
     def _taken(self) -> list[_Waiting]:
-        """Take the oldest requests that are still wanted, as many as fit a batch."""
+        """Take the oldest requests that are still wanted, as many as fit into a batch."""
         taken: list[_Waiting] = []
         images = 0
         while self._queue:
@@ -196,7 +196,7 @@ class Batcher:
         return taken
 
     def _forget(self, answer: Future[NDArray[Any]]) -> None:
-        """Free the inputs of a request that was cancelled: its memory is no longer reserved."""
+        """Free the inputs of a cancelled request, because its memory is no longer reserved."""
         if not answer.cancelled():
             return
         with self._changed:
@@ -208,7 +208,7 @@ class Batcher:
                     return
 
     def _drop_unwanted(self) -> None:
-        """Make room in a full queue."""
+        """Remove requests that no client waits for from a full queue."""
         for each in (queue := [*self._queue]):
             if reason := each.reason_to_drop():
                 self._images -= len(each.inputs)
@@ -218,7 +218,7 @@ class Batcher:
     def _refuse(self, waiting: _Waiting, reason: Drop) -> None:
         refusal = self._drop(reason)
         if not waiting.answer.cancelled():
-            with contextlib.suppress(InvalidStateError):  # it has been cancelled just now
+            with contextlib.suppress(InvalidStateError):  # it was cancelled in the meantime
                 waiting.answer.set_exception(refusal)
 
     def _drop(self, reason: Drop) -> Refusal:

@@ -1,4 +1,4 @@
-"""The open connections, and how long each may keep us waiting."""
+"""Registry of the open connections, with a deadline for each."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Clients"]
 
 
 class Clients:
-    """Keeps a deadline for each connection that has to send something.
+    """Registry of open connections, with a deadline for each that has to send or receive something.
 
     Args:
-        most: Connections at the same time.
-        patience_s: A request has to be there so long after it could have begun.
+        most: Largest number of open connections.
+        patience_s: Longest time for a client to send a request or to receive an answer, in seconds.
     """
 
     def __init__(self, most: int, patience_s: float) -> None:
@@ -28,11 +28,14 @@ class Clients:
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        """How many are connected."""
+        """Return the number of open connections."""
         return len(self._deadlines)
 
     def admit(self, client: socket.socket) -> bool:
-        """Whether one more may connect; it is counted from now on."""
+        """Register a connection, and return whether it was admitted.
+
+        It is rejected if there are too many, or if the server is ending.
+        """
         with self._changed:
             if len(self._deadlines) >= self._most or self._ending:
                 return False
@@ -40,7 +43,7 @@ class Clients:
             return True
 
     def idle(self, client: socket.socket) -> None:
-        """It may send a request."""
+        """Record that a client may send a request."""
         with self._changed:
             self._sent_to.discard(client)
             self._idle.add(client)
@@ -49,25 +52,25 @@ class Clients:
                 _stop(client)
 
     def receiving(self, client: socket.socket) -> None:
-        """It has begun to send a request."""
+        """Record that a client has begun to send a request."""
         with self._changed:
             self._idle.discard(client)
             self._sent_to.discard(client)
             self._deadlines[client] = time.monotonic() + self._patience_s
 
     def sending(self, client: socket.socket) -> None:
-        """It gets an answer, and has to take it."""
+        """Record that an answer is being sent, which the client has to receive."""
         with self._changed:
             self._sent_to.add(client)
             self._deadlines[client] = time.monotonic() + self._patience_s
 
     def waiting(self, client: socket.socket) -> None:
-        """It has sent a request, and it is our turn."""
+        """Record that a client has sent a request and waits for the server."""
         with self._changed:
             self._deadlines[client] = math.inf
 
     def remove(self, client: socket.socket) -> None:
-        """It is gone."""
+        """Remove a closed connection."""
         with self._changed:
             self._deadlines.pop(client, None)
             self._sent_to.discard(client)
@@ -75,7 +78,7 @@ class Clients:
             self._changed.notify_all()
 
     def cut_overdue(self) -> None:
-        """Let reading from those that are too slow end, or sending to them."""
+        """Stop reading from clients that are past their deadline, or sending to them."""
         now = time.monotonic()
         with self._changed:
             for client, deadline in self._deadlines.items():
@@ -83,10 +86,10 @@ class Clients:
                     _stop(client, socket.SHUT_RDWR if client in self._sent_to else socket.SHUT_RD)
 
     def end(self, patience_s: float) -> bool:
-        """Admit nobody, send away who is idle, and wait for the others.
+        """Admit no more clients, disconnect idle ones, and wait for the others.
 
         Returns:
-            Whether all are gone.
+            Whether all clients are gone.
         """
         with self._changed:
             self._ending = True
@@ -96,6 +99,10 @@ class Clients:
 
 
 def _stop(client: socket.socket, way: int = socket.SHUT_RD) -> None:
-    """Its thread reads an end of file, and can still answer unless that is stopped as well."""
-    with contextlib.suppress(OSError):  # it has hung up already
+    """Shut down reading from a client, or sending too.
+
+    The client's thread then reads an end of file. It can still answer unless sending is shut down
+    too.
+    """
+    with contextlib.suppress(OSError):  # the client has disconnected already
         client.shutdown(way)

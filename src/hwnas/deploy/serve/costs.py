@@ -1,7 +1,8 @@
-"""How much memory a request takes, known before any of it is taken.
+"""Estimates of the memory that a request takes, before any of it is allocated.
 
-Upper bounds in bytes, from the sizes alone. The factors follow the copies that are made on the way;
-``tests/deploy/serve/test_costs.py`` holds them against the memory that is really taken.
+The estimates are upper bounds in bytes, computed from sizes alone. Their factors count the copies
+made during processing; ``tests/deploy/serve/test_costs.py`` compares them with the memory that is
+really taken.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from hwnas.errors import ArtifactError
 __all__ = ["OVERHEAD_BYTES", "Answering", "RequestCosts", "json_bytes"]
 
 OVERHEAD_BYTES = 2**20
-"""Of any request: its thread, its headers, and what is too small to be counted."""
-_UNPACKED_TEXT = 5 * 2**20  # a megabyte of packed text, four bytes a character, and the packed one
-_MOST_TEXTS = 64  # Pillow refuses more than 64 MB of them
-_DEEP = 24  # 16 bits are scaled in 32-bit numbers, in several steps
-_WEIGHTS = 16  # of each row and column, while they are scaled
+"""Memory of any request for its thread, its headers, and all that is too small to count."""
+_UNPACKED_TEXT = 5 * 2**20  # 1 MB of text at four bytes a character, and its packed form
+_MOST_TEXTS = 64  # Pillow refuses more than 64 MB of text
+_DEEP = 24  # 16-bit values are scaled in 32-bit numbers, in several steps
+_WEIGHTS = 16  # bytes of scaling weights for each row and column
 _FLOAT = 4
 
 Answering = Literal["meaning", "numbers", "mask", "binary"]
-"""In what form outputs are sent: a sentence or JSON, a PNG, or bytes."""
+"""Form in which outputs are sent: meanings or numbers in JSON, a mask as PNG, or binary data."""
 _OUTPUT_NUMBER: Mapping[Answering, int] = {"meaning": 40, "numbers": 250, "mask": 16, "binary": 24}
-"""Bytes of each number that comes out of the network, with the copies made of it on the way."""
+"""Bytes for each number of the network's output, including the copies made of it."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class RequestCosts:
     """Memory that requests to one network take.
 
     Attributes:
-        preprocessing: Of the network.
-        outputs: How many numbers come out of it for each image.
-        labels: How many classes there are; for masks.
+        preprocessing: Preprocessing of the network's images.
+        outputs: Number of output values for each image.
+        labels: Number of classes, needed for masks.
     """
 
     preprocessing: Preprocessing
@@ -49,10 +50,10 @@ class RequestCosts:
     def of(
         cls, preprocessing: Preprocessing, description: Mapping[str, Any], labels: int
     ) -> RequestCosts:
-        """Read the outputs' shape from a bundle's description.
+        """Read the shape of the outputs from a bundle's description.
 
         Raises:
-            ArtifactError: It is not there.
+            ArtifactError: The description does not hold it.
         """
         try:
             shape = [int(size) for size in description["outputs"]["shape"][1:]]
@@ -64,16 +65,16 @@ class RequestCosts:
 
     @property
     def inputs(self) -> int:
-        """Numbers that go into the network for each image."""
+        """Number of input values for each image."""
         return math.prod(self.preprocessing.input_shape)
 
     def file(self, header: ImageHeader, body: int, answering: Answering) -> int:
-        """Return the bytes for an image file: decoded, prepared, run and answered.
+        """Return the bytes needed to decode, prepare, run and answer an image file.
 
         Args:
-            header: Of the file.
-            body: Bytes of the file.
-            answering: In what form the outputs are sent.
+            header: Header of the file.
+            body: Size of the file in bytes.
+            answering: Form in which the outputs are sent.
         """
         pixels, channels = header.width * header.height, self.preprocessing.channels
         stored, kept = _pillow_bytes(header.channels), _pillow_bytes(channels)
@@ -81,7 +82,7 @@ class RequestCosts:
         decoded += pixels * 2 * header.channels * header.is_jpeg  # coefficients, in 16 bits
         decoded += pixels * _DEEP * header.is_deep
         decoded += _UNPACKED_TEXT * min(header.packed_texts, _MOST_TEXTS)
-        # Rows are scaled first; an image that lies on its side may have as many as it is wide.
+        # Rows are scaled first; a rotated image may have as many rows as it is wide.
         rows = max(header.width, header.height, self.preprocessing.height)
         scaled = _FLOAT * channels * rows * self.preprocessing.width
         scaled += _WEIGHTS * (header.width + header.height)
@@ -91,15 +92,15 @@ class RequestCosts:
         return max(decoded, prepared, answered) + self.images(1, answering)
 
     def images(self, count: int, answering: Answering) -> int:
-        """Return the bytes for images of the network's own size: prepared, run and answered."""
+        """Return the bytes needed to prepare, run and answer images of the network's own size."""
         each = (2 + 4 * _FLOAT) * self.inputs + _OUTPUT_NUMBER[answering] * self.outputs
         return count * each + OVERHEAD_BYTES
 
 
 def json_bytes(body: bytes) -> int:
-    """Return the bytes that JSON may take once it is read, by what could be in it.
+    """Return an upper bound on the bytes that JSON takes once it is parsed.
 
-    Counted are separators, since a value of two characters can take dozens of bytes.
+    The bound counts separators, because a value of two characters can take dozens of bytes.
     """
     count = body.count
     text = len(body) * (2 if body.isascii() else 9)
@@ -108,5 +109,5 @@ def json_bytes(body: bytes) -> int:
 
 
 def _pillow_bytes(channels: int) -> int:
-    """Return what Pillow takes for a pixel: one byte for grey, otherwise four."""
+    """Return the bytes that Pillow takes for a pixel: one for grey, otherwise four."""
     return 1 if channels == 1 else 4

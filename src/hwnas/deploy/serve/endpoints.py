@@ -1,4 +1,4 @@
-"""Which address is answered how; knows requests and answers, but no sockets."""
+"""HTTP endpoints of a served bundle, which map requests to answers without using sockets."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ __all__ = ["Answer", "Endpoints", "Request", "error_answer"]
 
 _JSON = "application/json"
 _PIXELS = "application/octet-stream"
-_FORM = "application/x-www-form-urlencoded"  # what curl calls any file
-_ABOUT = {"name": "hwnas", "extensions": ["binary_tensor_data"]}
+_FORM = "application/x-www-form-urlencoded"  # curl's default type for any file
 _LONGEST_ERROR = 1000
 _OUTPUTS: tuple[Answering, ...] = ("meaning", "numbers", "mask")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a client wants.
+    """HTTP request of a client.
 
     Attributes:
-        method: ``"GET"``, ``"POST"``, ...
-        target: The address with its query.
-        headers: By name, in any case.
-        body: As it came.
-        claim: What it may take, and for how long it is wanted.
+        method: HTTP method, such as ``"GET"`` or ``"POST"``.
+        target: Address with its query.
+        headers: Headers by name, in any case.
+        body: Body as received.
+        claim: Memory and time granted to the request.
     """
 
     method: str
@@ -53,23 +52,23 @@ class Request:
 
     @property
     def path(self) -> str:
-        """The address without its query."""
+        """Address without its query."""
         return self.target.partition("?")[0]
 
     @property
     def query(self) -> dict[str, list[str]]:
-        """What stands after the question mark."""
+        """Query parameters: the values of each name."""
         return parse_qs(self.target.partition("?")[2], keep_blank_values=True)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client gets.
+    """HTTP answer to a client.
 
     Attributes:
-        body: As it is sent.
-        headers: By name.
-        status: HTTP's number for it.
+        body: Body to send.
+        headers: Headers by name.
+        status: HTTP status code.
     """
 
     body: bytes
@@ -78,21 +77,21 @@ class Answer:
 
 
 def error_answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
-    """An error as one line of JSON, as the Open Inference Protocol wants it."""
+    """Return an error as one line of JSON, in the form of the Open Inference Protocol."""
     text = " ".join(message.split())
-    if len(text) > _LONGEST_ERROR:  # it may quote what was sent
+    if len(text) > _LONGEST_ERROR:  # it may quote the request
         text = f"{text[:_LONGEST_ERROR]}..."
-    # Halves of characters, which JSON can name, cannot be sent.
+    # Lone surrogates, which JSON can express, cannot be encoded.
     return _json({"error": text.encode(errors="replace").decode()}, status, headers)
 
 
 class Endpoints:
-    """All that is answered for a service.
+    """Endpoints of a service.
 
     Args:
-        service: Answers what is about images.
-        metrics: What is shown beside the service's own.
-        ready: Whether new requests are welcome.
+        service: Service that answers requests with images.
+        metrics: Metrics shown in addition to the service's own.
+        ready: Function that returns whether the server accepts new requests.
     """
 
     def __init__(
@@ -116,18 +115,18 @@ class Endpoints:
         }
 
     def known(self, path: str) -> str:
-        """The path where there is something, or else ``other``; so that there are few of them."""
+        """Return the path if it has an endpoint, else ``other``, to keep the metrics few."""
         return path if path in self._pages else "other"
 
     def answer(self, request: Request) -> Answer:
-        """Answer a request; errors are answers, too."""
+        """Answer a request; errors become answers too."""
         try:
             return self._page(request)(request)
         except Refusal as error:
             return error_answer(error.status, str(error), error.headers)
         except DataError as error:
             return error_answer(400, str(error))
-        except Exception as error:  # the server goes on, and its log says where it was
+        except Exception as error:  # the server goes on; its log holds the traceback
             traceback.print_exc(file=sys.stderr)
             return error_answer(500, str(error) or type(error).__name__)
 

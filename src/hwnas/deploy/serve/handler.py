@@ -1,4 +1,4 @@
-"""HTTP/1.1 over one connection."""
+"""Handler of HTTP/1.1 requests on one connection."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = ["Handler"]
 _HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r?\n")
 _CUT = "the head of the request is not whole"
 _MOST_HEAD_BYTES = 2**16
-"""Of the headers of a request: they are not counted among its memory."""
-_MOST_SKIPPED_BYTES = 2**23  # all headers that the base class would take
+"""Largest size of a request's head in bytes; the memory budget does not count it."""
+_MOST_SKIPPED_BYTES = 2**23  # of all headers that the base class would accept
 _BLANK = (b"\r\n", b"\n", b"")
 _ONCE = (
     "Content-Length", "Content-Type", "Host", "Transfer-Encoding", "Inference-Header-Content-Length"
@@ -35,12 +35,12 @@ _ONCE = (
 
 
 class _Lines:
-    """The lines of a request's head, which remembers the first that is no header.
+    """Reader of the lines of a request's head, which records the first line that is not a header.
 
     Attributes:
-        broken: That line; None if there is none.
-        cut: Whether the client stopped before the head was whole.
-        unused_bytes: How much longer the head may be.
+        broken: First line that is not a header; None if there is none.
+        cut: Whether the client stopped before the end of the head.
+        unused_bytes: Number of bytes that the head may still take.
     """
 
     def __init__(self, file: BufferedIOBase) -> None:
@@ -66,33 +66,34 @@ class _Lines:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Reads the requests of one connection one after the other, and sends the answers."""
+    """Handler that reads the requests of one connection in turn, and sends the answers."""
 
     server: BundleServer
     protocol_version = "HTTP/1.1"
     default_request_version = "HTTP/1.0"
     server_version, sys_version = "hwnas", ""
     disable_nagle_algorithm = True
-    wbufsize = -1  # head and body of an answer leave together
+    wbufsize = -1  # send head and body of an answer together
     raw_requestline: bytes
     _unread = 0
 
     def setup(self) -> None:
-        """Let no read or write last longer than a client may take."""
+        """Limit the time of each read and write to the time that a client may take."""
         super().setup()
         self.connection.settimeout(self.server.limits.client_s)
 
     def handle_one_request(self) -> None:
-        """The next request, if there is one."""
+        """Handle the next request, if there is one."""
         self.server.clients.idle(self.connection)
         super().handle_one_request()
         self._skip_body()
 
     def parse_request(self) -> bool:
-        """Read the head of a request; a header that is damaged, or given twice, is refused.
+        """Read the head of a request, and refuse it if a header is damaged or given twice.
 
-        The base class would take what follows a damaged line for no headers at all, and wait for a
-        body of another length than the client sends; and half a line for a whole one.
+        The base class would not treat the lines after a damaged one as headers, and would wait for
+        a body of another length than the client sends. It would also accept an incomplete line as a
+        whole one.
         """
         if not self.raw_requestline.endswith(b"\n"):
             self.requestline = self.request_version = self.command = ""
@@ -116,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
         return parsed
 
     def _problem(self) -> str:
-        """What is wrong with the headers; nothing if they are as they should be."""
+        """Return the problem of the headers; empty if there is none."""
         if (broken := self._lines.broken) is not None:
             return f"a header is damaged: {broken[:80].decode('latin-1').strip()!r}"
         for name in _ONCE:
@@ -127,15 +128,15 @@ class Handler(BaseHTTPRequestHandler):
         return ""
 
     def do_GET(self) -> None:
-        """Answer a request without a body, or with one that does not matter."""
+        """Answer a request of any method."""
         self._respond()
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET
 
     def handle_expect_100(self) -> bool:
-        """Refuse a body that is too large before it is sent."""
+        """Refuse a body that is too large before the client sends it."""
         if self._problem():
-            return True  # which `parse_request` refuses
+            return True  # `parse_request` refuses the request
         try:
             self._body_length()
         except Refusal as error:
@@ -148,14 +149,14 @@ class Handler(BaseHTTPRequestHandler):
         return True
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class finds wrong, told as all other errors are."""
+        """Send an error found by the base class in the format of all other errors."""
         self.close_connection = True
         told = ": ".join(filter(None, (message or HTTPStatus(code).phrase, explain)))
         self._send(error_answer(code, told))
         self.server.count("other", code)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: the metrics say what happened."""
+        """Log nothing, because the metrics count the requests."""
 
     def _respond(self) -> None:
         began = time.perf_counter()
@@ -163,10 +164,10 @@ class Handler(BaseHTTPRequestHandler):
         try:
             with service.claim(self._is_connected) as claim, self._reserved() as reserved:
                 answer = self._answer(claim)
-                reserved.shrink(0)  # the body is gone, and of the work the answer is left
+                reserved.shrink(0)  # the body is freed, and only the answer is left of the work
                 claim.shrink(len(answer.body))
                 self._send(answer)
-        except Refusal as error:  # there is no memory for the body, or it did not come
+        except Refusal as error:  # there is no memory for the body, or it did not arrive
             self.close_connection = True
             answer = error_answer(error.status, str(error), error.headers)
             self._send(answer)
@@ -175,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
             service.seconds.observe(time.perf_counter() - began)
 
     def _reserved(self) -> Reservation:
-        """Memory for the body."""
+        """Reserve memory for the body."""
         length = self._body_length()
         self.server.clients.waiting(self.connection)
         try:
@@ -187,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
             raise
 
     def _answer(self, claim: Claim) -> Answer:
-        """Read the body, and answer the request; afterwards the answer is all that is kept."""
+        """Read the body and answer the request; only the answer is kept afterwards."""
         body = self._body()
         return self.server.endpoints.answer(
             Request(self.command, self.path, self.headers, body, claim)
@@ -203,7 +204,10 @@ class Handler(BaseHTTPRequestHandler):
         return body
 
     def _is_connected(self) -> bool:
-        """Whether the client still waits for its answer; one that sends no more has hung up."""
+        """Return whether the client still waits for its answer.
+
+        A client that has closed its sending side counts as disconnected.
+        """
         poll = select.poll()
         try:
             poll.register(self.connection, select.POLLIN)
@@ -242,7 +246,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def _skip_body(self) -> None:
-        """Read what was refused: a client that still sends would not see the answer."""
+        """Read a refused body, because a client that still sends would not see the answer."""
         if self._unread > 0:
             self.server.clients.receiving(self.connection)
             self.wfile.flush()

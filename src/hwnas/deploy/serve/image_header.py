@@ -1,6 +1,6 @@
-"""Size and kind of an image file, read from its header alone; nothing is decoded or unpacked.
+"""Size and kind of an image file, read from its header without decoding or unpacking.
 
-Pillow is asked about JPEGs only: of a PNG it unpacks comments already when it opens the file.
+Pillow reads only JPEG headers, because it unpacks the comments of a PNG as soon as it opens one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _UNPACKED = (b"zTXt", b"iTXt", b"iCCP")
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What an image file says of itself.
+    """Properties of an image file according to its header.
 
     Attributes:
-        width: Pixels in a row.
-        height: Rows.
-        channels: Numbers a pixel; 1 for a palette.
-        is_deep: Whether it is grey of more than 8 bits.
-        is_jpeg: Whether it is a JPEG, otherwise a PNG.
-        packed_texts: Packed comments and profiles, which Pillow unpacks up to a megabyte each.
+        width: Number of pixels in a row.
+        height: Number of rows.
+        channels: Number of values in a pixel; 1 for a palette.
+        is_deep: Whether the image is grey with more than 8 bits.
+        is_jpeg: Whether the file is a JPEG; otherwise it is a PNG.
+        packed_texts: Number of packed comments and profiles; Pillow unpacks up to 1 MB of each.
     """
 
     width: int
@@ -47,7 +47,7 @@ def read_header(body: bytes) -> ImageHeader:
     """Read the header of a PNG or JPEG.
 
     Raises:
-        Refusal: 400 where it is neither, or the header is damaged.
+        Refusal: 400 if the file is neither or its header is damaged, 413 if it has too many pixels.
     """
     try:
         if body.startswith(_PNG):

@@ -1,4 +1,4 @@
-"""What a server lets clients do, and how it says no."""
+"""Limits on what clients may request of a server, and the exception that refuses a request."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hwnas.errors import ConfigError
 __all__ = ["MOST_PIXELS", "Limits", "Refusal"]
 
 MOST_PIXELS = 89_000_000
-"""Beyond this Pillow takes an image for a bomb."""
+"""Number of pixels beyond which Pillow treats an image as a decompression bomb."""
 
 
 class Refusal(Exception):
-    """A request is not answered as it was meant to be; none gets out of the server.
+    """Refusal of a request, sent to the client as an HTTP error; it never leaves the server.
 
     Attributes:
-        status: HTTP's number for the reason.
-        headers: To be sent with it.
+        status: HTTP status code.
+        headers: Headers sent with the answer.
     """
 
     def __init__(self, status: int, message: str, **headers: str) -> None:
@@ -29,21 +29,21 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """So that no client can take all memory, threads or time.
+    """Limits that keep any client from taking all memory, threads or time.
 
     Attributes:
-        memory_bytes: Of all requests together, from their bodies to their answers; what the
-            network itself takes comes on top. A quarter is for bodies.
-        memory_wait_s: A request waits so long for others to give memory back.
-        body_bytes: Of a request.
-        pixels: Of an image file, once it is decoded.
-        mask_bytes: Of the class scores that a mask is made from.
-        waiting_images: In the queue; who comes then is asked to come again.
-        connections: Open at the same time.
-        client_s: A client may take so long to send a request, or to take an answer.
-        answer_s: A request may take so long from its body to its answer; later it is not computed
-            any more.
-        drain_s: Requests that are under way get so long when the server ends.
+        memory_bytes: Memory of all requests together, from their bodies to their answers. A quarter
+            is for bodies. The network's own memory comes on top.
+        memory_wait_s: Longest time that a request waits for others to free memory, in seconds.
+        body_bytes: Largest body of a request, in bytes.
+        pixels: Largest number of pixels of a decoded image file.
+        mask_bytes: Largest size in bytes of the class scores that a mask is made from.
+        waiting_images: Largest number of images in the queue; further requests are asked to retry.
+        connections: Largest number of open connections.
+        client_s: Longest time for a client to send a request, or to receive an answer, in seconds.
+        answer_s: Longest time from a request's body to its answer, in seconds; after it, the
+            request is not computed any more.
+        drain_s: Longest time for requests in progress when the server ends, in seconds.
     """
 
     memory_bytes: int = 10**9

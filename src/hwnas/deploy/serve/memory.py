@@ -1,4 +1,4 @@
-"""A budget of bytes that all requests share, so that many large ones cannot take all memory."""
+"""Memory budget shared by all requests, so that many large ones cannot take all memory."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Pool = Literal["bodies", "work"]
 
 
 class MemoryBudget:
-    """Bytes that requests may take at the same time, reserved before they are taken.
+    """Bytes that requests may take at the same time, reserved before they are allocated.
 
-    A quarter is for bodies, the rest for what is computed from them. The pools are apart because a
-    request holds its body while it waits for room to work: out of one pool, bodies that wait could
-    keep each other from ever being worked on.
+    A quarter is for bodies, the rest for the work on them. The pools are separate because a request
+    holds its body while it waits for memory to work in. In a single pool, waiting bodies could
+    block one another for ever.
 
     Args:
-        total_bytes: For all requests together.
+        total_bytes: Bytes for all requests together.
         wait_s: Seconds that a request waits for others to give memory back.
     """
 
@@ -41,26 +41,26 @@ class MemoryBudget:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that are reserved now."""
+        """Number of bytes reserved now."""
         return sum(self._used.values())
 
     def limit(self, pool: Pool) -> int:
-        """Return the bytes that a single request may take."""
+        """Return the number of bytes that a single request may take from a pool."""
         return self._limits[pool]
 
     def reserve(
         self, pool: Pool, size: int, what: str, is_wanted: Callable[[], bool] = lambda: True
     ) -> Reservation:
-        """Reserve memory, after waiting for it if need be.
+        """Reserve memory, and wait until it is free if necessary.
 
         Args:
-            pool: What it is for.
-            size: Bytes.
-            what: Takes them; the subject of a sentence.
-            is_wanted: Whether waiting still makes sense.
+            pool: Pool to take the memory from.
+            size: Number of bytes.
+            what: Name of what takes the memory, as the subject of an error message.
+            is_wanted: Function that returns whether to go on waiting.
 
         Raises:
-            Refusal: 413 for more than there ever is, 503 where it is not free in time.
+            Refusal: 413 if the pool is smaller than that, 503 if the memory is not free in time.
         """
         limit = self._limits[pool]
         if size > limit:
@@ -106,7 +106,7 @@ class Reservation:
         self.shrink(0)
 
     def shrink(self, size: int) -> None:
-        """Give back all but so many bytes."""
+        """Give back all but ``size`` bytes."""
         with self._lock:
             freed = max(0, self._size - size)
             self._size -= freed
@@ -114,17 +114,17 @@ class Reservation:
             self._budget._give_back(self._pool, freed)
 
     def split(self) -> Reservation:
-        """Hand all bytes over to another reservation, which somebody else ends."""
+        """Move all bytes to a new reservation, which the caller ends."""
         with self._lock:
             size, self._size = self._size, 0
         return Reservation(self._budget, self._pool, size)
 
 
 def return_freed_memory() -> None:
-    """Have the C library give large blocks back to the system as soon as they are freed.
+    """Make the C library return large blocks to the system as soon as they are freed.
 
-    By default it keeps blocks of up to 32 MB for later, in each of many threads. A no-op where the
-    C library is not glibc.
+    By default it keeps blocks of up to 32 MB for later use, in each of many threads. Without glibc,
+    this function does nothing.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,4 +1,4 @@
-"""Counters and histograms in Prometheus's text format, version 0.0.4."""
+"""Counters, gauges and histograms in Prometheus's text format, version 0.0.4."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Labels = Mapping[str, str]
 
 
 class Counter:
-    """A number that only grows, for each combination of labels that was seen.
+    """Number that only grows, for each combination of label values.
 
     Args:
-        name: Ends in ``_total``.
-        text: What is counted.
-        labels: Their names.
+        name: Name of the metric, which ends in ``_total``.
+        text: Description of what is counted.
+        labels: Names of the labels.
     """
 
     kind = "counter"
@@ -31,12 +31,12 @@ class Counter:
         self._lock = threading.Lock()
 
     def add(self, amount: float = 1, *values: str) -> None:
-        """Count further ones, under a value for each label."""
+        """Add an amount to the count of these label values."""
         with self._lock:
             self._values[values] = self._values.get(values, 0) + amount
 
     def samples(self) -> Iterator[str]:
-        """Lines, one for each combination of labels."""
+        """Yield one line for each combination of label values."""
         with self._lock:
             found = dict(self._values)
         for values, number in found.items():
@@ -44,13 +44,13 @@ class Counter:
 
 
 class Gauge:
-    """A number that is looked up when it is asked for.
+    """Number that is read when the metrics are requested.
 
     Args:
-        name: Of the metric.
-        text: What it is.
-        read: Gives it.
-        labels: That always stand beside it.
+        name: Name of the metric.
+        text: Description of the number.
+        read: Function that returns the number.
+        labels: Fixed labels of the metric.
     """
 
     kind = "gauge"
@@ -61,17 +61,17 @@ class Gauge:
         self.name, self.text, self._read, self._labels = name, text, read, labels or {}
 
     def samples(self) -> Iterator[str]:
-        """One line."""
+        """Yield the only line."""
         yield _sample(self.name, self._labels, self._read())
 
 
 class Histogram:
-    """How many observations were at most as large as some bounds.
+    """Cumulative histogram of observations.
 
     Args:
-        name: Of the metric, with its unit.
-        text: What is observed.
-        bounds: Rising; infinity is added.
+        name: Name of the metric, with its unit.
+        text: Description of what is observed.
+        bounds: Upper bounds of the buckets, in ascending order; infinity is added.
     """
 
     kind = "histogram"
@@ -90,7 +90,7 @@ class Histogram:
             self._sum += value
 
     def samples(self) -> Iterator[str]:
-        """A line for each bound, the sum and the count."""
+        """Yield a line for each bound, for the sum and for the count."""
         with self._lock:
             counts, total = list(self._counts), self._sum
         below = 0
@@ -105,7 +105,7 @@ Metric = Counter | Gauge | Histogram
 
 
 def render(metrics: Sequence[Metric]) -> str:
-    """The page that Prometheus reads."""
+    """Return the page that Prometheus reads."""
     lines = []
     for metric in metrics:
         text = metric.text.replace("\\", r"\\").replace("\n", r"\n")

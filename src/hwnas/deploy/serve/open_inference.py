@@ -1,8 +1,8 @@
-"""The Open Inference Protocol (KServe's version 2) over HTTP, with its binary tensors.
+"""Open Inference Protocol (KServe version 2) over HTTP, with its binary tensor extension.
 
-Of a request: one input, ``images``, UINT8 (N, H, W, C): pixels of the network's own size, which are
-prepared here. Its numbers stand in the JSON, or as bytes after it, whose length is then in the
-header ``Inference-Header-Content-Length``. The answer has one output in the same manner.
+A request has one input, ``images``, UINT8 (N, H, W, C): pixels of the network's size, which the
+server preprocesses. Its values are in the JSON, or are bytes after the JSON, whose length is then
+in the header ``Inference-Header-Content-Length``. The answer has one output in the same format.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ __all__ = ["HEADER_LENGTH", "Inference", "metadata", "read_inference", "render_i
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _LONGEST_ID = 1000
-_DIMENSIONS = 3  # beyond the first: rows, columns and channels
+_DIMENSIONS = 3  # after the first: rows, columns and channels
 
 
 @dataclass(frozen=True)
 class Inference:
-    """A request.
+    """Inference request.
 
     Attributes:
-        images: uint8 (N, H, W, C).
-        id: The client's own, if it gave one; comes back with the answer.
-        binary: Whether the outputs are wanted as bytes.
+        images: Images of type uint8, (N, H, W, C).
+        id: Id that the client gave, if any; it is returned with the answer.
+        binary: Whether the outputs are requested as bytes.
     """
 
     images: NDArray[np.uint8]
@@ -46,7 +46,7 @@ class Inference:
 
 
 def metadata(service: Service) -> dict[str, Any]:
-    """What the model takes and gives."""
+    """Return the metadata of the model: its name, inputs and outputs."""
     shape = service.bundle.description["outputs"]["shape"]
     return {
         "name": service.name,
@@ -63,13 +63,13 @@ def read_inference(
     """Read the body of a request.
 
     Args:
-        body: JSON, perhaps with bytes after it.
-        header_length: Of the JSON, where there are bytes after it.
-        service: Whose images these are.
-        claim: Of the request; memory for it is reserved.
+        body: JSON, possibly followed by bytes.
+        header_length: Length of the JSON, if bytes follow it.
+        service: Service that the images are for.
+        claim: Claim of the request; memory for the request is reserved in it.
 
     Raises:
-        Refusal: 400, with what is wrong; 413 or 503 where there is no memory for it.
+        Refusal: 400 with the problem, or 413 or 503 if there is no memory for the request.
     """
     length = _json_length(body, header_length)
     head = body[:length]
@@ -93,7 +93,7 @@ def read_inference(
         raise Refusal(400, f"binary_data_size is {binary_size!r}; {len(pixels)} bytes follow")
     if not isinstance(identity, str | None) or len(identity or "") > _LONGEST_ID:
         raise Refusal(400, f"the id is no text of at most {_LONGEST_ID} characters")
-    del request, tensor, parameters, data  # all that the JSON has taken
+    del request, tensor, parameters, data  # all memory of the parsed JSON
     claim.shrink(len(head) + len(pixels))
     claim.answering = "binary" if binary else "numbers"
     images = service.read_pixels(pixels, claim)
@@ -103,7 +103,7 @@ def read_inference(
 
 
 def _json_length(body: bytes, header_length: str | None) -> int:
-    """Return how many bytes of a body are JSON."""
+    """Return the number of bytes of a body that are JSON."""
     if header_length is None:
         return len(body)
     whole = header_length.isascii() and header_length.isdigit() and len(header_length) <= 18
@@ -117,7 +117,7 @@ def _json_length(body: bytes, header_length: str | None) -> int:
 def render_inference(
     request: Inference, outputs: NDArray[Any], service: Service
 ) -> tuple[bytes, Mapping[str, str]]:
-    """The body and the headers of an answer."""
+    """Return the body and the headers of an answer."""
     found = np.ascontiguousarray(outputs, np.float32)
     tensor: dict[str, Any] = {"name": OUTPUT, "datatype": "FP32", "shape": list(found.shape)}
     raw = found.astype("<f4", copy=False).tobytes() if request.binary else b""
@@ -136,17 +136,20 @@ def render_inference(
 
 
 def _wants_binary(request: Mapping[str, Any]) -> bool:
-    """As the protocol's extension has it: for all outputs, or for the one that is named."""
+    """Return whether binary output is requested, for all outputs or for the named one.
+
+    The request parameters are those of the protocol's binary tensor extension.
+    """
     for_all = bool(request.get("parameters", {}).get("binary_data_output", False))
     outputs = request.get("outputs") or [{}]
     return bool(outputs[0].get("parameters", {}).get("binary_data", for_all))
 
 
 def _listed(data: Any) -> bytes:
-    """Pixels that stand in the JSON, flat or nested.
+    """Return the pixels in a flat or nested JSON list as bytes.
 
-    NumPy does not look at them before they are known to be numbers: of texts it would make an array
-    in which each takes as much as the longest.
+    NumPy is not used, because the values are not yet known to be numbers. It would convert strings
+    to an array in which each takes as much memory as the longest.
     """
     if not isinstance(data, list):
         raise Refusal(400, "data is no list of whole numbers from 0 to 255")

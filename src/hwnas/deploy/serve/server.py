@@ -1,4 +1,4 @@
-"""The server: listens, gives each connection a thread, and ends in good order."""
+"""HTTP server of a bundle: listens, gives each connection a thread, and shuts down gracefully."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _POLL_S = 0.1
 
 
 class BundleServer(ThreadingMixIn, TCPServer):
-    """Serves a bundle until it is closed; a context manager that does so in a thread.
+    """HTTP server of a bundle; as a context manager it serves in a thread until the context ends.
 
     Args:
-        service: What answers.
+        service: Service that answers the requests.
         host: Address to listen on.
-        port: To listen on; 0 takes a free one.
+        port: Port to listen on; 0 takes a free one.
 
     Raises:
-        ConfigError: It cannot listen there.
+        ConfigError: The server cannot listen there.
     """
 
     daemon_threads = True
@@ -69,23 +69,23 @@ class BundleServer(ThreadingMixIn, TCPServer):
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """URL of the server."""
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
 
     def __enter__(self) -> BundleServer:
-        """Begin to answer."""
+        """Start answering requests."""
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Answer what is under way, and end."""
+        """Answer the requests in progress, and end."""
         self.drain()
 
     def drain(self) -> bool:
-        """Take nothing new, answer what is under way, and end.
+        """Accept nothing new, answer the requests in progress, and end.
 
         Returns:
-            Whether all was answered in the time that there was.
+            Whether all requests were answered within the time limit.
         """
         self.ending = True
         self.shutdown()
@@ -101,7 +101,7 @@ class BundleServer(ThreadingMixIn, TCPServer):
         self.service.requests.add(1, path, str(status))
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give a connection its thread, or send it away."""
+        """Start a thread for a connection, or reject the connection if there are too many."""
         if self.clients.admit(request):
             super().process_request(request, client_address)
         else:
@@ -113,19 +113,22 @@ class BundleServer(ThreadingMixIn, TCPServer):
         self.clients.remove(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that hang up are none of our business; all else goes to the log."""
+        """Log an error of a request, unless it is an `OSError`, as when a client disconnects."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def service_actions(self) -> None:
-        """Between connections: be rid of slow clients, and of those that were sent away."""
+        """Disconnect slow clients, and close rejected connections, between new connections."""
         self.clients.cut_overdue()
         now = time.monotonic()
         while self._parting and self._parting[0][0] < now:
             self._parting.pop(0)[1].close()
 
     def _turn_away(self, client: socket.socket) -> None:
-        """Say why, and close a little later: at once, what it has sent would undo the answer."""
+        """Send an answer with the reason, and close the connection a little later.
+
+        If the connection were closed at once, data that the client sent would discard the answer.
+        """
         self._refused.add()
         body = error_answer(503, "too many connections; try again").body
         head = (
@@ -149,28 +152,28 @@ def serve(
     name: str | None = None,
     started: Callable[[BundleServer], object] = lambda server: None,
 ) -> int:
-    """Serve a bundle until SIGTERM or Ctrl-C; what is under way then is answered first.
+    """Serve a bundle until SIGTERM or Ctrl-C; requests in progress are answered first.
 
     Args:
-        bundle: Verified before anything is answered.
-        settings: How requests are put together.
-        limits: What clients may do.
+        bundle: Bundle to serve; it is verified before any request is answered.
+        settings: Settings of how requests are batched.
+        limits: Limits on what clients may request.
         host: Address to listen on.
-        port: To listen on; 0 takes a free one.
-        name: Of the model, in addresses; the network's id if None.
-        started: Called once requests are answered.
+        port: Port to listen on; 0 takes a free one.
+        name: Name of the model in addresses; the network's id if None.
+        started: Function called with the server once it answers requests.
 
     Returns:
-        The number of the signal that ended it.
+        The number of the signal that ended the server.
 
     Raises:
         ArtifactError: The bundle is damaged.
-        ConfigError: It cannot listen there.
-        DeviceError: This machine has fewer cores than threads are wanted.
+        ConfigError: The server cannot listen there, or the service cannot be set up; see `Service`.
+        DeviceError: This machine has fewer cores than the requested threads.
     """
     return_freed_memory()
     warnings.simplefilter("error", Image.DecompressionBombWarning)  # the server has its own limits
-    torch.set_num_threads(1)  # images are prepared by many threads already
+    torch.set_num_threads(1)  # many threads preprocess images already
     with _first_signal() as wait:
         service = Service(bundle, settings, limits, name)
         try:
@@ -185,7 +188,7 @@ def serve(
 
 @contextlib.contextmanager
 def _first_signal() -> Iterator[Callable[[], int]]:
-    """SIGTERM and Ctrl-C are waited for; a second one ends the process as ever."""
+    """Yield a function that waits for SIGTERM or Ctrl-C; a second one ends the process as usual."""
     came: list[int] = []
     event = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,4 +1,4 @@
-"""What is asked of a served bundle, without the protocol in which it is asked."""
+"""Service that answers requests to a bundle, independent of the network protocol."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ __all__ = ["BatchSettings", "Claim", "Service"]
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 Inputs = NDArray[np.float32]
-"""(N, C, H, W), as the network takes them."""
+"""Network inputs, of shape (N, C, H, W)."""
 
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """How requests are put together.
+    """Settings of how requests are batched.
 
     Attributes:
-        max_batch: Images that run through the network at once.
-        max_wait_ms: A request waits at most so long for others to join it.
-        threads: Of ONNX Runtime.
+        max_batch: Largest number of images in one run of the network.
+        max_wait_ms: Longest time that a request waits for others to join its batch, in ms.
+        threads: Number of threads of ONNX Runtime.
     """
 
     max_batch: int = 8
@@ -56,13 +56,13 @@ class BatchSettings:
 
 @dataclass
 class Claim:
-    """What a request may take, and for how long it is wanted.
+    """Memory and time granted to one request.
 
     Attributes:
-        deadline: On the monotonic clock; later it is not computed any more.
-        is_connected: Whether its client is still there.
-        answering: In what form its outputs are sent.
-        reserved: Memory for its work, given back by whoever made the claim.
+        deadline: Time on the monotonic clock after which the request is not computed any more.
+        is_connected: Function that returns whether the client is still connected.
+        answering: Form in which the outputs are sent.
+        reserved: Memory reserved for the request's work; the creator of the claim gives it back.
     """
 
     deadline: float = math.inf
@@ -72,28 +72,29 @@ class Claim:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is still time, and somebody to answer."""
+        """True if the deadline has not passed and the client is still connected."""
         return time.monotonic() <= self.deadline and self.is_connected()
 
     def shrink(self, size: int) -> None:
-        """Give reserved memory back but for so many bytes."""
+        """Give back all reserved memory except ``size`` bytes."""
         for place, reservation in enumerate(reversed(self.reserved)):
             reservation.shrink(0 if place else size)
 
 
 class Service:
-    """A bundle that is loaded, and the queue before it.
+    """Loaded bundle with a queue of requests in front of its network.
 
     Args:
-        bundle: Verified before anything is answered.
-        settings: How requests are put together.
-        limits: What clients may do.
-        name: Of the model, in addresses; the bundle's own if None.
+        bundle: Bundle to serve; it is verified before any request is answered.
+        settings: Settings of how requests are batched.
+        limits: Limits on what clients may request.
+        name: Name of the model in addresses; the network's id if None.
 
     Raises:
         ArtifactError: The bundle is damaged.
-        ConfigError: The limit of memory does not suffice for one image of the network's size.
-        DeviceError: This machine has fewer cores than threads are wanted.
+        ConfigError: The memory limit is too small for one image of the network's size, or the name
+            cannot be part of an address.
+        DeviceError: This machine has fewer cores than the requested threads.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class Service:
 
     @property
     def metrics(self) -> list[Metric]:
-        """All that is counted here."""
+        """All metrics of the service."""
         waiting = Gauge(
             "hwnas_queue_images", "Images that wait for the network.", lambda: self._batcher.waiting
         )
@@ -155,13 +156,13 @@ class Service:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of raw pixels."""
+        """Height, width and channels of raw images."""
         channels, height, width = self.bundle.preprocessing.input_shape
         return height, width, channels
 
     @contextmanager
     def claim(self, is_connected: Callable[[], bool]) -> Iterator[Claim]:
-        """Begin a request, whose time runs from now on; its memory is given back at the end."""
+        """Begin a request, whose time runs from now on, and give its memory back at the end."""
         claim = Claim(time.monotonic() + self.limits.answer_s, is_connected)
         try:
             yield claim
@@ -169,13 +170,14 @@ class Service:
             claim.shrink(0)
 
     def read_file(self, body: bytes, claim: Claim) -> NDArray[np.uint8]:
-        """The pixels (1, H, W, C) of an image file, in its own size.
+        """Return the pixels (1, H, W, C) of an image file, in its own size.
 
-        Memory for all that follows is reserved before anything is decoded.
+        Memory for all later steps is reserved before anything is decoded.
 
         Raises:
-            DataError: It is none, or damaged.
-            Refusal: It has too many pixels, or there is no memory for them.
+            DataError: The body is not an image, or is damaged.
+            Refusal: The body is not a PNG or JPEG, its header is damaged, it has too many pixels,
+                or there is no memory for them.
         """
         header = read_header(body)
         size = f"{header.width} x {header.height} pixels"
@@ -188,10 +190,10 @@ class Service:
         return self.bundle.preprocessing.read_image(io.BytesIO(body))[None]
 
     def read_pixels(self, body: bytes, claim: Claim) -> NDArray[np.uint8]:
-        """Raw images (N, H, W, C) of the network's own size, one after the other.
+        """Return the raw images (N, H, W, C) in a body, which have the network's own size.
 
         Raises:
-            Refusal: The body is no whole number of images, or there are too many.
+            Refusal: The body is not a whole number of images, or there are too many.
         """
         size = math.prod(self.image_shape)
         if not body or len(body) % size:
@@ -210,48 +212,47 @@ class Service:
         """Reserve memory for a request.
 
         Raises:
-            Refusal: 413 where it is more than one request may take, 503 where others have it.
+            Refusal: 413 if one request may not take as much, 503 if other requests hold the memory.
         """
         reservation = self.memory.reserve("work", size, what, lambda: claim.is_wanted)
         claim.reserved.append(reservation)
-        if not claim.is_wanted:  # it has waited for memory for too long
+        if not claim.is_wanted:  # the request waited too long for memory
             self._drop("late" if claim.is_connected() else "gone")
             raise Refusal(503, "there was no memory for this request in time", Retry_After="2")
 
     def outputs(self, images: NDArray[np.uint8], claim: Claim) -> NDArray[Any]:
-        """The network's outputs (N, ...) for uint8 images (N, H, W, C), through the queue.
+        """Return the network's outputs (N, ...) for uint8 images (N, H, W, C), through the queue.
 
         Raises:
-            Refusal: The queue is full, the network takes too long, or it gives numbers that are
-                not finite.
+            Refusal: The queue is full, the network takes too long, or its outputs are not finite.
             ArtifactError: The network fails.
         """
-        # Here, in the request's own thread, so that the network's thread does nothing but run it.
+        # Preprocess in the request's thread, so that the network's thread only runs the network.
         inputs = self.bundle.preprocessing(images).contiguous().numpy()
         answer = self._batcher.submit(inputs, claim.deadline, claim.is_connected)
         try:
             found = answer.result(max(0.0, claim.deadline - time.monotonic()))
         except TimeoutError:
-            if not answer.cancel():  # it is being run, and takes its memory until that is over
+            if not answer.cancel():  # it is running, and needs its memory until the run ends
                 running = Claim(reserved=[each.split() for each in claim.reserved])
                 answer.add_done_callback(lambda _: running.shrink(0))
             raise Refusal(
                 504, f"the network gave no answer in {self.limits.answer_s:g} s"
             ) from None
-        if claim.answering != "binary" and not np.isfinite(found).all():  # JSON has no such numbers
+        if claim.answering != "binary" and not np.isfinite(found).all():  # JSON cannot hold them
             raise Refusal(500, "the network gives numbers that are not finite for these images")
         return found
 
     def describe(self, images: NDArray[np.uint8], claim: Claim) -> list[dict[str, Any]]:
-        """What the network says about uint8 images (N, H, W, C); see `OutputMeaning.describe`."""
+        """Return predictions for uint8 images (N, H, W, C); see `OutputMeaning.describe`."""
         return self.bundle.outputs.describe(self.outputs(images, claim))
 
     def mask(self, images: NDArray[np.uint8], claim: Claim) -> bytes:
-        """The mask of one uint8 image (1, H, W, C) in its own size, as a PNG.
+        """Return the mask of one uint8 image (1, H, W, C), in the image's size, as a PNG.
 
         Raises:
             Refusal: There are several images, or the mask would take too much memory.
-            DataError: The network is none for segmentation.
+            DataError: The network is not a segmentation network.
         """
         count, height, width, _ = images.shape
         if count != 1:
@@ -278,7 +279,7 @@ class Service:
         self._dropped.add(1, reason)
 
     def close(self) -> None:
-        """Answer those who wait, and take no more."""
+        """Answer the waiting requests, and accept no more."""
         self._batcher.close()
 
     def _observe(self, images: int, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What an exported network can be turned into before it is shipped, by name."""
+"""Variants that an exported network can be converted to before it is shipped, by name."""
 
 from hwnas.deploy.variants.catalogue import VARIANTS, Made, Material, Variant
 

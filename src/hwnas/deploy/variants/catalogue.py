@@ -1,4 +1,4 @@
-"""What an exported network can be turned into before it is shipped, and how."""
+"""Registry of the variants that an exported network can be converted to before it is shipped."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ __all__ = ["VARIANTS", "Made", "Material", "Variant"]
 
 @dataclass(frozen=True)
 class Material:
-    """What variants are made from.
+    """Inputs that variants are made from.
 
     Attributes:
-        model: The network in single precision, an ONNX file.
+        model: Network in single precision, an ONNX file.
         calibration: Inputs (N, ...) that ranges are taken from; random ones if there are no images,
             which is enough to time a variant.
-        loss: What an ONNX file loses in the first metric against ``model``, in its unit, on images
-            that choices are made by; None if there are none.
-        max_loss: What a variant may lose.
-        retrain: Fine-tunes the network under a conversion and writes it as ONNX; None if there is
-            no network that could be trained.
+        loss: Function that returns what an ONNX file loses in the first metric against ``model``,
+            in the metric's unit, on the images that choices are based on; None if there are no
+            images.
+        max_loss: Largest loss allowed for a variant.
+        retrain: Function that fine-tunes the network under a conversion and writes it as ONNX; None
+            if there is no network to train.
     """
 
     model: Path
@@ -44,11 +45,11 @@ class Material:
 
 @dataclass(frozen=True)
 class Made:
-    """A variant of a network.
+    """Converted network.
 
     Attributes:
-        model: The ONNX file.
-        about: What was decided on the way, such as which layers stayed in floating point.
+        model: ONNX file.
+        about: Decisions made during the conversion, such as which layers stayed in floating point.
     """
 
     model: Path
@@ -56,35 +57,35 @@ class Made:
 
 
 class Variant(Protocol):
-    """A way to make a network smaller or faster."""
+    """Conversion that makes a network smaller or faster."""
 
     @property
     def name(self) -> str:
-        """As the command line and bundles call it."""
+        """Name on the command line and in bundles."""
 
     @property
     def format(self) -> str:
-        """The number format that a runtime has to have for it."""
+        """Number format that a runtime must support for it."""
 
     def lacks(self, material: Material) -> str:
-        """What is missing to make it of this material, and what to give; empty if nothing."""
+        """Return what is missing to make the variant, and what to provide; empty if nothing is."""
 
     def make(self, material: Material, to: Path) -> Made:
-        """Make it of material that lacks nothing.
+        """Make the variant from material that lacks nothing.
 
         Args:
-            material: Of the network.
-            to: The ONNX file to write, where there is a new one.
+            material: Material of the network.
+            to: ONNX file to write, if a new one is made.
 
         Raises:
-            ArtifactError: The network cannot be turned into this.
+            ArtifactError: The network cannot be converted to this variant.
             StorageError: The file cannot be written.
         """
 
 
 @dataclass(frozen=True)
 class _AsItIs:
-    """The file as it is; what computes in another format is the runtime."""
+    """Unchanged file; the runtime computes in the variant's format."""
 
     name: str
     format: str
@@ -98,7 +99,7 @@ class _AsItIs:
 
 @dataclass(frozen=True)
 class _Converted:
-    """The file with all its numbers in another format, ranges taken from calibration images."""
+    """File with all numbers in another format; ranges are taken from calibration images."""
 
     name: str
     convert: Callable[[Material, Path], Path]
@@ -116,7 +117,7 @@ class _Converted:
 
 @dataclass(frozen=True)
 class _MixedInt8:
-    """As many layers in eight bits as keep the loss within its limit."""
+    """Mixed precision: as many int8 layers as keep the loss within its limit."""
 
     name: str = "int8-mixed"
     format: str = "int8"
@@ -136,7 +137,7 @@ class _MixedInt8:
 
 @dataclass(frozen=True)
 class _Retrained:
-    """Fine-tuned under a conversion, and then perhaps quantised."""
+    """Network fine-tuned under a conversion, and quantised afterwards if the format is int8."""
 
     name: str
     format: str
@@ -167,4 +168,4 @@ VARIANTS: dict[str, Variant] = {
         _Retrained("sparse-2of4", "fp32", TwoOfFour),
     )
 }
-"""By the name that the command line and bundles have for them."""
+"""Variants by their names on the command line and in bundles."""

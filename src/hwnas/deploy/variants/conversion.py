@@ -1,4 +1,4 @@
-"""What is done to a PyTorch network before it is fine-tuned for a variant, and undone after."""
+"""Conversions of a PyTorch network before it is fine-tuned for a variant, undone afterwards."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["Conversion", "layers_with_weights"]
 
 
 class Conversion(Protocol):
-    """Changes a network in place so that training it makes it fit for a variant."""
+    """Change of a network in place, so that training fits the network to a variant."""
 
     def begin(self, network: nn.Module) -> None:
-        """Before the training: outputs become those that the variant would give."""
+        """Convert a network before training, so that its outputs become those of the variant."""
 
     def end(self, network: nn.Module) -> None:
-        """After it: a plain network again, with the weights that were learned."""
+        """Restore a plain network after training, with the learned weights."""
 
 
 def layers_with_weights(network: nn.Module) -> Iterator[nn.Conv2d | nn.Linear]:
-    """The convolutions and linear layers of a network, in its order."""
+    """Yield the convolutions and linear layers of a network, in its order."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             yield module

@@ -1,11 +1,11 @@
-"""Fine-tuning that feels eight bits: weights and activations are rounded as int8 will round them.
+"""Quantisation-aware training: weights and activations are rounded as int8 will round them.
 
-After Krishnamoorthi, "Quantizing deep convolutional networks for efficient inference: A
-whitepaper" (2018), sections 2 and 3: weights symmetric with a scale for each output channel,
-activations asymmetric with one for the tensor, gradients straight through the rounding, ranges of
-activations as moving averages. Where it differs: batch normalisation is not folded while training.
-With a scale for each channel that changes nothing, for the normalisation multiplies a whole channel
-and the scale with it.
+It follows Krishnamoorthi, "Quantizing deep convolutional networks for efficient inference: A
+whitepaper" (2018), sections 2 and 3. Weights are symmetric with a scale for each output channel.
+Activations are asymmetric with one scale for each tensor. Gradients pass straight through the
+rounding, and ranges of activations are moving averages. The difference is that batch normalisation
+is not folded during training. With a scale for each channel, folding would change nothing, because
+the normalisation multiplies a whole channel and its scale alike.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from hwnas.deploy.variants.conversion import layers_with_weights
 __all__ = ["FakeQuantisation", "FakeQuantisedInput", "FakeQuantisedWeight"]
 
 _INPUT = "fake_quantised_input"
-_MOMENTUM = 0.05  # of the ranges of activations
+_MOMENTUM = 0.05  # of the moving averages of activation ranges
 
 
 class FakeQuantisation:
-    """Rounds weights and inputs of all convolutions and linear layers of one network.
+    """Conversion that rounds the weights and inputs of a network's convolutions and linear layers.
 
     Args:
-        largest: Steps of a weight, at most: 127, or 64 in reduced range; if None what
-            `hwnas.deploy.quantize` takes on this machine.
+        largest: Largest step of a weight: 127, or 64 in reduced range. If None, the value that
+            `hwnas.deploy.quantize` uses on this machine.
     """
 
     def __init__(self, largest: int | None = None) -> None:
@@ -38,7 +38,7 @@ class FakeQuantisation:
         self._hooks: list[RemovableHandle] = []
 
     def begin(self, network: nn.Module) -> None:
-        """From now on the network computes as if it had eight bits."""
+        """Make the network compute as if it were in int8."""
         for layer in list(layers_with_weights(network)):
             parametrize.register_parametrization(
                 layer, "weight", FakeQuantisedWeight(self._largest)
@@ -47,7 +47,7 @@ class FakeQuantisation:
             self._hooks.append(layer.register_forward_pre_hook(_round_input))
 
     def end(self, network: nn.Module) -> None:
-        """The weights stay as they were learned; who quantises them rounds them once."""
+        """Remove the rounding; learned weights stay unrounded until they are quantised."""
         for hook in self._hooks:
             hook.remove()
         for layer in list(layers_with_weights(network)):
@@ -56,10 +56,10 @@ class FakeQuantisation:
 
 
 class FakeQuantisedWeight(nn.Module):
-    """Weights (C, ...) rounded to steps of a scale for each of the C output channels.
+    """Rounding of weights (C, ...) to steps of one scale for each of the C output channels.
 
     Args:
-        largest: Steps, at most: 127, or 64 in reduced range.
+        largest: Largest step: 127, or 64 in reduced range.
     """
 
     def __init__(self, largest: int = 127) -> None:
@@ -67,7 +67,7 @@ class FakeQuantisedWeight(nn.Module):
         self._largest = largest
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The nearest weights that eight bits can hold; the gradient goes straight through."""
+        """Return the nearest weights that int8 can represent; gradients pass straight through."""
         most = weight.detach().flatten(1).abs().amax(1)
         scale = (most / self._largest).clamp_min(torch.finfo(weight.dtype).tiny)
         zero = torch.zeros_like(scale, dtype=torch.int32)
@@ -76,7 +76,7 @@ class FakeQuantisedWeight(nn.Module):
 
 
 class FakeQuantisedInput(nn.Module):
-    """Activations rounded to 0..255 between a least and a largest value, which follow the data."""
+    """Rounding of activations to steps 0..255 of a range that follows the data."""
 
     least: Tensor
     largest: Tensor
@@ -87,7 +87,7 @@ class FakeQuantisedInput(nn.Module):
         self.register_buffer("largest", torch.tensor(float("nan")), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The nearest activations that eight bits can hold; zero is one of them exactly."""
+        """Return the nearest activations that eight bits can represent; zero is exact."""
         if self.training or self.least.isnan():
             self._follow(x.detach())
         scale = ((self.largest - self.least) / 255).clamp_min(1e-8)
@@ -95,7 +95,7 @@ class FakeQuantisedInput(nn.Module):
         return torch.fake_quantize_per_tensor_affine(x, scale, zero, 0, 255)
 
     def _follow(self, x: Tensor) -> None:
-        # Zero is always in the range, for padding has to be exact.
+        # Zero is always in the range, because padding has to be exact.
         least, largest = x.amin().clamp_max(0), x.amax().clamp_min(0)
         if self.least.isnan():
             self.least.copy_(least)

@@ -1,4 +1,4 @@
-"""Eight bits where they do no harm: a network quantised but for the layers that suffer most."""
+"""Mixed-precision quantisation, which keeps the most sensitive layers in floating point."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MOST_IMAGES = 128
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How much the outputs suffer where one part alone is quantised.
+    """Sensitivity of the outputs to quantising one unit alone.
 
     Attributes:
-        unit: The part.
-        error: Mean squared difference of the outputs, as a share of their variance; not negative.
+        unit: Quantised unit.
+        error: Mean squared error of the outputs, as a share of their variance; not negative.
     """
 
     unit: Unit
@@ -35,15 +35,15 @@ class Sensitivity:
 def sensitivities(
     source: Path, quantizer: Int8Quantizer, batches: Sequence[NDArray[np.float32]]
 ) -> list[Sensitivity]:
-    """Quantise each part alone and compare the outputs with those of the whole network in fp32.
+    """Quantise each unit alone and compare the outputs with those of the network in fp32.
 
     Args:
-        source: The ONNX file that the quantizer was made of.
-        quantizer: Of that network.
-        batches: Inputs (N, ...) to compare on; the first hundred or so are used.
+        source: ONNX file that the quantizer was made from.
+        quantizer: Quantizer of that network.
+        batches: Inputs (N, ...) to compare on; the first 128 are used.
 
     Returns:
-        One for each of the quantizer's units, the most sensitive first.
+        One sensitivity for each of the quantizer's units, the most sensitive first.
 
     Raises:
         ArtifactError: The file cannot be quantised.
@@ -68,19 +68,20 @@ def mixed_int8(
     loss: Callable[[Path], float],
     max_loss: float,
 ) -> tuple[str, ...]:
-    """Quantise all but as few of the most sensitive parts as keep the loss within its limit.
+    """Quantise all units except the fewest sensitive ones that keep the loss within its limit.
 
-    How many are left out is found by bisection, as if leaving out more never made it worse.
+    Units are left out in order of sensitivity, the most sensitive first. Their number is found by
+    bisection, which assumes that leaving out more never increases the loss.
 
     Args:
-        source: An ONNX file with one float32 input.
-        to: The file to write.
+        source: ONNX file with one float32 input.
+        to: File to write.
         batches: Inputs (N, ...) that ranges and sensitivities are taken from.
-        loss: What a file loses in quality against ``source``.
-        max_loss: What it may lose.
+        loss: Function that returns what a file loses in quality against ``source``.
+        max_loss: Largest loss allowed.
 
     Returns:
-        Names of the parts that stayed in floating point.
+        Names of the units that stayed in floating point.
 
     Raises:
         ArtifactError: The file cannot be quantised.

@@ -1,9 +1,9 @@
-"""Two of every four weights: what sparse tensor cores of a GPU multiply at twice the speed.
+"""2:4 structured sparsity, which sparse tensor cores of a GPU multiply at twice the speed.
 
-After GPUSQ-ViT (Yu et al., CVPR 2023) and Mishra et al., "Accelerating sparse deep neural
-networks" (2021): in each group of four neighbours along the input the two of largest magnitude
-stay, and the network is fine-tuned with the whole one as its teacher. A processor without such
-cores multiplies the zeros like any other number, so here it is no faster.
+It follows GPUSQ-ViT (Yu et al., CVPR 2023) and Mishra et al., "Accelerating sparse deep neural
+networks" (2021). In each group of four neighbours along the input, the two weights of largest
+magnitude stay, and the network is fine-tuned with the dense one as its teacher. A processor without
+such cores multiplies zeros like any other number, so the sparse network is no faster there.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _GROUP, _KEPT = 4, 2
 
 
 class TwoOfFour:
-    """Holds half of the weights of a network at zero: of each layer whose inputs come in fours."""
+    """Conversion that sets half of the weights to zero in layers with a multiple of four inputs."""
 
     def begin(self, network: nn.Module) -> None:
-        """Choose which; they stay the same ones from now on."""
+        """Choose the weights to hold at zero; the choice stays fixed during training."""
         for layer in _sparse_layers(network):
             mask = mask_of(layer.weight.detach())
             parametrize.register_parametrization(layer, "weight", _Masked(mask))
 
     def end(self, network: nn.Module) -> None:
-        """Weights with zeros in them."""
+        """Remove the masks, and leave zeros in the weights."""
         for layer in _sparse_layers(network):
             parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
 
@@ -49,23 +49,24 @@ class _Masked(nn.Module):
 
 
 def _sparse_layers(network: nn.Module) -> list[nn.Conv2d | nn.Linear]:
-    """Those with a multiple of four inputs, which leaves out depthwise convolutions."""
+    """Return the layers with a multiple of four inputs, which excludes depthwise convolutions."""
     return [layer for layer in layers_with_weights(network) if layer.weight.shape[1] % _GROUP == 0]
 
 
 def _rows(weight: Tensor) -> Tensor:
-    """Weights (C_out, C_in, ...) as (rows, C_in): neighbours along the input stand together."""
+    """Return weights (C_out, C_in, ...) as (rows, C_in), with neighbouring inputs adjacent."""
     return weight.movedim(1, -1).reshape(-1, weight.shape[1])
 
 
 def mask_of(weight: Tensor) -> Tensor:
-    """Which weights stay.
+    """Return the mask of the weights that stay.
 
     Args:
-        weight: (C_out, C_in, ...), C_in a multiple of four.
+        weight: Weights (C_out, C_in, ...), C_in a multiple of four.
 
     Returns:
-        Of the same shape and type: 1 for the two largest of each four along C_in, 0 for the others.
+        Mask of the same shape and type: 1 for the two largest magnitudes of each four along C_in, 0
+            for the others.
     """
     groups = _rows(weight).abs().reshape(-1, _GROUP)
     kept = groups.topk(_KEPT, dim=1).indices
@@ -75,7 +76,7 @@ def mask_of(weight: Tensor) -> Tensor:
 
 
 def is_two_of_four(weight: Tensor) -> bool:
-    """Whether at most two of each four neighbours along the input are not zero."""
+    """Return whether at most two of each four neighbours along the input are nonzero."""
     if weight.dim() < 2 or weight.shape[1] % _GROUP:
         return False
     return bool(((_rows(weight).reshape(-1, _GROUP) != 0).sum(1) <= _KEPT).all())
@@ -83,13 +84,14 @@ def is_two_of_four(weight: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """A sparse matrix without its zeros, as sparse tensor cores take it.
+    """Sparse matrix without its zeros, in the layout of sparse tensor cores.
 
     Attributes:
-        values: (rows, C_in / 2), the two weights of each group in their order.
-        places: uint8 (rows, C_in / 8): where they stand in their group, two bits each, those of two
-            groups in a byte, the first weight lowest. C_in is a multiple of eight.
-        shape: Of the weights before: (C_out, C_in, ...).
+        values: Weights (rows, C_in / 2), the two of each group in their order.
+        places: Positions of the weights in their groups, uint8 (rows, C_in / 8). A position has two
+            bits, and two groups share a byte, with the first weight in the lowest bits. C_in is a
+            multiple of eight.
+        shape: Shape of the unpacked weights: (C_out, C_in, ...).
     """
 
     values: Tensor
@@ -98,10 +100,10 @@ class Packed:
 
 
 def pack(weight: Tensor) -> Packed:
-    """Drop the zeros of weights (C_out, C_in, ...), C_in a multiple of eight.
+    """Remove the zeros of weights (C_out, C_in, ...), C_in a multiple of eight.
 
     Raises:
-        ArtifactError: They are not two of four.
+        ArtifactError: The weights are not 2:4 sparse, or C_in is not a multiple of eight.
     """
     if not is_two_of_four(weight) or weight.shape[1] % (2 * _GROUP):
         raise ArtifactError(
@@ -109,7 +111,7 @@ def pack(weight: Tensor) -> Packed:
             "multiple of eight; make them so by TwoOfFour"
         )
     groups = _rows(weight).reshape(-1, _GROUP)
-    # The nonzero ones first, then zeros to fill up, both in the order in which they stand.
+    # Nonzero weights first, then zeros to fill up, both in their original order.
     order = (groups == 0).to(torch.int8).argsort(dim=1, stable=True)[:, :_KEPT]
     places = order.sort(dim=1).values
     values = groups.gather(1, places)
@@ -119,7 +121,7 @@ def pack(weight: Tensor) -> Packed:
 
 
 def unpack(packed: Packed) -> Tensor:
-    """The inverse of `pack`."""
+    """Return the weights that `pack` packed."""
     nibbles = torch.stack([packed.places & 15, packed.places >> 4], dim=-1).reshape(-1)
     places = torch.stack([nibbles & 3, nibbles >> 2], dim=1).long()
     values = packed.values.reshape(-1, _KEPT)

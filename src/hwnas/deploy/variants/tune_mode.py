@@ -1,10 +1,10 @@
-"""Fine-tuning with normalisations that stand still, at less memory.
+"""Tune mode: fine-tuning with fixed normalisation statistics, in less memory.
 
-Convolution and batch normalisation in evaluation mode are one affine map. Eval mode computes them
-one after the other and keeps what is between them for the backward pass; Tune mode multiplies the
-normalisation into the weights first, so there is nothing between them, and outputs and gradients
-are the same (You et al., "Efficient ConvBN blocks for transfer learning and beyond", ICLR 2024,
-section 3.3). Weights of the convolution and of the normalisation both learn.
+A convolution and a batch normalisation in evaluation mode are one affine map. Eval mode computes
+them one after the other and stores the intermediate result for the backward pass. Tune mode
+multiplies the normalisation into the weights first, so there is no intermediate result. Outputs and
+gradients are the same (You et al., "Efficient ConvBN blocks for transfer learning and beyond", ICLR
+2024, section 3.3). Weights of both the convolution and the normalisation are trained.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ __all__ = ["TuneMode", "TunedConv"]
 
 
 class TuneMode:
-    """Takes convolutions together with the normalisations that follow them in a Sequential."""
+    """Conversion that merges convolutions with normalisations that follow them in a Sequential."""
 
     def __init__(self) -> None:
         self._pairs: list[ConvNormPair] = []
 
     def begin(self, network: nn.Module) -> None:
-        """From now on the statistics of these normalisations stay as they are."""
+        """Merge the pairs; the statistics of their normalisations stay fixed from now on."""
         self._pairs = list(conv_norm_pairs(network))
         for pair in self._pairs:
             setattr(pair.parent, pair.conv_name, TunedConv(pair.conv, pair.norm))
             setattr(pair.parent, pair.norm_name, nn.Identity())
 
     def end(self, network: nn.Module) -> None:
-        """The convolutions and normalisations as they were, with what they have learned."""
+        """Restore the convolutions and normalisations, with their learned weights."""
         for pair in self._pairs:
             setattr(pair.parent, pair.conv_name, pair.conv)
             setattr(pair.parent, pair.norm_name, pair.norm)
 
 
 class TunedConv(nn.Module):
-    """A convolution whose weights are multiplied by a normalisation at every pass.
+    """Convolution whose weights are multiplied by a normalisation in every pass.
 
     Args:
-        conv: (N, C, H, W) -> (N, C', H', W').
-        norm: Of C' channels, with running statistics.
+        conv: Convolution (N, C, H, W) -> (N, C', H', W').
+        norm: Normalisation of C' channels, with running statistics.
     """
 
     def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
@@ -51,7 +51,7 @@ class TunedConv(nn.Module):
         self.conv, self.norm = conv, norm
 
     def forward(self, x: Tensor) -> Tensor:
-        """What convolution and normalisation in evaluation mode give."""
+        """Return the output of the convolution and the normalisation in evaluation mode."""
         conv, norm = self.conv, self.norm
         assert norm.running_mean is not None
         assert norm.running_var is not None
@@ -66,4 +66,4 @@ class TunedConv(nn.Module):
             y: Tensor = functional_call(conv, {**folded, "bias": shift}, (x,))
             return y
         y = functional_call(conv, folded, (x,))
-        return y.add_(shift[:, None, None])  # nobody needs it as it was
+        return y.add_(shift[:, None, None])  # in place: the unshifted output is not needed

@@ -1,8 +1,8 @@
-"""A verifier of kernels that cannot be cheated, and what it says.
+"""Verifier of kernels that cannot be cheated, and its verdict.
 
-After robust-kbench (Lange et al., "Towards Robust Agentic CUDA Kernel Benchmarking, Verification,
-and Optimization", 2025). The kernel's process gets inputs and gives outputs, and knows nothing
-else; all that is judged is judged elsewhere.
+The method follows robust-kbench (Lange et al., "Towards Robust Agentic CUDA Kernel Benchmarking,
+Verification, and Optimization", 2025). The kernel's process receives inputs, returns outputs and
+knows nothing else. Another process judges the outputs.
 """
 
 from hwnas.kernels.verifier.nursery import Limits, Nursery

@@ -1,4 +1,4 @@
-"""What the process of a kernel is asked to do, and what it tells of it."""
+"""Messages to and from the process of a kernel: calls, and their outcomes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = [
     "as_tuple",
 ]
 
-NO_ARRAY = "device type tensor to numpy"  # ends what PyTorch says to who asks for one of a card
-NAN, SMALL = 0xFF, 0x3C  # bytes of which floats are not-a-number, or finite and not zero
+NO_ARRAY = "device type tensor to numpy"  # end of PyTorch's error for NumPy arrays on a GPU
+NAN, SMALL = 0xFF, 0x3C  # bytes that make floats NaN, or finite and not zero
 Order = Literal["", "backwards", "shuffled", "interleaved"]
 Layout = Literal[
     "contiguous",
@@ -41,30 +41,30 @@ Layout = Literal[
 ]
 Process = Literal["plain", "programs", "memory"]
 Mode = Literal["", "no_grad", "inference"]
-FENCED: tuple[Layout, ...] = ("before", "after", "readonly")  # can end the process
+FENCED: tuple[Layout, ...] = ("before", "after", "readonly")  # layouts that can end the process
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a kernel. It does not say what for, since the kernel's process sees it.
+    """Call of a kernel. It does not name its purpose, since the kernel's process sees it.
 
     Attributes:
-        inputs: By name.
-        slot: Calls of one slot get the very same tensors, filled anew.
-        layout: How tensors lie in memory: contiguous; off the alignment by an element; every
-            second element; with the first two axes swapped, all in reverse, or the second one last;
-            with memory that must not be touched right before or after them; or in memory that
-            cannot be written.
-        around: Byte of which the memory around all tensors is full.
-        fresh: Byte of which memory is full that was asked for and not written yet.
-        backwards: Whether programs of a grid are interpreted last to first.
-        order: In which they are interpreted otherwise; first to last if empty.
-        order_seed: Of an order that is random.
-        times: How often the kernel is called, to give the outputs of all times, one above the
-            other; once if 0, and then they are as they are.
-        disguised: Whether tensors tell the kernel's file that they are on a graphics card.
-        mode: In which PyTorch is, as it is where networks are used; there, all tensors but the
-            first are parameters.
+        inputs: Inputs by name.
+        slot: Name shared by calls that get the very same tensors, filled anew.
+        layout: Memory layout of the tensors: contiguous; off the alignment by one element; every
+            second element; the first two axes swapped, all axes reversed, or the second axis last;
+            directly before or after memory that must not be accessed; or in memory that cannot be
+            written.
+        around: Byte that fills the memory around all tensors.
+        fresh: Byte that fills memory that was requested and not written yet.
+        backwards: Whether the programs of a grid are interpreted last to first.
+        order: Order of the programs otherwise; first to last if empty.
+        order_seed: Seed of a random order.
+        times: Number of calls, whose outputs are stacked along a new first axis; if 0, there is one
+            call, whose outputs are not stacked.
+        disguised: Whether tensors report to the kernel's file that they are on a GPU.
+        mode: Mode of PyTorch in which networks run; with one, all floating tensors after the first
+            tensor are parameters.
     """
 
     inputs: Inputs
@@ -80,33 +80,34 @@ class Call:
     mode: Mode = ""
 
     def message(self) -> bytes:
-        """As it is sent."""
+        """Return the call as it is sent."""
         told, tensors = inputs_to(self.inputs)
         options = {k: v for k, v in vars(self).items() if k != "inputs"}
         return message({"inputs": told, **options}, tensors)
 
     @classmethod
     def received(cls, header: Mapping[str, Any], tensors: Sequence[Tensor]) -> Call:
-        """The inverse of `message`."""
+        """Return the call that was sent, as the inverse of `message`."""
         options = {name: value for name, value in header.items() if name != "inputs"}
         return cls(inputs_from(header["inputs"], tensors), **options)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a call.
+    """Outcome of a call.
 
     Attributes:
-        outputs: Contiguous, on the CPU; empty where there was an error.
-        error: What was raised, or how the process ended; None if all was well.
-        died: Whether the process ended, or was ended, in this call.
-        hung: Whether it was ended since there was no answer.
-        facts: What was noticed, as texts: inputs that were ``written``, surroundings of tensors
-            that were written (``outside``), memory that outputs share (``shared``), accesses of
-            interpreted kernels out of bounds (``stray``) and in conflict (``conflicts``), what else
-            was ``changed`` or ``asked``, outputs that are no tensors (``kinds``).
-        watched: What could be noticed at all: ``interpreter`` where accesses were seen.
-        seconds: How long it took, as who asked for it saw it.
+        outputs: Output tensors, contiguous and on the CPU; empty if there was an error.
+        error: Error that was raised, or how the process ended; None if the call succeeded.
+        died: Whether the process ended, or was killed, in this call.
+        hung: Whether the process was killed because it gave no valid answer in time.
+        facts: Observations, as texts: inputs that were ``written``, surroundings of tensors that
+            were written (``outside``), memory that outputs share (``shared``), accesses of
+            interpreted kernels out of bounds (``stray``) and in conflict (``conflicts``), kernels
+            with ``atomics``, other state that was ``changed`` or read (``asked``), names whose
+            values change in every call (``moving``), outputs that are not tensors (``kinds``).
+        watched: Names of what could be observed: ``interpreter`` if memory accesses could.
+        seconds: Duration in seconds, as measured by the process that requested the call.
     """
 
     outputs: tuple[Tensor, ...] = ()
@@ -118,13 +119,13 @@ class Outcome:
     seconds: float = 0.0
 
     def message(self) -> bytes:
-        """As it is sent."""
+        """Return the outcome as it is sent, without what the requesting process adds."""
         told = {"error": self.error, "facts": self.facts, "watched": self.watched}
         return message(told, self.outputs)
 
     @classmethod
     def received(cls, header: Mapping[str, Any], tensors: Sequence[Tensor]) -> Outcome:
-        """The inverse of `message`, whoever sent it."""
+        """Return the outcome that an untrusted process sent, as the inverse of `message`."""
         facts = header.get("facts")
         error = header.get("error")
         return cls(
@@ -140,5 +141,5 @@ class Outcome:
 
 
 def as_tuple(outputs: Any) -> tuple[Any, ...]:
-    """One output, or several, as several."""
+    """Return one or several outputs as a tuple."""
     return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)

@@ -1,4 +1,4 @@
-"""What a file with a kernel holds, read without running it."""
+"""Contents of a file with a kernel or a reference, read without running it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from hwnas.plugin import closest
 
 __all__ = ["Candidate", "Rules", "read_candidate", "read_rules", "refuse_signature"]
 
-_LARGEST = 2**20  # bytes of a file
+_LARGEST = 2**20  # bytes of the largest file
 _MOST_SIZE = 2**31 - 1
 _RULES = ("reference", "inputs", "sizes", "dtypes")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is to be verified.
+    """Kernel that is to be verified.
 
     Attributes:
-        name: As the user gave it.
-        path: A file with a function ``run``; None for an operator of hwnas.
-        operator: Whose reference tells what is right; None where rules of the user's own do.
-        tree: The file, read.
-        beside: Files in its folder that it imports.
+        name: File or operator, as the user gave it.
+        path: File with a function ``run``; None for an operator of hwnas.
+        operator: Operator whose reference gives the expected outputs; None if the user's own rules
+            give them.
+        tree: Syntax tree of the file.
+        beside: Files of the same folder that the file imports.
     """
 
     name: str
@@ -45,14 +46,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Rules:
-    """What is right, as a file of the user's own says.
+    """Rules for a right kernel, as a user's file states them.
 
     Attributes:
-        path: It has ``reference(**inputs)`` and ``inputs(sizes, dtype, generator)``.
-        sizes: At which a kernel must be right, and near which others are tried.
-        dtypes: That it must take.
-        options: Values that inputs can have that are no tensors, by name, as far as they are known.
-        listed: Names of those that the file lists.
+        path: File with ``reference(**inputs)`` and ``inputs(sizes, dtype, generator)``.
+        sizes: Sizes at which a kernel must be right, and near which others are tried.
+        dtypes: Types that a kernel must accept.
+        options: Known values of the inputs that are not tensors, by name.
+        listed: Names of the inputs whose values the file lists.
     """
 
     path: Path
@@ -63,11 +64,11 @@ class Rules:
 
 
 def read_candidate(source: str) -> Candidate:
-    """What a file's name, or an operator's, stands for.
+    """Return the kernel that the name of a file or operator stands for.
 
     Raises:
-        ConfigError: There is no such file or operator, it is no Python (the message has the line),
-            or it has no ``run``.
+        ConfigError: There is no such file or operator, the file is not Python (the message has the
+            line), or it has no ``run``.
     """
     if source in OPERATORS:
         return Candidate(source, None, source)
@@ -89,10 +90,10 @@ def read_candidate(source: str) -> Candidate:
 
 
 def read_rules(path: Path) -> Rules:
-    """What a file says of what is right.
+    """Return the rules that a file states.
 
     Raises:
-        ConfigError: Something is missing, or sizes and dtypes are not written out.
+        ConfigError: Something is missing, or sizes and dtypes are not valid literals.
     """
     tree = parsed(path)
     names = _top_level(tree)
@@ -121,10 +122,10 @@ def read_rules(path: Path) -> Rules:
 
 
 def refuse_signature(candidate: Candidate, inputs: Sequence[str]) -> None:
-    """Refuse a function ``run`` that cannot be called with inputs by their names.
+    """Refuse a function ``run`` that cannot be called with the inputs by their names.
 
     Raises:
-        ConfigError: It takes others; the message lists both.
+        ConfigError: The function takes other inputs; the message lists both.
     """
     run = None if candidate.tree is None else _top_level(candidate.tree)["run"]
     if not isinstance(run, ast.FunctionDef) or run.decorator_list:
@@ -148,7 +149,7 @@ def refuse_signature(candidate: Candidate, inputs: Sequence[str]) -> None:
 
 
 def _is_option(named: tuple[Any, Any]) -> bool:
-    """Whether a name has values that can be sent to another process."""
+    """Return whether the values of a name can be sent to another process."""
     name, values = named
     return (
         isinstance(name, str)
@@ -168,7 +169,7 @@ def _are_sizes(value: Any) -> bool:
 
 
 def _compared_with(tree: ast.Module) -> dict[str, list[Any]]:
-    """Constants that names are compared with, or looked up by, in a file."""
+    """Return, for each name in a file, constants it is compared with and keys it may look up."""
     found: dict[str, list[Any]] = {}
     for node in ast.walk(tree):
         looked_up, table = None, None
@@ -190,7 +191,7 @@ def _compared_with(tree: ast.Module) -> dict[str, list[Any]]:
 
 
 def _keys(table: ast.AST | None, tree: ast.Module) -> list[str]:
-    """Texts by which something is looked up in a table; those of all tables if it is unknown."""
+    """Return the texts that are keys of a table; of all tables in the file if it is unknown."""
     if isinstance(table, ast.Name):
         table = _top_level(tree).get(table.id, table)
     tables = [table] if isinstance(table, ast.Dict) else ast.walk(tree)
@@ -200,13 +201,13 @@ def _keys(table: ast.AST | None, tree: ast.Module) -> list[str]:
 
 
 def _constants(*nodes: ast.AST) -> list[str | int]:
-    """Texts and whole numbers that are written out in parts of a file."""
+    """Return the texts and integers that are literals in parts of a file."""
     every = [each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Constant)]
     return [each.value for each in every if isinstance(each.value, str | int)]
 
 
 def _beside(path: Path, tree: ast.Module, known: set[Path]) -> Iterator[Path]:
-    """Files in the folder of one that it imports, and those that they import."""
+    """Yield the files of the same folder that a file imports, directly or indirectly."""
     for node in ast.walk(tree):
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -220,10 +221,10 @@ def _beside(path: Path, tree: ast.Module, known: set[Path]) -> Iterator[Path]:
 
 
 def parsed(path: Path) -> ast.Module:
-    """Return what a file holds, read without running it.
+    """Return the syntax tree of a file, without running it.
 
     Raises:
-        ConfigError: It cannot be read, or is no Python; the message has the line.
+        ConfigError: The file cannot be read or is not Python; the message has the line.
     """
     try:
         if path.exists() and not path.is_file():
@@ -238,7 +239,7 @@ def parsed(path: Path) -> ast.Module:
     except ConfigError:
         raise
     except SyntaxError as error:
-        line = f", line {error.lineno}" if error.lineno else ""  # null bytes are on none
+        line = f", line {error.lineno}" if error.lineno else ""  # null bytes have no line
         raise ConfigError(f"{path}{line}: {error.msg}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is no Python source: {error}") from error
@@ -249,7 +250,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def _top_level(tree: ast.Module) -> dict[str, ast.AST]:
-    """What a file binds at its top level, by name."""
+    """Return what a file binds at its top level, by name."""
     names: dict[str, ast.AST] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -1,7 +1,7 @@
-"""The checks: each looks at what came of some calls and says whether the kernel passes.
+"""Checks of a kernel: each judges the outcomes of some calls, and passes or fails.
 
 The list follows Lange et al., "Towards Robust Agentic CUDA Kernel Benchmarking, Verification, and
-Optimization" (2025), and what is known to have passed for a kernel elsewhere.
+Optimization" (2025), and cheats that are known to have passed as kernels elsewhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _of(results: Results, *aims: str) -> list[Result]:
 def _compared(
     name: str, results: Results, how: Callable[[Result], float], missing: str = "was not reached"
 ) -> Check:
-    """A check that is passed where no error is above 1."""
+    """Return a check that passes if no error is above 1."""
     if not results:
         return Check(name, "not applicable", missing)
     errors = [how(result) for result in results]
@@ -64,7 +64,7 @@ def _where(result: Result) -> str:
 def _noticed(
     name: str, results: Results, found: Iterable[tuple[str, Result]], passed: str
 ) -> Check:
-    """A check that is failed by anything that was noticed."""
+    """Return a check that fails if anything was found."""
     if not results:
         return Check(name, "not applicable", "was not reached")
     seen: dict[str, Result] = {}
@@ -86,7 +86,7 @@ def _facts(results: Results, *names: str) -> list[tuple[str, Result]]:
 
 
 def _moved(results: Results, aim: str) -> list[Result]:
-    """Calls of an aim whose outputs are others than those of the same inputs before."""
+    """Return the calls of an aim whose outputs differ from earlier ones of the same inputs."""
 
     def found(*aims: str) -> dict[tuple[str, torch.dtype], Outcome]:
         return {_where_and_what(r): r.outcome for r in _of(results, *aims)}
@@ -108,12 +108,12 @@ def _where_and_what(result: Result) -> tuple[str, torch.dtype]:
 
 
 def _stable(before: Outcome, again: Outcome | None) -> bool:
-    """Whether a change can be put down to what is tried, and not to outputs that always change."""
+    """Return whether a repeated call gave the same outputs, so that a change has another cause."""
     return again is None or same_outputs(before, again)
 
 
 def _died(results: Results, *aims: str) -> list[tuple[str, Result]]:
-    """Calls that ended the process, of inputs that do not when they lie elsewhere."""
+    """Return the calls that ended the process with inputs that do not do so elsewhere in memory."""
     elsewhere = _of(results, "refilled")
     alive = {id(r.trial.question) for r in elsewhere if not r.outcome.died}
     return [
@@ -124,14 +124,14 @@ def _died(results: Results, *aims: str) -> list[tuple[str, Result]]:
 
 
 def runs(results: Results) -> Check:
-    """Each call ends, without an error, a crash or a limit that is passed."""
+    """Check that each call ends without an error, a crash or an exceeded limit."""
     ordinary = [result for result in results if result.trial.aim not in _MAY_DIE]
     found = [(r.outcome.error, r) for r in ordinary if r.outcome.error is not None]
     return _noticed("runs", results, found, f"{len(ordinary)} calls")
 
 
 def kind(results: Results) -> Check:
-    """Outputs are tensors of PyTorch, as many and of the shapes and types that are asked for."""
+    """Check that outputs are PyTorch tensors of the expected number, shapes and types."""
     found = [(f"gave {text}", result) for text, result in _facts(results, "kinds")]
     for result in results:
         outputs, truth = result.outcome.outputs, result.truth
@@ -147,28 +147,28 @@ def kind(results: Results) -> Check:
 
 
 def values(results: Results) -> Check:
-    """Outputs of random inputs, which nobody knew before, are near the reference in float64."""
+    """Check that outputs of random, unpredictable inputs are near the reference in float64."""
     tried = _of(results, "values", "first", "in order", "in order again", "elsewhere")
     return _compared("values", tried, error)
 
 
 def shapes(results: Results) -> Check:
-    """The same at sizes that are not listed."""
+    """Check that outputs are right at sizes that are not listed."""
     return _compared("shapes", _of(results, "shapes"), error, "no other sizes are taken")
 
 
 def layouts(results: Results) -> Check:
-    """The same for tensors that are not contiguous or not aligned."""
+    """Check that outputs are right for tensors that are not contiguous or not aligned."""
     return _compared("layouts", _of(results, "layouts"), error)
 
 
 def extremes(results: Results) -> Check:
-    """The same for zeros and for very large and very small numbers."""
+    """Check that outputs are right for zeros, and for very large and very small numbers."""
     return _compared("extremes", _of(results, "extremes"), extreme_error)
 
 
 def not_finite(results: Results) -> Check:
-    """Infinities and not-a-numbers go where PyTorch lets them go."""
+    """Check that infinities and NaNs reach the same outputs as in PyTorch."""
     floating = [
         result
         for result in _of(results, "not finite")
@@ -178,7 +178,7 @@ def not_finite(results: Results) -> Check:
 
 
 def low_bits(results: Results) -> Check:
-    """Low bits of float32, which narrower types do not have, reach the outputs."""
+    """Check that low bits of float32, which narrower types do not have, reach the outputs."""
     pairs: list[tuple[Result, Result]] = []
     coarse = None
     for result in _of(results, "low bits"):
@@ -196,7 +196,7 @@ def low_bits(results: Results) -> Check:
 
 
 def unpatched(results: Results) -> Check:
-    """The same is right in a process in which nothing of PyTorch and Triton is replaced."""
+    """Check that outputs are right in a process where nothing of PyTorch and Triton is replaced."""
     plain = _of(results, "plain", "plain extremes")
 
     def how(result: Result) -> float:
@@ -216,7 +216,7 @@ def _is_special(value: object) -> bool:
 
 
 def options(results: Results) -> Check:
-    """Each value of each option does what it does in the reference."""
+    """Check that each value of each option has the same effect as in the reference."""
     tried = _of(results, "options")
     tried += [r for r in _of(results, "guessed") if r.outcome.error is None or r.outcome.died]
     tried += _of(results, "wide options")
@@ -228,17 +228,17 @@ def options(results: Results) -> Check:
 
 
 def large(results: Results) -> Check:
-    """Lengths of several blocks are as right as those that are listed."""
+    """Check that outputs are right for lengths of several blocks."""
     return _compared("large", _of(results, "large", "largest"), error, "was not reached")
 
 
 def similar(results: Results) -> Check:
-    """Values that have sums, sets or most of them in common with those before are told apart."""
+    """Check that inputs are told apart that share sums, sets of values or most values."""
     return _compared("similar", _of(results, "similar"), error)
 
 
 def many(results: Results) -> Check:
-    """The results of thousands of calls are all right."""
+    """Check that the outputs of thousands of calls are all right."""
     made = _of(results, "many", "most")
     check = _compared("many", made, each_error)
     calls = sum(len(output) for result in made for output in result.outcome.outputs[:1])
@@ -246,7 +246,7 @@ def many(results: Results) -> Check:
 
 
 def dependence(results: Results) -> Check:
-    """Outputs are others where inputs are."""
+    """Check that outputs change with the inputs."""
     found = []
     for first, second in zip(_of(results, "first"), _of(results, "refilled"), strict=False):
         differ = any(
@@ -260,25 +260,25 @@ def dependence(results: Results) -> Check:
 
 
 def refilled(results: Results) -> Check:
-    """The very same tensors with new values give new outputs: nothing is kept from before."""
+    """Check that the very same tensors with new values give new outputs: nothing is cached."""
     return _compared("refilled", _of(results, "refilled"), error)
 
 
 def own_outputs(results: Results) -> Check:
-    """Outputs share no memory with inputs, with each other or with outputs of former calls."""
+    """Check that outputs share no memory with inputs or with outputs of former calls."""
     found = [(f"an output shares memory with {text}", r) for text, r in _facts(results, "shared")]
     return _noticed("own outputs", results, found, "no memory is shared")
 
 
 def inputs_kept(results: Results) -> Check:
-    """Inputs are not written, not even to be put back."""
+    """Check that inputs are not written, not even to be restored afterwards."""
     found = [(f"{text} was written", result) for text, result in _facts(results, "written")]
     found += [(f"inputs that cannot be written: {t}", r) for t, r in _died(results, "readonly")]
     return _noticed("inputs kept", results, found, "no input is written")
 
 
 def bounds(results: Results) -> Check:
-    """Nothing beyond a tensor's ends is read or written, or matters."""
+    """Check that nothing beyond a tensor's ends is read or written, or affects the outputs."""
     found = _facts(results, "stray")
     found += [(f"wrote outside of {text}", result) for text, result in _facts(results, "outside")]
     found += [("outputs change with what lies around", r) for r in _moved(results, "around")]
@@ -287,20 +287,20 @@ def bounds(results: Results) -> Check:
 
 
 def unwritten(results: Results) -> Check:
-    """New memory does not show in outputs before it is written."""
+    """Check that outputs hold no memory that was not written."""
     found = [("outputs hold memory that was not written", r) for r in _moved(results, "unwritten")]
     return _noticed("unwritten", _of(results, "unwritten"), found, "all of outputs is written")
 
 
 def deterministic(results: Results) -> Check:
-    """The same inputs give the same outputs, bit by bit; an error that moves is a race."""
+    """Check that the same inputs give the same outputs, bit by bit; a difference is a race."""
     moved = [*_moved(results, "again"), *_moved(results, "in order again")]
     found = [("outputs of the same inputs differ", result) for result in moved]
     return _noticed("deterministic", _of(results, "again"), found, "the same, bit by bit")
 
 
 def races(results: Results) -> Check:
-    """Programs of a grid do not meddle with each other, and their order does not matter."""
+    """Check that programs of a grid do not interfere, and that their order does not matter."""
     watched = [result for result in results if not result.trial.plain]
     blind = [r for r in watched if not r.outcome.died and "interpreter" not in r.outcome.watched]
     if blind and Watch.possible() and any(result.trial.aim == "backwards" for result in watched):
@@ -309,7 +309,7 @@ def races(results: Results) -> Check:
         return Check("races", "not applicable", "programs are seen in the interpreter only")
     found = _facts(results, "conflicts")
     for aim in ("backwards", "shuffled", "interleaved"):
-        # Sums of floats that atomic operations make depend on their order by what is rounded.
+        # Atomic operations round sums of floats differently in each order.
         moved = [r for r in _moved(results, aim) if not r.outcome.facts.get("atomics")]
         found += [("outputs depend on the order of programs", result) for result in moved]
     ordinary = [r for r in results if not (r.trial.call.order or r.trial.call.times)]
@@ -323,19 +323,22 @@ def races(results: Results) -> Check:
 
 
 def state(results: Results) -> Check:
-    """Functions, settings and random numbers that others rely on are as before."""
+    """Check that functions, settings and random states that others rely on are unchanged.
+
+    The check also fails if a value of the file is a new one after every call.
+    """
     found = _facts(results, "changed")
     found += [(f"{text} is another after every call", r) for text, r in _facts(results, "moving")]
     return _noticed("state", results, found, "nothing else was changed")
 
 
 def snooping(results: Results) -> Check:
-    """The file does not look at the stack, the environment, files or processes."""
+    """Check that the file does not look at the stack, the environment, files or processes."""
     return _noticed("snooping", results, _facts(results, "asked"), "it looked at its inputs only")
 
 
 def disguised(results: Results) -> Check:
-    """What is right here is right where the file believes to be on a graphics card."""
+    """Check that outputs are right if the file believes that it runs on a GPU."""
     tried = _of(results, "disguised")
     able = [result for result in tried if NO_ARRAY not in (result.outcome.error or "")]
     missing = "it raises an error there, as NumPy has no arrays on a card"

@@ -1,7 +1,7 @@
-"""The processes in which kernels run: one that has all imported, and copies of it, one for a job.
+"""Processes in which kernels run: a fork server that has everything imported, and its forks.
 
-A copy does what it is asked, part by part, and tells of each before it goes on; when it ends,
-however that be, its parent says so.
+Each fork runs one job part by part, and reports on each part before it continues. When a fork ends,
+in whatever way, the server reports its exit status.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from hwnas.kernels.verifier.wire import (
 __all__ = ["main"]
 
 _WORD = 8
-_COMMON = (  # what kernels import
+_COMMON = (  # modules that kernels import
     "abc",
     "collections",
     "contextlib",
@@ -68,14 +68,14 @@ _COMMON = (  # what kernels import
     "triton.language.extra.libdevice",
     "typing",
 )
-_LARGEST_FILE = 16 * 2**20  # of what is printed
+_LARGEST_FILE = 16 * 2**20  # bytes of printed text
 
 
 def main() -> None:
-    """Serve the socket that is standard input until it is closed."""
+    """Run jobs for the socket on standard input until it is closed."""
     control = socket.socket(fileno=os.dup(0))
     if interpreting():
-        triton.knobs.runtime.interpret = True  # so that the environment need not tell it
+        triton.knobs.runtime.interpret = True  # so that the environment does not reveal it
         os.environ.pop("TRITON_INTERPRET", None)
     _warm_up()
     gc.freeze()
@@ -96,7 +96,7 @@ def main() -> None:
         seen = _watched(mine, job)
         mine.close()
         _, status = os.waitpid(job, 0)
-        with contextlib.suppress(ProcessLookupError):  # what it may have started itself
+        with contextlib.suppress(ProcessLookupError):  # processes that the job has started
             os.killpg(job, signal.SIGKILL)
         text = json.dumps(seen).encode()
         control.sendall(os.waitstatus_to_exitcode(status).to_bytes(_WORD, "little", signed=True))
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def _warm_up() -> None:
-    """Have PyTorch and Triton import now what they import when they are first used."""
+    """Make PyTorch and Triton import now what they import on first use."""
     x = torch.ones(2, 2)
     torch.nn.functional.gelu(torch.linalg.inv(x + torch.eye(2)) @ x).softmax(1).sum().item()
     repr(x)
@@ -121,7 +121,7 @@ def _warm_up() -> None:
 
 
 def _watched(channel: socket.socket, job: int) -> dict[str, Any]:
-    """Watch a job to its end, and say what it was refused; it begins with what it wants."""
+    """Supervise a job to its end if it asks for that, and return its refused system calls."""
     wanted, files, _, _ = socket.recv_fds(channel, 2**16, 1)
     if not wanted or wanted == b"-":
         return {"refused": [], "unguarded": "" if wanted else "it ended too early"}
@@ -139,7 +139,7 @@ def _watched(channel: socket.socket, job: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Watching:
-    """What a supervisor is told by a process before it imports a file."""
+    """Settings that a process sends to its supervisor before it imports a file."""
 
     path: str | None
     readable: Sequence[str]
@@ -147,7 +147,7 @@ class _Watching:
 
 
 def _guard(channel: socket.socket, header: Mapping[str, Any]) -> None:
-    """Have this process watched, if that is wanted and can be."""
+    """Have this process supervised, if that is requested and supported."""
     if not header.get("guard"):
         channel.sendall(b"-")
         return
@@ -162,7 +162,7 @@ def _guard(channel: socket.socket, header: Mapping[str, Any]) -> None:
 
 
 def _do(guard: socket.socket, channel: int, log: int) -> NoReturn:
-    """Do a job in this process, which ends with it."""
+    """Run a job in this process, and end the process."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for file, number in ((nothing, 0), (log, 1), (log, 2)):
@@ -202,14 +202,14 @@ def _do(guard: socket.socket, channel: int, log: int) -> NoReturn:
 
 @dataclass(frozen=True)
 class Source:
-    """A file as it was before anything of it ran, so that it need not be opened again."""
+    """Text of a file, read before any of its code runs so that it need not be opened again."""
 
     path: str
     text: str
 
     @classmethod
     def read(cls, path: str) -> Source:
-        """Read it, as Python would, and let Python's library know its lines."""
+        """Read a file as Python would, and store its lines in ``linecache``."""
         with tokenize.open(path) as file:
             text = file.read()
         lines = text.splitlines(keepends=True)
@@ -218,7 +218,7 @@ class Source:
 
 
 def _limit(memory_bytes: int | None) -> None:
-    """Let this process have so much more memory than it has, and leave no core behind."""
+    """Limit this process's additional memory and its files, and disable core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
     if memory_bytes is not None:
@@ -233,7 +233,7 @@ _Job = Callable[[Any, _Parts, _Tell], None]
 
 
 def _examples(header: Mapping[str, Any]) -> _Job:
-    """Inputs of the file's own, one message for each that was asked for."""
+    """Return a job that makes inputs with the file's ``inputs``, one message per request."""
 
     def job(module: Any, parts: _Parts, tell: _Tell) -> None:
         for asked, _ in parts:
@@ -250,7 +250,7 @@ def _examples(header: Mapping[str, Any]) -> _Job:
 
 
 def _truths(header: Mapping[str, Any]) -> _Job:
-    """What the file's reference gives for inputs: in float64, and as they are."""
+    """Return a job that computes the file's reference, in float64 and in the inputs' types."""
 
     def job(module: Any, parts: _Parts, tell: _Tell) -> None:
         for asked, tensors in parts:
@@ -262,7 +262,7 @@ def _truths(header: Mapping[str, Any]) -> _Job:
                 continue
             try:
                 plain = as_tuple(module.reference(**inputs))
-            except RuntimeError:  # PyTorch has not every function for every type
+            except RuntimeError:  # PyTorch does not have every function for every type
                 plain = ()
             tell(message({"exact": len(exact)}, [*exact, *plain]))
 
@@ -270,7 +270,7 @@ def _truths(header: Mapping[str, Any]) -> _Job:
 
 
 def _calls(header: Mapping[str, Any]) -> _Job:
-    """Outcomes of calls of a kernel."""
+    """Return a job that calls a kernel, and sends the outcome of each call."""
     session = Session(
         torch.device(header["device"]), header["path"], header["process"], header["readable"]
     )
@@ -292,7 +292,7 @@ _ROLES: dict[str, Callable[[Mapping[str, Any]], _Job]] = {
 
 
 def _load(source: Source, beside: Sequence[str], tell: _Tell) -> Any:
-    """The module of a file; how that went is the first thing that is told."""
+    """Import a file as a module, report the result, and end the process if it failed."""
     path = source.path
     if beside or not path:
         sys.path.insert(0, str(Path(path).parent))

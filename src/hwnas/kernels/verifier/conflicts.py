@@ -1,12 +1,12 @@
-"""What programs of one grid do to the same place, and whether that is ordered.
+"""Detection of conflicting accesses of the programs of one grid to the same address.
 
-Each access is kept with its program, that program's clock, and what it knew of the clocks of
-others, as in FastTrack (Flanagan and Freund, PLDI 2009): a program learns of others by an atomic
-operation with acquire semantics on a place where these had one with release semantics. Two accesses
-to a place are in conflict where neither program knew of the other's, one of them writes, and they
-are not both atomic. So an atomic operation orders what comes before it in one program and behind it
-in the other, and nothing else; with relaxed semantics, or in the scope of a program, it orders
-nothing.
+Each access is stored with its program, the program's clock, and what the program knew of the clocks
+of the other programs, as in FastTrack (Flanagan and Freund, PLDI 2009). A program learns the clocks
+of others by an atomic operation with acquire semantics on an address where these had one with
+release semantics. Two accesses to an address are in conflict if neither program knew of the other
+access, one of them writes, and they are not both atomic. So an atomic operation orders what comes
+before it in one program and after it in the other, and nothing else. With relaxed semantics, or in
+the scope of a program, it orders nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Accesses", "Kind"]
 
 
 class Kind(IntEnum):
-    """What is done to a place."""
+    """Kind of a memory access."""
 
     READ = 0
     WRITE = 1
@@ -40,10 +40,10 @@ class _Event:
 
 
 class Accesses:
-    """Accesses of the programs of one grid, in the order in which they were made.
+    """Memory accesses of the programs of one grid, in the order in which they were made.
 
     Attributes:
-        programs: Their number, once it is known.
+        programs: Number of programs; 1 until it is known.
         atomic: Whether there was an atomic operation.
     """
 
@@ -68,7 +68,7 @@ class Accesses:
         semantics: str = "",
         scope: str = "",
     ) -> None:
-        """Note an access of a program to places, in bytes, of a size each."""
+        """Record an access of a program to byte addresses, of `size` bytes at each of them."""
         places = np.ascontiguousarray(places, np.uint64).reshape(-1)
         if not len(places):
             return
@@ -76,7 +76,7 @@ class Accesses:
             self._known.append(np.zeros(self.programs, np.int32))
         atomic = kind in (Kind.ATOMIC, Kind.ATOMIC_READ)
         self.atomic |= atomic
-        if atomic and "CTA" in scope.upper():  # threads of other programs do not see it whole
+        if atomic and "CTA" in scope.upper():  # not atomic for threads of other programs
             kind = Kind.WRITE if kind is Kind.ATOMIC else Kind.READ
             semantics = "RELAXED"
         name = semantics.upper()
@@ -92,7 +92,7 @@ class Accesses:
             self._release(places, program)
 
     def conflicts(self) -> list[str]:
-        """Return where programs that run at the same time meet, as texts."""
+        """Return the conflicts between programs that run at the same time, as texts."""
         if any(event.kind is not Kind.READ for event in self._events):
             self._look_between()
         return list(self._found)
@@ -107,7 +107,11 @@ class Accesses:
                 self._known.append(now)
 
     def _release(self, places: np.ndarray, program: int) -> None:
-        """What is done before is known to who acquires; the next is not."""
+        """Publish a program's clocks at addresses, and advance the program's own clock.
+
+        A program that acquires one of these addresses knows of the accesses before the release, and
+        of none after it.
+        """
         mine = self._known[self._knows.get(program, 0)].copy()
         mine[program] = self._clock[program]
         merged: dict[int, np.ndarray] = {}
@@ -160,7 +164,8 @@ class Accesses:
         seen = _last(kinds == Kind.ATOMIC_READ, group)
         mixed |= look.unordered(seen) & written
         self._find(mixed, "one program changes by atomic operations what another one does not")
-        # Of reads, by the next write: what comes later is ordered behind that, or found there.
+        # A read is compared with the next write only: a later access is ordered after that write,
+        # or its conflict with that write is found.
         changed = written | (kinds == Kind.ATOMIC)
         later = len(changed) - 1 - _last(changed[::-1], group[::-1])[::-1]
         reads = (kinds == Kind.READ) & (later != np.arange(len(kinds)))
@@ -173,7 +178,7 @@ class Accesses:
 
 
 class _Look:
-    """Compares accesses with others to the same place."""
+    """Comparison of accesses with other accesses to the same address."""
 
     def __init__(
         self, events: list[_Event], known: list[np.ndarray], which: np.ndarray, group: np.ndarray
@@ -184,12 +189,12 @@ class _Look:
         self._known, self._group = known, group
 
     def unordered(self, before: np.ndarray) -> np.ndarray:
-        """Whether an access and an earlier one, each by its index, could be at the same time."""
+        """Return whether each access could coincide with an earlier one, given by its index."""
         own = np.arange(len(before))
         return np.asarray(self._clash(before, own) & (before != own))
 
     def later_unordered(self, later: np.ndarray) -> np.ndarray:
-        """The same with a later one."""
+        """Return whether each access could coincide with a later one, given by its index."""
         return self._clash(np.arange(len(later)), later)
 
     def _clash(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -207,7 +212,10 @@ class _Look:
 
 
 def _last(chosen: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """The index of the last one before each that is chosen, of the same group; else its own."""
+    """Return for each element the index of the last chosen one before it in the same group.
+
+    An element without such a predecessor gets its own index.
+    """
     own = np.arange(len(chosen))
     at = np.maximum.accumulate(np.where(chosen, own, -1))
     at = np.concatenate([[-1], at[:-1]])
@@ -223,6 +231,6 @@ def _spread(places: np.ndarray, parts: int, unit: int) -> np.ndarray:
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
-    """Values as integers, such that equal bits are equal."""
+    """Return values as integers that are equal where the bits of the values are equal."""
     flat = np.ascontiguousarray(values).reshape(-1)
     return np.asarray(flat.view(f"u{flat.dtype.itemsize}"), np.uint64)

@@ -1,7 +1,8 @@
-"""Tensors of the CPU that tell a kernel's file, and nobody else, that they are on a graphics card.
+"""Disguise of CPU tensors, which report to a kernel's file alone that they are on a GPU.
 
-Those that it copies to the host, or makes there, say so; what is asked for on a card is made on the
-CPU. So a file that asks where it runs gets the answers of a card, and has to be right with them.
+Tensors that the file copies to the host or creates there report the CPU. Tensors that it requests
+on a GPU are created on the CPU. So a file that asks where it runs gets the answers of a GPU, and
+has to be right with them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hwnas.kernels.verifier.snooping import asking_line
 
 __all__ = ["CARD", "disguised", "is_on_host", "put_on_host"]
 
-CARD = torch.device("cuda", 0)  # what disguised tensors say they are on
+CARD = torch.device("cuda", 0)  # device that disguised tensors report
 PROPERTIES = SimpleNamespace(
     name="NVIDIA H200",
     major=9,
@@ -73,17 +74,17 @@ _MARK = "_hwnas_host"
 
 
 def is_on_host(tensor: Tensor) -> bool:
-    """Whether a tensor would be on the CPU where others are on a card."""
+    """Return whether a tensor would be on the CPU if the others were on a GPU."""
     return hasattr(tensor, _MARK)
 
 
 def put_on_host(tensor: Tensor) -> None:
-    """Have a tensor say that it is on the CPU."""
+    """Make a tensor report that it is on the CPU."""
     setattr(tensor, _MARK, True)
 
 
 class _Devices(TorchFunctionMode):
-    """Does on the CPU what is asked for on a card, and marks what would be on the host."""
+    """Mode that runs requests for a GPU on the CPU, and marks tensors that belong on the host."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -103,7 +104,7 @@ class _Devices(TorchFunctionMode):
         if card is None:
             card = any(not is_on_host(each) for each in given)
         moved = any(made is each and is_on_host(each) == card for each in given)
-        if moved:  # PyTorch would copy it
+        if moved:  # PyTorch would copy the tensor
             made = made.clone()
         if not card:
             put_on_host(made)
@@ -132,7 +133,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def disguised(disguise: bool) -> Iterator[None]:
-    """Let tensors of the CPU tell files of the user's, and no others, that they are on a card."""
+    """Let CPU tensors report to the user's files, and to no others, that they are on a GPU."""
     if not disguise:
         yield
         return

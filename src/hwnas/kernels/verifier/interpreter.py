@@ -1,10 +1,10 @@
-"""What kernels do in Triton's interpreter: each access to memory, by which program, in which order.
+"""Monitor of the memory accesses of kernels in Triton's interpreter, by program and in order.
 
-An access is out of bounds where it touches no tensor that the kernel was started with. What
-programs of one grid do to the same place is judged by `hwnas.kernels.verifier.conflicts`. The
-interpreter runs programs first to last, one after the other; here they also run last to first,
-shuffled, and interleaved: each stops before each atomic operation and lets others go on, so that
-what only holds while programs run one by one is seen not to hold.
+An access is out of bounds if it touches no tensor that the kernel was launched with.
+`hwnas.kernels.verifier.conflicts` judges the accesses of the programs of one grid to the same
+address. The interpreter runs programs first to last, one after the other. Here they also run last
+to first, shuffled, and interleaved: each program pauses before each atomic operation and lets
+others run. This exposes a kernel that is right only while its programs run one by one.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from hwnas.kernels.verifier.memory import Memory
 __all__ = ["Watch"]
 
 _ACCESSES = ("create_masked_load", "create_masked_store", "set_grid_idx", "create_atomic_rmw")
-_TOGETHER = 48  # programs that are interleaved
+_TOGETHER = 48  # programs that are interleaved at a time
 
 Index = tuple[int, ...]
 
 
 class Watch:
-    """Sees what interpreted kernels do.
+    """Monitor of the memory accesses of interpreted kernels.
 
     Attributes:
-        active: Whether it could be put into this version of Triton's interpreter.
+        active: Whether the monitor is installed in Triton's interpreter.
         stray: Accesses out of bounds, as texts.
-        conflicts: Between programs, as texts.
+        conflicts: Conflicts between programs, as texts.
         atomics: Names of kernels with atomic operations.
     """
 
@@ -56,13 +56,13 @@ class Watch:
 
     @staticmethod
     def possible() -> bool:
-        """Whether it can be put into the version of Triton that is installed."""
+        """Return whether the monitor can be installed in this version of Triton."""
         from triton.runtime import interpreter
 
         return all(hasattr(interpreter.InterpreterBuilder, name) for name in _ACCESSES)
 
     def install(self) -> None:
-        """Put it into the interpreter, for good."""
+        """Install the monitor permanently, if kernels are interpreted and it is possible."""
         if not interpreting() or not self.possible():
             return
         from triton.runtime import interpreter
@@ -75,7 +75,7 @@ class Watch:
 
     @contextmanager
     def during(self, order: Order, seed: int) -> Iterator[None]:
-        """While a kernel runs, its programs in an order."""
+        """Clear the records, and set the order in which programs run inside the context."""
         self.stray, self.conflicts, self.atomics = [], [], []
         self._order, self._random = order, Random(seed)
         yield
@@ -173,7 +173,7 @@ class Watch:
         builder.set_grid_idx, executor.__call__ = set_grid_idx, call
 
     def _ordered(self, kernel: Callable[..., Any], launch: _Launch) -> Callable[..., Any]:
-        """A kernel whose programs wait until all are known, and then run in another order."""
+        """Return a kernel that collects its programs, and then runs them in another order."""
         from triton.runtime.interpreter import interpreter_builder
 
         def program(**arguments: Any) -> None:
@@ -217,7 +217,10 @@ class Watch:
         sem: Any = None,
         scope: Any = None,
     ) -> Any:
-        """Note an access; the mask of what is in bounds, so that the process lives on."""
+        """Record an access, and return the mask of its elements that are in bounds.
+
+        With this mask an access out of bounds does not crash the process.
+        """
         if self._launch is None:
             return mask
         wanted = np.broadcast_to(mask.data, np.shape(pointers.data)).astype(bool)
@@ -252,7 +255,7 @@ class Watch:
 
 
 class _Turns:
-    """Programs in threads of which one runs at a time, until it says that others may."""
+    """Programs in threads, of which one runs at a time until it lets others run."""
 
     def __init__(
         self, program: Callable[[], None], enter: Callable[[Index], None], random: Random
@@ -263,7 +266,7 @@ class _Turns:
         self._failed: BaseException | None = None
 
     def run(self, indices: Sequence[Index]) -> None:
-        """Run all to their ends."""
+        """Run the programs of all indices to their ends."""
         going = {number: index for number, index in enumerate(indices)}
         threads = []
         self._mine = threading.local()
@@ -275,7 +278,7 @@ class _Turns:
         for thread in threads:
             thread.daemon = True
             thread.start()
-        fair = self._random.random() < 0.5  # each in turn, or whoever
+        fair = self._random.random() < 0.5  # round robin, or a random program each time
         while going and self._failed is None:
             turn = list(going) if fair else [self._random.choice(list(going))]
             for number in turn:
@@ -288,7 +291,7 @@ class _Turns:
             raise self._failed
 
     def pause(self) -> None:
-        """Let others run, in the thread of one program."""
+        """Pause the program of the calling thread, and let others run."""
         number = self._mine.number
         self._back.release()
         self._own[number].acquire()
@@ -305,7 +308,7 @@ class _Turns:
 
 
 class _Launch:
-    """The programs of one grid."""
+    """Launch of a kernel: the programs of one grid and their accesses."""
 
     def __init__(self, kernel: str, bounds: dict[str, tuple[int, int]]) -> None:
         self.kernel = kernel
@@ -317,11 +320,11 @@ class _Launch:
         self._bounds = bounds
 
     def sized(self, programs: int) -> None:
-        """Say how many programs there are."""
+        """Set the number of programs."""
         self.programs = self.accesses.programs = programs
 
     def inside(self, addresses: np.ndarray, mask: np.ndarray, size: int, kind: Kind) -> np.ndarray:
-        """The mask of what is in bounds; the rest is noted."""
+        """Return the mask of the elements in bounds, and record the others."""
         found = np.zeros(addresses.shape, bool)
         for first, behind in self._bounds.values():
             found |= (addresses >= np.uint64(first)) & (addresses + np.uint64(size) <= behind)
@@ -349,7 +352,7 @@ def _bytes(pointers: Any) -> int:
 
 
 def _tensors(named: list[tuple[str, Any]]) -> Iterator[tuple[str, Tensor]]:
-    """Tensors among what a kernel is started with, also inside what Triton wraps them in."""
+    """Yield the tensors among a kernel's arguments, also those that Triton has wrapped."""
     for name, value in named:
         if isinstance(value, Tensor):
             yield name, value

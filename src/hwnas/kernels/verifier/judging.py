@@ -1,4 +1,4 @@
-"""How wrong outputs are."""
+"""Errors of a kernel's outputs, as multiples of the tolerance."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hwnas.kernels.verifier.specification import Truth
 
 __all__ = ["Result", "each_error", "error", "extreme_error", "same_outputs", "unseen_bits"]
 
-_LIKE_OWN = 2.0  # times PyTorch's own error, where that is more than is allowed
-_LIKE_PYTORCH = 4.0  # times PyTorch's own error, where numbers are extreme
+_LIKE_OWN = 2.0  # allowed multiple of PyTorch's own error, if that exceeds the tolerance
+_LIKE_PYTORCH = 4.0  # allowed multiple of PyTorch's own error for extreme values
 
 
 @dataclass(frozen=True)
 class Result:
-    """A call that was made, what came of it and what should have.
+    """Call of a kernel, with its outcome and the expected outputs.
 
     Attributes:
-        trial: The call, and why it was made.
-        outcome: What the kernel's process told.
-        truth: What is right.
+        trial: Call and its purpose.
+        outcome: Outcome that the kernel's process reported.
+        truth: Expected outputs.
     """
 
     trial: Trial
@@ -36,7 +36,7 @@ class Result:
 
 
 def error(result: Result) -> float:
-    """The worst error as a multiple of what is allowed; infinite where nothing can be compared."""
+    """Return the worst error as a multiple of the tolerance, infinite if incomparable."""
     outputs, truth = result.outcome.outputs, result.truth
     if result.outcome.error is not None or len(outputs) != len(truth.exact):
         return math.inf
@@ -49,9 +49,9 @@ def error(result: Result) -> float:
 
 
 def _own_error(place: int, truth: Truth) -> float:
-    """How many times as much is allowed where PyTorch's own float32 is further off than is allowed.
+    """Return the factor on the tolerance, above 1 if PyTorch's own float32 error exceeds it.
 
-    So it is where little is left of a difference, as in the norm of two values that nearly agree.
+    That happens where values cancel, as in the normalisation of two values that nearly agree.
     """
     exact, dtype = truth.exact[place], truth.dtypes[place]
     if dtype != torch.float32 or len(truth.plain) != len(truth.exact):
@@ -61,7 +61,10 @@ def _own_error(place: int, truth: Truth) -> float:
 
 
 def each_error(result: Result) -> float:
-    """The same of outputs of several calls of the same inputs, (calls, ...) each."""
+    """Return the worst error of several calls with the same inputs, as `error` does for one.
+
+    Each output has the shape (calls, ...). PyTorch's own error does not raise the tolerance.
+    """
     outputs, truth = result.outcome.outputs, result.truth
     if result.outcome.error is not None or len(outputs) != len(truth.exact):
         return math.inf
@@ -82,11 +85,11 @@ def _error(output: Tensor, exact: Tensor, dtype: torch.dtype) -> float:
 
 
 def extreme_error(result: Result) -> float:
-    """The same where numbers are very large, very small or none.
+    """Return the worst error as `error` does, for very large, very small and non-finite values.
 
-    What is allowed grows with the outputs, since what is left of large sums that cancel is not
-    exact, and with what PyTorch gets wrong itself in this type. What is not finite has to be so in
-    the truth, or in what PyTorch gives.
+    The tolerance grows with the outputs, since large sums that cancel leave an inexact remainder,
+    and with PyTorch's own error in this type. A non-finite output has to agree with the exact one,
+    or with PyTorch's.
     """
     outputs, truth = result.outcome.outputs, result.truth
     if result.outcome.error is not None or len(outputs) != len(truth.exact):
@@ -107,7 +110,7 @@ def _extreme_error(output: Tensor, exact: Tensor, plain: Tensor) -> float:
     given, exact, plain = output.double(), exact.double(), plain.double()
     rounded = exact.to(output.dtype).double()
     right = _same_special(given, rounded) | _same_special(given, plain)
-    if output.is_floating_point():  # what is near the largest number may be rounded to infinity
+    if output.is_floating_point():  # a value near the largest number may be rounded to infinity
         edge = exact.abs() > 0.99 * torch.finfo(output.dtype).max
         right |= edge & (given.abs() >= 0.99 * torch.finfo(output.dtype).max)
         right &= ~(edge & (given.sign() != exact.sign()))
@@ -124,12 +127,12 @@ def _extreme_error(output: Tensor, exact: Tensor, plain: Tensor) -> float:
 
 
 def _same_special(one: Tensor, other: Tensor) -> Tensor:
-    """Where both are infinite alike, or both no numbers."""
+    """Return where both values are the same infinity, or both are NaN."""
     return (one.isnan() & other.isnan()) | (one.isinf() & (one == other))
 
 
 def same_outputs(one: Outcome, other: Outcome) -> bool:
-    """Whether outputs are the same, bit by bit."""
+    """Return whether outputs are the same, bit by bit."""
     return len(one.outputs) == len(other.outputs) and all(
         a.shape == b.shape and a.dtype == b.dtype and same_bytes(a, b)
         for a, b in zip(one.outputs, other.outputs, strict=True)
@@ -137,10 +140,12 @@ def same_outputs(one: Outcome, other: Outcome) -> bool:
 
 
 def unseen_bits(coarse: Result, fine: Result) -> float:
-    """How wrong the difference is that low bits of an input make, where it is large enough.
+    """Return how wrong the change is that low bits of an input cause in the outputs.
+
+    Only changes above three times the tolerance are compared.
 
     Returns:
-        The worst error of a difference, as a multiple of what is allowed of two outputs.
+        Worst error of a change, as a multiple of the tolerance of two outputs.
     """
     if max(error(coarse), error(fine)) == math.inf:
         return math.inf

@@ -1,8 +1,8 @@
-"""What a kernel's file keeps from one call to the next, as a digest for each of its names.
+"""State that a kernel's file keeps from one call to the next, as a digest for each of its names.
 
-A kernel may keep workspaces, tables and packed weights: calls of the same inputs leave these as
-they are. What is another after every call, whatever is given, counts calls, and a result can depend
-on it after more calls than anybody makes.
+A kernel may keep workspaces, tables and packed weights: calls with the same inputs leave these
+unchanged. A value that is new after every call, whatever the inputs, counts calls. A result can
+depend on it after more calls than any test makes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import torch
 
 __all__ = ["digests", "moving"]
 
-_MOST_OBJECTS = 20_000  # of one name; who holds more is not looked at
-_MOST_BYTES = 2**20  # of a tensor or array
-_CALLS = 6  # what is as before after so many, as one of two buffers in turn, does not count
+_MOST_OBJECTS = 20_000  # objects of one name; any more are not inspected
+_MOST_BYTES = 2**20  # largest tensor or array whose values are inspected
+_CALLS = 6  # a value that recurs within so many, as with two alternating buffers, does not count
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, range, slice)
 
 
@@ -29,9 +29,9 @@ def moving(call: Callable[[], Any], names: Mapping[str, Any], paths: tuple[str, 
     """Return names of a module whose values are new ones after each of several calls.
 
     Args:
-        call: Does what is done again and again.
-        names: The module's.
-        paths: Files that are looked into; what others hold is theirs.
+        call: Function that makes the call that is repeated.
+        names: Values of the module, by name.
+        paths: Files whose objects are inspected; objects of other files are left out.
     """
     seen = [digests(names, paths)]
     for _ in range(_CALLS):
@@ -41,7 +41,7 @@ def moving(call: Callable[[], Any], names: Mapping[str, Any], paths: tuple[str, 
 
 
 def digests(names: Mapping[str, Any], paths: tuple[str, ...]) -> dict[str, int]:
-    """Return a number for each name that changes with what can be reached from it."""
+    """Return a digest for each name, which changes with any object that the name reaches."""
     return {
         name: hash(tuple(_Walk(paths).tokens(value)))
         for name, value in list(names.items())
@@ -50,7 +50,7 @@ def digests(names: Mapping[str, Any], paths: tuple[str, ...]) -> dict[str, int]:
 
 
 class _Walk:
-    """Goes through all that is held, once, in an order that is the same each time."""
+    """Walk through all objects that are held, each once, in a reproducible order."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
         self._paths = paths
@@ -58,7 +58,7 @@ class _Walk:
         self._kept_alive: list[Any] = []  # so that no other object gets the same id
 
     def tokens(self, value: Any) -> Iterator[Any]:
-        """Yield what objects are, and how they hang together."""
+        """Yield the types and values of objects, and how the objects refer to each other."""
         left = [value]
         while left:
             each = left.pop()
@@ -87,7 +87,7 @@ class _Walk:
             yield value.gi_frame.f_lasti
 
     def _held(self, value: Any) -> Iterator[Any]:
-        """What an object holds, other than what belongs to libraries."""
+        """Yield what an object holds, except for what belongs to libraries."""
         if isinstance(value, types.ModuleType | weakref.ref | types.CodeType | types.FrameType):
             if getattr(value, "__file__", None) in self._paths:
                 yield from (v for k, v in vars(value).items() if not k.startswith("__"))
@@ -113,7 +113,7 @@ class _Walk:
         return not functions or any(f.__code__.co_filename in self._paths for f in functions)
 
     def _reduced(self, iterator: Any) -> Any:
-        """Where an iterator of Python's own is."""
+        """Return the position of one of Python's own iterators, or None if it is unknown."""
         try:
             reduced = iterator.__reduce__()
         except TypeError:

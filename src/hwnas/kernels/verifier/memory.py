@@ -1,7 +1,8 @@
-"""Tensors amid memory that nobody may touch, and new memory that holds what nobody wrote.
+"""Guarded tensors, which reveal accesses out of bounds and reads of uninitialised memory.
 
-As a tool like compute-sanitizer would, but for all that a kernel is given or asks PyTorch for, on
-any device: what lies around a tensor has a value that is known, and must neither change nor matter.
+They do what a tool like compute-sanitizer does, on any device, for all tensors that a kernel is
+given or requests from PyTorch. The memory around a tensor holds a known value, which must neither
+change nor affect the outputs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hwnas.kernels.verifier.wire import flat_bytes
 
 __all__ = ["Guarded", "Memory", "extent", "fenced", "laid", "same_bytes"]
 
-_AROUND = 4096  # bytes before and after; a multiple of every alignment
+_AROUND = 4096  # bytes before and after a tensor; a multiple of every alignment
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 _FILLED: tuple[str, ...] = ("zeros", "ones", "full", "zeros_like", "ones_like", "full_like")
 _FILLED += ("new_zeros", "new_ones", "new_full")
@@ -30,11 +31,11 @@ _PROT_NONE, _PROT_READ = 0, 1
 
 
 class Guarded:
-    """A tensor and the memory around it.
+    """Tensor in the middle of a larger buffer, whose other bytes have a known value.
 
     Attributes:
-        tensor: Lies in the middle of a larger buffer.
-        bounds: Its first address, and the first behind it.
+        tensor: Tensor in the middle of the buffer.
+        bounds: First address of the tensor, and the first address behind it.
     """
 
     def __init__(self, like: Tensor, layout: Layout | None, around: int) -> None:
@@ -54,7 +55,7 @@ class Guarded:
         self._buffer.fill_(around)
 
     def fill(self, values: Tensor, around: int) -> None:
-        """Write values, and a byte all around; PyTorch's count of changes stays as it was."""
+        """Write values, and a byte all around, without changing PyTorch's version counter."""
         self._around = around
         self._buffer.data.fill_(around)
         self._view(self._buffer.data).copy_(values)
@@ -65,17 +66,20 @@ class Guarded:
         self._buffer[self._inside] = byte
 
     def written(self) -> bool:
-        """Whether values are others than those that were filled in."""
+        """Return whether the values differ from those that `fill` wrote."""
         return not same_bytes(self.tensor, self._view(self._before))
 
     def written_around(self) -> bool:
-        """Whether anything else in the buffer changed."""
+        """Return whether anything in the buffer but the values has changed since `fill`."""
         after = self._buffer.data.clone()
         self._view(after).copy_(self._view(self._before))
         return not torch.equal(after, self._before)
 
     def written_outside(self) -> bool:
-        """The same for a tensor that was not filled: before its first or behind its last value."""
+        """Return whether anything before the first or behind the last value has changed.
+
+        Unlike `written_around`, this works for a tensor that `fill` has not written.
+        """
         before, behind = self._buffer[: self._inside.start], self._buffer[self._inside.stop :]
         return bool((before != self._around).any() or (behind != self._around).any())
 
@@ -86,7 +90,7 @@ class Guarded:
 
 
 class Memory:
-    """New tensors that a kernel asks PyTorch for, guarded, and never of zeros by chance."""
+    """Guarded new tensors that a kernel requests from PyTorch, never zero by chance."""
 
     def __init__(self) -> None:
         self._made: list[Guarded] = []
@@ -94,14 +98,14 @@ class Memory:
         self._bounds: dict[int, tuple[int, int]] = {}
 
     def install(self) -> None:
-        """From now on PyTorch's functions that make tensors give guarded ones, inside `during`."""
+        """Make PyTorch's functions for new tensors return guarded ones inside `during`."""
         for name in _EMPTY + _FILLED:
             owner = torch.Tensor if name.startswith("new_") else torch
             setattr(owner, name, self._guarding(getattr(owner, name), name in _EMPTY))
 
     @contextmanager
     def during(self, inputs: Sequence[Guarded], call: Call) -> Iterator[None]:
-        """While a kernel runs."""
+        """Guard new tensors while a kernel runs inside the context."""
         self._made = []
         self._bounds = {_storage(each.tensor): each.bounds for each in inputs}
         self._call = call
@@ -111,12 +115,12 @@ class Memory:
             self._call = None
 
     def written_outside(self) -> list[str]:
-        """New tensors around which something was written."""
+        """Return the new tensors around which something was written, as texts, and forget all."""
         made, self._made = self._made, []
         return [f"new {tuple(each.tensor.shape)}" for each in made if each.written_outside()]
 
     def bounds(self, tensor: Tensor) -> tuple[int, int]:
-        """First address that may be touched through a tensor, and the first behind them."""
+        """Return the first address that may be accessed through a tensor, and the first behind."""
         start = _storage(tensor)
         return self._bounds.get(start, (start, start + tensor.untyped_storage().nbytes()))
 
@@ -124,7 +128,7 @@ class Memory:
         def guarding(*args: Any, **kwargs: Any) -> Any:
             call = self._call
             made = make(*args, **kwargs)
-            with torch._C.DisableTorchFunction():  # by which a call may be disguised
+            with torch._C.DisableTorchFunction():  # the mode that disguises a call
                 if call is None or not _is_plain(made):
                     return made
                 guarded = Guarded(made, None, call.around)
@@ -142,7 +146,7 @@ class Memory:
 
 
 def _is_plain(made: Any) -> bool:
-    """Whether it is a tensor that holds memory of its own, and no proxy of one."""
+    """Return whether a value is a tensor with memory of its own, and no proxy of one."""
     return (
         type(made) is Tensor
         and made.device.type in ("cpu", "cuda")
@@ -157,7 +161,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _strides(like: Tensor, layout: Layout) -> tuple[int, ...]:
-    """In values, not in bytes."""
+    """Return the strides of a layout, in values and not in bytes."""
     axes = list(range(like.dim()))  # from the slowest to the fastest
     if layout == "transposed":
         axes[:2] = axes[:2][::-1]
@@ -173,7 +177,7 @@ def _strides(like: Tensor, layout: Layout) -> tuple[int, ...]:
 
 
 def laid(like: Tensor, layout: Layout) -> Tensor:
-    """Return a new tensor of the shape of another one, not filled, that lies as a layout says."""
+    """Return a new, uninitialised tensor of another one's shape and type in a layout."""
     if layout == "contiguous" or not like.numel():
         return _allocate(like.shape, dtype=like.dtype, device=like.device)
     strides = _strides(like, layout)
@@ -184,24 +188,24 @@ def laid(like: Tensor, layout: Layout) -> Tensor:
 
 
 def extent(tensor: Tensor) -> tuple[int, int]:
-    """First address of a tensor's values, and the first behind them; equal where it has none."""
+    """Return the first address of a tensor's values, and the first behind; equal if it is empty."""
     start = tensor.data_ptr()
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + ((last + 1) * tensor.itemsize if tensor.numel() else 0)
 
 
 def same_bytes(one: Tensor, other: Tensor) -> bool:
-    """Whether values are equal bit by bit, so also where they are not numbers."""
+    """Return whether values are equal bit by bit, NaNs included."""
     return torch.equal(flat_bytes(one), flat_bytes(other))
 
 
 def fenced(like: Tensor, layout: Layout) -> Tensor:
-    """A tensor of the CPU right before or after memory that ends the process when touched.
+    """Return a CPU tensor next to protected memory, access to which ends the process.
 
     Args:
-        like: Its values.
-        layout: ``after`` if memory that is forbidden comes before the tensor, ``before`` if the
-            tensor comes before it, or ``readonly``, where the tensor cannot be written besides.
+        like: Values of the tensor.
+        layout: ``after`` for a tensor directly after protected memory, ``before`` for one directly
+            before it, or ``readonly`` for one whose own memory cannot be written.
     """
     size = like.numel() * like.itemsize
     if not size:

@@ -1,6 +1,6 @@
-"""Processes for code that may hang, crash or take all memory, made in milliseconds.
+"""Fork server: processes in milliseconds for code that may hang, crash or take all memory.
 
-The first, which imports PyTorch and Triton, takes seconds; it then copies itself for each job.
+The server imports PyTorch and Triton, which takes seconds. It then forks for each job.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ _PASSED_ON += ("CUDA_", "NVIDIA_", "CC", "CPATH", "LIBRARY_PATH")
 
 @dataclass(frozen=True)
 class Limits:
-    """What a job may take.
+    """Resource limits of a job.
 
     Attributes:
-        seconds: Of one call, or of importing the file.
-        memory_bytes: On top of what PyTorch takes itself; not limited where there is a card.
+        seconds: Time limit in seconds of one call, or of importing the file.
+        memory_bytes: Memory limit in bytes, on top of what PyTorch itself uses. On a GPU it does
+            not limit the process, only the size of its answers.
     """
 
     seconds: float = 60.0
@@ -60,15 +61,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that ended.
+    """Result of a job that has ended.
 
     Attributes:
-        told: All that it told before.
-        how: Why it ended early, or None.
-        hung: Whether it was ended for taking too long.
-        refused: System calls that it made and was not allowed, as who made the process saw them.
-        unguarded: Why such calls were not looked at; empty where they were.
-        seconds: How long each answer took.
+        told: Messages that the job sent before it ended.
+        how: Reason why the job ended early, or None.
+        hung: Whether the job was killed, for taking too long or sending a damaged answer.
+        refused: Forbidden system calls of the job, as the fork server observed them.
+        unguarded: Reason why system calls were not supervised; empty if they were.
+        seconds: Time in seconds that each answer took.
     """
 
     told: Sequence[tuple[dict[str, Any], list[Tensor]]]
@@ -80,10 +81,10 @@ class Ended:
 
 
 class Nursery:
-    """Makes processes for jobs; used in a ``with`` statement.
+    """Fork server that runs each job in a new process; used in a ``with`` statement.
 
     Attributes:
-        device: Where kernels run.
+        device: Device on which kernels run.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -108,14 +109,14 @@ class Nursery:
     def job(
         self, header: Mapping[str, Any], parts: Sequence[bytes], path: Path | None, limits: Limits
     ) -> Ended:
-        """Have a job done.
+        """Run a job in a new process, and return its result.
 
         Args:
-            header: What `hwnas.kernels.verifier.child` takes.
-            parts: Messages, one for each thing to do. Each is sent when the one before is answered,
-                and the first when the file has been imported.
-            path: File whose code runs, to find it in what a crash leaves behind.
-            limits: Of each part.
+            header: Description of the job, which `hwnas.kernels.verifier.child` reads.
+            parts: Messages, one for each part of the job. The first is sent when the file has been
+                imported, and each other one when the previous one has been answered.
+            path: File whose code runs; its name locates the failing line in the log of a crash.
+            limits: Limits of each part.
 
         Raises:
             DeviceError: No process can be made.
@@ -160,7 +161,7 @@ class Nursery:
             )
 
     def _environment(self) -> dict[str, str]:
-        """No secrets, and one thread, so that sums come out the same each time."""
+        """Return an environment without secrets, and with one thread for repeatable sums."""
         passed_on = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}
         code = str(Path(hwnas.__file__).parents[1])
         passed_on |= {"PYTHONPATH": os.pathsep.join([code, *filter(None, sys.path)])}
@@ -188,7 +189,11 @@ def _talk(
     seconds: list[float],
     limits: Limits,
 ) -> tuple[bool, str | None]:
-    """Send part after part and keep the answers: whether one took too long, and what was wrong."""
+    """Send one part after the other, and append the answers and their times to the lists.
+
+    Returns:
+        Whether the process has to be killed, and what was wrong with an answer.
+    """
     end = 0.0
 
     def read(size: int) -> bytes:
@@ -207,7 +212,7 @@ def _talk(
             found = list(messages(answer))
         except TimeoutError:
             return True, None
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             break
         except KernelError as error:
             return True, str(error)
@@ -219,7 +224,7 @@ def _talk(
 
 
 def _how(status: int, hung: bool, limits: Limits, log: IO[bytes], path: Path | None) -> str | None:
-    """Why a process ended, with the line of the file where that was, if it is known."""
+    """Return why a process ended, and at which line of the file if that is known."""
     if hung:
         return f"no answer within {limits.seconds:g} s"
     if status == 0 and path is None:

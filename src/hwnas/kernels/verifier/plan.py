@@ -1,4 +1,4 @@
-"""Which calls are made of a kernel, and of what each is meant to show."""
+"""Plan of the calls that verify a kernel, and of what each call is meant to show."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["LAST", "LATE", "LOW_BITS", "Question", "Trial", "plan"]
 
 _LENGTHS = (1, 2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 33, 37, 41, 43, 47, 53, 59, 61, 67)
 _VARIED, _TRIED = 4, 24
-# What needs the interpreter, tensors that are on no card, or pages of memory.
+# Aims that need the interpreter, tensors on the CPU, or protection of memory pages.
 _ON_CPU = (
     "backwards",
     "shuffled",
@@ -44,23 +44,23 @@ _ON_CPU = (
     "readonly",
 )
 LATE = ("large", "crowd", "many")  # aims of calls that take long
-LAST = ("largest", "most")  # those that are made of kernels that take little time for these
-_CHUNK, _LONG_CHUNK = 125, 2000  # calls that are told of together
-_WIDER = 8  # times as large as examples, which are of about 1
-_WIDE_ELEMENTS = 25_000  # product of sizes
-LOW_BITS = 2.0**-12  # relative; half of what float16, and TF32, can still tell apart is twice that
+LAST = ("largest", "most")  # aims of calls that are made of fast kernels only
+_CHUNK, _LONG_CHUNK = 125, 2000  # calls whose outputs are sent together
+_WIDER = 8  # factor on examples, whose values are about 1
+_WIDE_ELEMENTS = 25_000  # largest product of sizes
+LOW_BITS = 2.0**-12  # relative; half the largest rounding error of float16 and TF32
 
 
 @dataclass(frozen=True)
 class Question:
-    """Inputs whose outputs a kernel has to know.
+    """Inputs for which a kernel has to give the right outputs.
 
     Attributes:
-        about: What is special about them.
-        sizes: Of the inputs.
-        dtype: Of the first input.
-        seed: That the file or operator made them from.
-        inputs: By name.
+        about: Description of what is special about the inputs.
+        sizes: Sizes of the inputs.
+        dtype: Type of the first input.
+        seed: Seed from which the file or operator made the inputs.
+        inputs: Inputs by name.
     """
 
     about: str
@@ -76,13 +76,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Trial:
-    """A call and why it is made.
+    """Planned call of a kernel, and its purpose.
 
     Attributes:
-        aim: Name of what it shall show.
-        question: Whose outputs are right.
-        call: Without a word of these.
-        process: In which it is made.
+        aim: Name of what the call is meant to show.
+        question: Inputs whose expected outputs the outputs of the call are compared with.
+        call: Call as the kernel's process sees it, without aim and question.
+        process: Kind of process in which the call is made.
     """
 
     aim: str
@@ -92,21 +92,22 @@ class Trial:
 
     @property
     def plain(self) -> bool:
-        """Whether nothing of PyTorch or Triton is replaced."""
+        """True if nothing of PyTorch or Triton is replaced in the process."""
         return self.process == "plain"
 
 
 def plan(specification: Specification, random: Random, *, on_card: bool, calls: int) -> list[Trial]:
-    """Return all calls of a kernel, in their order; those come last that can end its process.
+    """Return all calls of a kernel in order; calls that can crash its process come last.
 
     Args:
-        specification: What the kernel is to compute.
-        random: Draws all inputs.
-        on_card: Whether it runs on a GPU, where nobody sees single accesses to memory.
-        calls: How often it is called one after the other, at least.
+        specification: Definition of what the kernel has to compute.
+        random: Source of all random inputs.
+        on_card: Whether the kernel runs on a GPU, where single memory accesses are not observed.
+        calls: Least number of repeated small calls; if 0, neither these nor the calls of the
+            largest sizes are made.
 
     Raises:
-        KernelError: There are no inputs of sizes that are listed.
+        KernelError: There are no inputs for a listed size.
     """
     listed = [*specification.sizes, specification.sizes[0]]
     others = [_other_sizes(specification.sizes, random) for _ in range(_TRIED)]
@@ -149,9 +150,9 @@ def _trial(aim: str, question: Question, **options: Any) -> Trial:
 
 
 def _other_sizes(listed: Sequence[Sizes], random: Random) -> Sizes:
-    """Sizes like some that are listed: one, primes, not multiples of blocks.
+    """Return sizes like some of the listed ones: 1, primes, no multiples of block sizes.
 
-    What is never more than 1 is a switch, and stays.
+    A size that is never more than 1 is a switch, and keeps its value.
     """
     base = random.choice(listed)
     work = 2 * max(math.prod(max(1, size) for size in sizes.values()) for sizes in listed)
@@ -166,7 +167,7 @@ def _other_sizes(listed: Sequence[Sizes], random: Random) -> Sizes:
 
 
 def _closely(first: Question, second: Question, random: Random) -> Iterator[Trial]:
-    """All that is done with inputs of one size and type."""
+    """Yield all calls that are watched closely, with inputs of one size and type."""
     slot = {"slot": f"{id(first)} again"}
     yield _trial("first", first, **slot)
     yield _trial("again", first, **slot)
@@ -193,13 +194,13 @@ def _closely(first: Question, second: Question, random: Random) -> Iterator[Tria
 
 
 def _of_many_axes(question: Question) -> tuple[Layout, ...]:
-    """Layouts that differ from others where a tensor has more than two axes."""
+    """Return the layouts that are distinct only for tensors of more than two axes, if any."""
     most = max(v.dim() for v in question.inputs.values() if isinstance(v, Tensor))
     return ("reversed", "channels last") if most > 2 else ()
 
 
 def _orders(questions: Sequence[Question], random: Random) -> Iterator[Trial]:
-    """Programs in other orders, at sizes of which some have more of them than others."""
+    """Yield calls with other orders of programs, at sizes with few and with many programs."""
     for question in questions:
         seed = random.getrandbits(30)
         yield _in_programs("orders", question, order="interleaved", order_seed=seed)
@@ -217,7 +218,7 @@ def _plain_trial(aim: str, question: Question, **options: Any) -> Trial:
 def _plainly(
     questions: Sequence[Question], varied: Sequence[Question], random: Random
 ) -> Iterator[Trial]:
-    """What the watched process is asked, in short, where nothing is watched or replaced."""
+    """Yield the main calls of the watched process for one in which nothing is replaced."""
     first, second = questions[0], questions[-1]
     slot = {"slot": f"{id(first)} plain"}
     for question in (first, first, second):
@@ -235,7 +236,7 @@ def _plainly(
 def _made(
     specification: Specification, sizes: Sequence[Sizes], dtype: torch.dtype, random: Random
 ) -> list[Question]:
-    """Questions of those sizes that are taken."""
+    """Return questions for those of the sizes that the specification accepts."""
     asked = [(each, dtype, random.getrandbits(62)) for each in sizes]
     examples = specification.examples(asked)
     return [
@@ -246,7 +247,7 @@ def _made(
 
 
 def _options(specification: Specification, random: Random) -> Iterator[Trial]:
-    """Every value of every option, with all and with none of what can be left out."""
+    """Yield calls with every value of every option, for each combination of switches."""
     for count, dtype in enumerate(specification.dtypes):
         wanted = switch_sizes(specification.sizes)
         wanted += [each for each in specification.sizes[:4] if each not in wanted]
@@ -269,7 +270,7 @@ def _options(specification: Specification, random: Random) -> Iterator[Trial]:
 
 
 def _wider(base: Question, specification: Specification) -> Iterator[Trial]:
-    """Each option where values reach both ends of every activation."""
+    """Yield calls with each option, and inputs that reach both ends of every activation."""
     name, value = _main(base)
     if not value.is_floating_point():
         return
@@ -280,13 +281,13 @@ def _wider(base: Question, specification: Specification) -> Iterator[Trial]:
 
 
 def _quick_work(question: Question) -> int:
-    """How much work inputs are, 0 where that takes the interpreter long."""
+    """Return the amount of work that inputs take, or 0 if the interpreter is slow at it."""
     work = math.prod(max(1, size) for size in question.sizes.values())
     return work if work <= _WIDE_ELEMENTS else 0
 
 
 def _large(specification: Specification, random: Random) -> Iterator[Trial]:
-    """Lengths of several blocks, one at a time; the shortest of them are watched, too."""
+    """Yield calls with one length of several blocks; the shortest ones are also watched."""
     dtypes = specification.dtypes
     wanted: list[tuple[list[Sizes], torch.dtype, bool]] = []
     for place, tried in large_sizes(specification.sizes, random):
@@ -312,14 +313,14 @@ def _large(specification: Specification, random: Random) -> Iterator[Trial]:
 
 
 def _crowds(specification: Specification, random: Random) -> Iterator[Trial]:
-    """Many programs along each axis, one after the other: interleaved, they would take too long."""
+    """Yield calls with many programs along each axis, in order: interleaving takes too long."""
     for sizes in crowded_sizes(specification.sizes, random) if specification.longest > 1 else ():
         for question in _made(specification, [sizes], specification.dtypes[0], random):
             yield _in_programs("crowd", question)
 
 
 def _largest(specification: Specification, random: Random) -> Iterator[Trial]:
-    """Lengths that a kernel is asked for that has shown to be quick."""
+    """Yield calls at the largest lengths, for kernels that have proved to be fast."""
     if specification.longest < 2:
         return
     for tried in largest_sizes(specification.sizes, random):
@@ -329,7 +330,7 @@ def _largest(specification: Specification, random: Random) -> Iterator[Trial]:
 
 
 def _similar(specification: Specification, random: Random) -> Iterator[Trial]:
-    """The very same tensors, with values that have much in common with those before."""
+    """Yield calls that reuse the same tensors, with values much like the previous ones."""
     for dtype in specification.dtypes:
         for made in _made(specification, specification.sizes[:1], dtype, random):
             base = replace(made, inputs=on_a_grid(made.inputs))
@@ -341,7 +342,7 @@ def _similar(specification: Specification, random: Random) -> Iterator[Trial]:
 
 
 def _many(specification: Specification, random: Random, calls: int) -> Iterator[Trial]:
-    """So many calls that nobody counts them, and how many, nobody knows before."""
+    """Yield chunks of repeated calls; their total is large, and random so that it is unknown."""
     dtype = random.choice(specification.dtypes)
     made = _made(specification, smallest_sizes(specification.sizes), dtype, random)
     if not made or not calls:
@@ -360,12 +361,12 @@ def _many(specification: Specification, random: Random, calls: int) -> Iterator[
 
 
 def _main(question: Question) -> tuple[str, Tensor]:
-    """The first tensor of the inputs, which is what the others work on."""
+    """Return name and value of the first tensor of the inputs, the operator's main input."""
     return next((k, v) for k, v in question.inputs.items() if isinstance(v, Tensor))
 
 
 def _extremes(question: Question, random: Random) -> Iterator[Question]:
-    """Zeros, one sign, values near the largest and the smallest that the type has."""
+    """Yield inputs of zeros, of one sign, and of very large and very small values."""
     name, value = _main(question)
     for other, values in question.inputs.items():
         if isinstance(values, Tensor) and values.is_floating_point():
@@ -390,7 +391,7 @@ def _extremes(question: Question, random: Random) -> Iterator[Question]:
 
 
 def _not_finite(question: Question, random: Random) -> Iterator[Question]:
-    """Not-a-number somewhere in each tensor of the type, and infinities in the first."""
+    """Yield inputs with a NaN in one of the floating tensors, or an infinity in the first."""
     tensors = {
         name: value
         for name, value in question.inputs.items()
@@ -404,7 +405,7 @@ def _not_finite(question: Question, random: Random) -> Iterator[Question]:
 
 
 def _low_bits(question: Question) -> Iterator[Question]:
-    """Inputs of few bits, and the same with lower bits in one of them that narrow types lose."""
+    """Yield inputs of few bits, then with low bits added in one, which narrow types lose."""
     if question.dtype != torch.float32:
         return
     tensors = {

@@ -1,10 +1,10 @@
-"""System calls of a kernel's process: each that is not allowed is seen, and refused, from outside.
+"""Sandbox of a kernel's process: a supervisor outside sees and refuses forbidden system calls.
 
-The process gives itself a seccomp filter before the kernel's file is imported. Calls that touch
-neither files nor processes pass; all others stop until the process that made it, which imports
-nothing of the kernel's, has looked at them. What it does not allow fails with an error, and is
-noted there, so that it does not matter through which library the call was made, nor whether the
-kernel keeps the error to itself.
+The process installs a seccomp filter on itself before it imports the kernel's file. Calls that
+touch neither files nor processes pass. All others block until the parent process, which imports
+nothing of the kernel's, has inspected them. A forbidden call fails with an error and is recorded in
+the parent. So it does not matter which library made the call, nor whether the kernel hides the
+error.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NUMBER = {
     "openat2": 437, "faccessat2": 439, "io_uring_setup": 425,
 }  # fmt: skip
 _NAME = {number: name for name, number in _NUMBER.items()}
-# Where their path is, and before it the descriptor of the folder that it starts from.
+# Index of the path argument; the one before it, if any, is the descriptor of the starting folder.
 _METADATA = {
     "stat": 0, "lstat": 0, "access": 0, "readlink": 0, "newfstatat": 1, "readlinkat": 1,
     "faccessat": 1, "statx": 1, "faccessat2": 1,
@@ -74,19 +74,19 @@ _CODE = (".py", ".pyc", ".so")
 
 
 class Unsupported(Exception):
-    """The kernel of this machine, or what runs it, offers no such filter."""
+    """Error for an operating system, or a host of it, that offers no such filter."""
 
 
 def supported() -> bool:
-    """Whether this is a system whose calls are known."""
+    """Return whether the system calls of this platform are known."""
     return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 def confine(channel: socket.socket) -> None:
-    """Give this process the filter, for good, and hand its listener to who watches.
+    """Install the filter in this process permanently, and send its listener to the supervisor.
 
     Raises:
-        Unsupported: It cannot be had.
+        Unsupported: The filter cannot be installed.
     """
     if not supported():
         raise Unsupported(f"there is none for {sys.platform} on {platform.machine()}")
@@ -108,10 +108,10 @@ def confine(channel: socket.socket) -> None:
 
 
 class Supervisor:
-    """Decides on system calls of one process, from outside.
+    """Supervisor that decides on the system calls of one process, from outside.
 
     Attributes:
-        notes: What was refused, as texts, each once.
+        notes: Refused calls, as texts, each once.
     """
 
     def __init__(self, own: str | None, readable: Collection[str], threads: bool) -> None:
@@ -130,10 +130,10 @@ class Supervisor:
         self._folders = {str(Path(path).parent) for path in self._readable}
         self._folders |= {
             os.path.realpath(path) for path in sys.path if path
-        }  # to look for modules
+        }  # where Python looks for modules
 
     def watch(self, listener: int, pid: int) -> None:
-        """Answer until the process has ended."""
+        """Answer system calls until the process has ended."""
         ended = os.pidfd_open(pid)
         try:
             poll = select.poll()
@@ -152,7 +152,7 @@ class Supervisor:
         asked = bytearray(80)
         try:
             fcntl.ioctl(listener, _RECEIVE, asked)
-        except OSError:  # it was ended meanwhile
+        except OSError:  # the process has ended meanwhile
             return
         identity, thread, _, number, arch, _, *arguments = struct.unpack("QIIiIQ6Q", asked)
         name = _NAME.get(number, f"system call {number}") if arch == _X86_64 else "a foreign call"
@@ -162,7 +162,7 @@ class Supervisor:
             fcntl.ioctl(listener, _ANSWER, struct.pack("QqiI", identity, 0, -error, flags))
 
     def _error(self, name: str, arguments: Sequence[int], pid: int, thread: int) -> int:
-        """Zero if a call may go on; else the number of the error that it gets."""
+        """Return 0 if a call may proceed, else the number of the error that it gets."""
         if name == "clone3":  # its flags cannot be seen; the C library then calls clone
             return errno.ENOSYS
         if name == "clone" and arguments[0] & _THREAD and self._threads:
@@ -183,7 +183,7 @@ class Supervisor:
             self._note(f"calls {name}")
             return errno.EPERM
         if not path and name not in _OPENING:
-            return 0  # of an open file
+            return 0  # the call is on an open file
         if not path.startswith("/"):
             descriptor = ctypes.c_int(arguments[0] & 0xFFFFFFFF).value if place else _AT_FDCWD
             start = "cwd" if descriptor == _AT_FDCWD else f"fd/{descriptor}"
@@ -193,7 +193,7 @@ class Supervisor:
                 return errno.ENOENT
         real = os.path.realpath(path)
         if any(real.startswith(f"{cache}/") or real == cache for cache in self._caches):
-            return errno.ENOENT  # of source only what was read beforehand counts
+            return errno.ENOENT  # only the source that was read beforehand counts
         if name in _METADATA:
             allowed = self._is_near(real)
         else:
@@ -228,7 +228,7 @@ def _real(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def _text(thread: int, address: int) -> str | None:
-    """The text at an address of another process; None if it cannot be read."""
+    """Return the text at an address of another process; None if it cannot be read."""
     found = b""
     try:
         with open(f"/proc/{thread}/mem", "rb", buffering=0) as memory:

@@ -1,6 +1,6 @@
-"""Calls of one kernel in its own process, and what can be seen of them there.
+"""Calls of one kernel in its own process, and what can be observed of them there.
 
-It never knows what is right, nor what a call is for.
+The process knows neither the expected outputs nor the purpose of a call.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from hwnas.kernels.verifier.wire import DTYPES
 __all__ = ["Session", "error_text"]
 
 
-_SECONDS = 2.5  # of the processor, after which calls are not repeated any more
+_SECONDS = 2.5  # CPU time after which calls are not repeated any more
 
 
 class Session:
     """Calls of one kernel, one after the other, in this process.
 
     Attributes:
-        run: The kernel.
+        run: Kernel that is called.
     """
 
     run: Callable[..., Any]
@@ -54,12 +54,12 @@ class Session:
         self._snooping = Snooping()
         self._slots: dict[str, dict[str, Guarded]] = {}
         self._plain: dict[str, dict[str, Tensor]] = {}
-        self._held: list[Tensor] = []  # former outputs, so that their memory is not given out again
+        self._held: list[Tensor] = []  # former outputs, so that their memory is not reused
 
     def hide(self) -> None:
-        """Make this process like any other that uses a kernel, and watch what is wanted.
+        """Make this process look like any other that uses a kernel, and install the monitors.
 
-        Where programs are watched, and nothing else, a kernel's file sees PyTorch as it is.
+        In a process that watches programs only, a kernel's file sees PyTorch as it is.
         """
         for name in [name for name in sys.modules if name.startswith("hwnas.kernels.verifier")]:
             del sys.modules[name]
@@ -75,7 +75,7 @@ class Session:
         self._state = State()
 
     def outcome(self, call: Call) -> Outcome:
-        """Do one call and look at what it did."""
+        """Make one call, and return its outcome with what was observed."""
         if self._process != "memory":
             with (
                 _mode(call.mode),
@@ -104,7 +104,7 @@ class Session:
         return Outcome(outputs, error, facts=facts, watched=watched)
 
     def _plain_outcome(self, call: Call) -> Outcome:
-        """The same where nothing of PyTorch is replaced."""
+        """Make one call where nothing of PyTorch is replaced, and return its outcome."""
         inputs = call.inputs | {
             name: self._filled(call, name, value.to(self._device))
             for name, value in call.inputs.items()
@@ -142,7 +142,7 @@ class Session:
         return Outcome(() if kinds else outputs, error, facts=facts, watched=watched)
 
     def _repeated(self, inputs: Inputs, times: int) -> tuple[Tensor, ...]:
-        """Outputs of several calls, one above the other."""
+        """Return the outputs of several calls, stacked along a new first axis."""
         each: list[tuple[Any, ...]] = []
         end = process_time() + _SECONDS
         while not each or (len(each) < times and process_time() < end):
@@ -155,7 +155,7 @@ class Session:
         )
 
     def _filled(self, call: Call, name: str, value: Tensor) -> Tensor:
-        """An ordinary tensor, the same one for all calls of a slot."""
+        """Return an ordinary tensor with the values, the same one for all calls of a slot."""
         slot = self._plain.setdefault(call.slot, {})
         if name not in slot:
             slot[name] = laid(value, call.layout)
@@ -163,7 +163,7 @@ class Session:
         return slot[name]
 
     def _kinds(self, outputs: tuple[Any, ...]) -> list[str]:
-        """What outputs are no tensors that can be compared."""
+        """Return the kinds of those outputs that are not tensors that can be compared."""
         kinds = [type(output).__name__ for output in outputs if type(output) is not Tensor]
         return kinds + [
             f"{dtype_name(output.dtype)} on {output.device.type}"
@@ -173,7 +173,7 @@ class Session:
         ]
 
     def _placed(self, call: Call) -> tuple[Inputs, dict[str, Guarded]]:
-        """Inputs as the kernel gets them, and what guards them."""
+        """Return the inputs as the kernel gets them, and their guarded tensors by name."""
         given = {k: v for k, v in call.inputs.items() if isinstance(v, Tensor)}
         if call.layout in FENCED:
             return call.inputs | {k: fenced(v, call.layout) for k, v in given.items()}, {}
@@ -205,7 +205,7 @@ class Session:
         }
 
     def _shared(self, inputs: Inputs, outputs: Sequence[Tensor]) -> list[str]:
-        """What outputs share memory with."""
+        """Return the names of inputs and former outputs that outputs share memory with."""
         tensors = [(name, value) for name, value in inputs.items() if isinstance(value, Tensor)]
         others = [*tensors, *(("a former output", held) for held in self._held)]
         found: list[str] = []
@@ -220,7 +220,7 @@ class Session:
 
 @contextmanager
 def _mode(mode: Mode) -> Iterator[None]:
-    """PyTorch as it is where networks are used."""
+    """Put PyTorch into a mode of inference inside the context, if one is named."""
     if not mode:
         yield
     else:
@@ -229,7 +229,7 @@ def _mode(mode: Mode) -> Iterator[None]:
 
 
 def _parameters(inputs: Inputs) -> Inputs:
-    """All floating tensors but the first, as parameters of a network."""
+    """Return all floating tensors after the first tensor, as parameters of a network."""
     tensors = [(k, v) for k, v in inputs.items() if isinstance(v, Tensor)]
     return {
         name: torch.nn.Parameter(value, requires_grad=False)
@@ -239,7 +239,7 @@ def _parameters(inputs: Inputs) -> Inputs:
 
 
 def error_text(error: BaseException, path: str | None) -> str:
-    """An error in a line, with the last line of the file that led to it."""
+    """Return an error in one line of text, with the last line of the file that led to it."""
     lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == path]
     where = f"line {lines[-1]}: " if lines else ""
     text = " ".join(str(error).split())[:300]

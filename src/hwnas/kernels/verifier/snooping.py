@@ -1,8 +1,8 @@
-"""What a kernel's file looks at and changes besides its inputs and outputs.
+"""Monitor of what a kernel's file reads and changes besides its inputs and outputs.
 
-A kernel has no use for the stack, the environment, files or processes; one that looks at them can
-tell a check from real work. All this sees what the file itself does, by itself or through Python's
-library, not what PyTorch does.
+A kernel has no use for the stack, the environment, files or processes; one that reads them can
+tell a check from real work. The monitor sees what the file does, by itself or through Python's
+library, and not what PyTorch does.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _WATCHED = {
     "sys.setprofile": "each function that is run",
 }
 _FRAMES = ("tb_frame", "gi_frame", "cr_frame")
-# These take a frame to name the module of a class that they make, and keep it to themselves.
+# These modules read a frame to name the module of a class that they make, and do not pass it on.
 _NAMING = tuple(str(Path(str(module.__file__))) for module in (collections, enum, typing))
 _MODULES: tuple[str, ...] = (
     "time",
@@ -66,14 +66,14 @@ _MODULES += ("triton.testing", "numpy", "os", "gc", "sys", "builtins")
 
 
 class Snooping:
-    """Notes what a file looks at."""
+    """Record of what a file reads besides its inputs."""
 
     def __init__(self) -> None:
         self._busy = False
         self._seen: dict[str, None] = {}
 
     def install(self) -> None:
-        """For good: Python lets nobody take such a hook away."""
+        """Install the hooks permanently: Python does not allow an audit hook to be removed."""
         kind = type(os.environ)
         watched = type("_Environ", (kind,), {"__getitem__": self._reading(kind.__getitem__)})
         os.environ.__class__ = watched
@@ -82,7 +82,7 @@ class Snooping:
         sys.addaudithook(self._hook)
 
     def taken(self) -> list[str]:
-        """What was seen since the last time."""
+        """Return what was recorded since the last call, and clear the record."""
         seen, self._seen = list(self._seen), {}
         return seen
 
@@ -101,7 +101,7 @@ class Snooping:
         return get
 
     def _starting(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        """Python tells its hooks of new threads from version 3.12 on only."""
+        """Return `start` with a record of the thread, which Python audits only from 3.12 on."""
 
         def start_new_thread(*args: Any, **kwargs: Any) -> Any:
             self._note("threads")
@@ -122,7 +122,10 @@ class Snooping:
 
 
 def asking_line(frame: FrameType | None) -> int | None:
-    """The line of a file of the user's that asks, by itself or through Python's library."""
+    """Return the line of a user's file that called, by itself or through Python's library.
+
+    It is None if an installed library or hwnas called.
+    """
     while frame is not None:
         name = frame.f_code.co_filename
         if "importlib" in name or name.startswith(_OTHERS):
@@ -134,7 +137,7 @@ def asking_line(frame: FrameType | None) -> int | None:
 
 
 class State:
-    """Functions that others rely on, settings and random numbers of this process."""
+    """Snapshot of functions that others rely on, settings and random states of this process."""
 
     def __init__(self) -> None:
         self._functions = {
@@ -146,7 +149,7 @@ class State:
         self._settings = _settings()
 
     def changes(self) -> list[str]:
-        """What is another than at first; nothing is put back."""
+        """Return what differs from the snapshot, as texts; nothing is restored."""
         owners = dict(_owners())
         replaced = [
             f"{owner}.{name} was replaced"
@@ -159,7 +162,7 @@ class State:
 
 
 def _of_others(function: Any) -> bool:
-    """Whether it was written by neither the user nor us: PyTorch replaces some by itself."""
+    """Return whether a library or hwnas defines a function: PyTorch replaces some by itself."""
     code = getattr(function, "__code__", None)
     return code is not None and code.co_filename.startswith(_OTHERS)
 

@@ -1,6 +1,7 @@
-"""What is right: an operator of hwnas, or a reference of the user's own in a process of its own.
+"""Specifications of kernels: an operator of hwnas, or a reference in a user's file.
 
-The truth is computed in float64 after the kernel's process has ended, so there is none to be found.
+The code of a user's file runs in a process of its own. The expected outputs are computed in float64
+after the kernel's process has ended, so the kernel cannot find them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ __all__ = ["OfFile", "OfOperator", "Specification", "Truth"]
 
 @dataclass(frozen=True)
 class Truth:
-    """What a kernel should give.
+    """Expected outputs of a kernel.
 
     Attributes:
         exact: Outputs of the reference in float64, or in integers.
-        plain: The same computed by PyTorch from inputs as they are; empty where it cannot.
-        dtypes: Of the outputs.
+        plain: Outputs of the reference for inputs in their own types; empty if PyTorch cannot
+            compute them.
+        dtypes: Data types of the outputs.
     """
 
     exact: tuple[Tensor, ...]
@@ -40,12 +42,12 @@ class Truth:
 
 
 class Specification(Protocol):
-    """What a kernel is to compute.
+    """Definition of what a kernel has to compute.
 
     Attributes:
-        sizes: At which it must be right.
-        dtypes: Of its first input, that it must take.
-        longest: How large sizes are tried, from 0 to 2; see `large_sizes`.
+        sizes: Sizes at which the kernel must be right.
+        dtypes: Types of the first input that the kernel must accept.
+        longest: Largest size class that is tried, from 0 to 2; see `large_sizes`.
     """
 
     sizes: tuple[Sizes, ...]
@@ -53,44 +55,47 @@ class Specification(Protocol):
     longest: int
 
     def examples(self, asked: Sequence[tuple[Sizes, torch.dtype, int]]) -> list[Inputs | None]:
-        """Random inputs for sizes, a type and a seed each; None where such are not taken."""
+        """Return random inputs for each (sizes, type, seed); None where these are not accepted."""
 
     def truths(self, questions: Sequence[tuple[Inputs, torch.dtype]]) -> list[Truth | None]:
-        """What is right for each inputs of a type; None where the reference refuses them."""
+        """Return the expected outputs for each (inputs, type); None where these are refused."""
 
     def options(self, inputs: Inputs) -> dict[str, list[Any]]:
-        """Values that inputs can have that are no tensors, by name."""
+        """Return the possible values of each input that is not a tensor, by name."""
 
     def guesses(self, inputs: Inputs, sizes: Sizes) -> dict[str, list[Any]]:
-        """Others that the reference may take: a kernel has to be right there, or raise an error."""
+        """Return further values that the reference may accept, by the name of the input.
+
+        For these a kernel has to be right, or raise an error.
+        """
 
 
 class OfOperator:
-    """That of one of hwnas's own operators."""
+    """Specification given by one of hwnas's own operators."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
-        self.longest = 1  # which the interpreter takes long enough for
+        self.longest = 1  # the interpreter is too slow for the next size class
         self.sizes = operator.checked
         self.dtypes = operator.dtypes
 
     def examples(self, asked: Sequence[tuple[Sizes, torch.dtype, int]]) -> list[Inputs | None]:
-        """Examples of the operator, if it takes them."""
+        """Return examples of the operator; None where it does not accept them."""
         return [self._example(*each) for each in asked]
 
     def truths(self, questions: Sequence[tuple[Inputs, torch.dtype]]) -> list[Truth | None]:
-        """Of its reference."""
+        """Return the outputs of the operator's reference; None where it refuses the inputs."""
         return [self._truth(inputs) for inputs, _ in questions]
 
     def options(self, inputs: Inputs) -> dict[str, list[Any]]:
-        """All activations, both of what is true or false, and other numbers of what is a number."""
+        """Return all activations, both booleans, other floats and other zero points, by name."""
         found = {name: _values_of(value) for name, value in inputs.items()}
         found |= {name: list(ACTIVATIONS) for name in inputs if name.endswith("activation")}
         found |= {n: _near(v) for n, v in inputs.items() if type(v) is int and n.endswith("zero")}
         return {name: values for name, values in found.items() if len(values) > 1}
 
     def guesses(self, inputs: Inputs, sizes: Sizes) -> dict[str, list[Any]]:
-        """Nothing: operators say what they take."""
+        """Return an empty mapping: an operator declares all that it accepts."""
         return {}
 
     def _example(self, sizes: Sizes, dtype: torch.dtype, seed: int) -> Inputs | None:
@@ -99,7 +104,7 @@ class OfOperator:
             inputs = self._operator.example(sizes, dtype, generator, torch.device("cpu"))
             return self._operator.bound(**inputs)
         except (KernelError, RuntimeError, ValueError, IndexError, ArithmeticError):
-            return None  # sizes that no such operator has, as a window larger than the image
+            return None  # sizes that the operator cannot have: a window larger than the image
 
     def _truth(self, inputs: Inputs) -> Truth | None:
         try:
@@ -110,13 +115,13 @@ class OfOperator:
         dtypes = tuple(output.dtype for output in self._operator.outputs(inputs))
         try:
             plain = as_tuple(self._operator.reference(**inputs))
-        except RuntimeError:  # PyTorch has not every function for every type
+        except RuntimeError:  # PyTorch does not have every function for every type
             plain = ()
         return Truth(exact, plain, dtypes)
 
 
 class OfFile:
-    """That of a user's file, whose code runs in processes of its own."""
+    """Specification given by a user's file, whose code runs in processes of its own."""
 
     def __init__(self, rules: Rules, nursery: Nursery, limits: Limits) -> None:
         self._path, self._nursery, self._limits = rules.path, nursery, limits
@@ -126,7 +131,7 @@ class OfFile:
         self.longest = 2
 
     def examples(self, asked: Sequence[tuple[Sizes, torch.dtype, int]]) -> list[Inputs | None]:
-        """Of its ``inputs``; None where it raises an error."""
+        """Return the inputs that the file's ``inputs`` makes; None where it raises an error."""
         parts = [
             message({"sizes": dict(sizes), "dtype": dtype_name(dtype), "seed": seed})
             for sizes, dtype, seed in asked
@@ -137,7 +142,11 @@ class OfFile:
         ]
 
     def truths(self, questions: Sequence[tuple[Inputs, torch.dtype]]) -> list[Truth | None]:
-        """Of its ``reference``; types are those that PyTorch gives, or else that of the inputs."""
+        """Return the outputs of the file's ``reference``; None where it raises an error.
+
+        The output types are those that it gives for inputs in their own types. If it cannot compute
+        these, floating outputs have the type of the first input.
+        """
         parts = []
         for inputs, _ in questions:
             told, tensors = inputs_to(inputs)
@@ -149,7 +158,11 @@ class OfFile:
         ]
 
     def options(self, inputs: Inputs) -> dict[str, list[Any]]:
-        """What the file lists or asks for, both of what is true or false, and other numbers."""
+        """Return the values that the file lists or compares with, both booleans and other floats.
+
+        Raises:
+            KernelError: The file lists values of something that is not an input, or is a tensor.
+        """
         others = [name for name, value in inputs.items() if not isinstance(value, Tensor)]
         unknown = [name for name in self._listed if name not in others]
         if unknown:
@@ -165,9 +178,9 @@ class OfFile:
         return {name: values for name, values in found.items() if len(values) > 1}
 
     def guesses(self, inputs: Inputs, sizes: Sizes) -> dict[str, list[Any]]:
-        """Tensors that are left out, other whole numbers, and names of activations.
+        """Return None for tensors after the first input, other integers, and all activations.
 
-        Whole numbers that are lengths say what tensors are like, so there are no others of these.
+        Integers that are lengths describe the tensors, so they get no other values.
         """
         found: dict[str, list[Any]] = {}
         for place, (name, value) in enumerate(inputs.items()):
@@ -194,10 +207,10 @@ _ASKED = {"examples": "inputs", "truths": "reference"}
 def answers_of(
     ended: Ended, path: str, *, asked_for_rules: bool = False
 ) -> list[tuple[dict[str, Any], list[Tensor]]]:
-    """What was told after a file was imported.
+    """Return the messages of a job that follow its report on the import of a file.
 
     Raises:
-        ConfigError: An error was raised by that, or there is no function to be called.
+        ConfigError: The import raised an error, or the file has no function ``run`` to call.
     """
     told = list(ended.told)
     if told and "unloadable" in told[0][0]:
@@ -211,7 +224,8 @@ def _values_of(value: Any) -> list[Any]:
     if isinstance(value, bool):
         return [True, False]
     if isinstance(value, float):
-        return [value, value * 1.75, value * 0.5, value + 0.75]  # small ones do not tell alone
+        # A multiple of a small value may make no visible difference.
+        return [value, value * 1.75, value * 0.5, value + 0.75]
     return [value]
 
 

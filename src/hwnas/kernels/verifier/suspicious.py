@@ -1,6 +1,8 @@
-"""What a kernel's file uses that no kernel needs, read without running it.
+"""Static check for what a kernel's file uses although no kernel needs it.
 
-What is known to be needed is listed; the rest is a reason to refuse a file, whatever it does there.
+The file is read without running it. Modules, their members and special names are allowed only if
+kernels are known to need them. Builtins and attributes that reach beyond a kernel are forbidden.
+Each finding is a reason to refuse the file, whatever the file does with it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _MODULES = frozenset(
         "triton.language.semantic", "triton.language.random", "torch.autograd",
     }
 )  # fmt: skip
-# What is used of modules that hold more than kernels need; of the rest, what they say is public.
+# Allowed members of modules that hold more than kernels need; of other modules, public members.
 _MEMBERS = {
     "logging": {"getLogger", "debug", "info", "warning", "error", "DEBUG", "INFO", "WARNING"},
     "warnings": {"warn", "catch_warnings", "simplefilter", "filterwarnings"},
@@ -41,7 +43,7 @@ _BUILTINS = frozenset(
         "__spec__", "__file__", "__package__", "__cached__", "__path__",
     }
 )  # fmt: skip
-# Wherever they are looked up: files, other code, other processes, the stack, and what holds what.
+# Forbidden on any object: they reach files, other code, other processes, the stack or referrers.
 _ATTRIBUTES = frozenset(
     {
         "DataSource", "UntypedStorage", "TypedStorage", "_C", "_dynamo", "_getframe", "ag_await",
@@ -66,18 +68,18 @@ _DUNDERS = frozenset(
     | {"__contains__", "__eq__", "__hash__", "__version_info__", "__slots__", "__new__"}
 )
 _LITERAL_ONLY = ("getattr", "hasattr", "setattr")
-# Warnings name the code that led to them, if they are kept or become errors.
+# Warnings that are recorded or become errors name the code that led to them.
 _DIRECTLY = ("warnings.catch_warnings", "warnings.simplefilter", "warnings.filterwarnings")
 _INSTALLED = ("torch", "triton", "numpy", "hwnas")
 _TOPS = {name.split(".")[0] for name in _MODULES} | {"hwnas"}
 
 
 def suspicious(tree: ast.Module, beside: Collection[str] = ()) -> list[str]:
-    """Return what is no part of a kernel, as texts with lines, each once.
+    """Return what a file uses that no kernel needs, as texts with lines, each once.
 
     Args:
-        tree: A file.
-        beside: Names of modules that lie next to it and are looked at as well.
+        tree: Syntax tree of the file.
+        beside: Names of modules in the same folder, which are checked as well.
     """
     return list(
         dict.fromkeys(f"line {line} {text}" for line, text in _Reader(tree, beside).found())
@@ -87,10 +89,10 @@ def suspicious(tree: ast.Module, beside: Collection[str] = ()) -> list[str]:
 class _Reader:
     def __init__(self, tree: ast.Module, beside: Collection[str]) -> None:
         self._tree, self._beside = tree, beside
-        self._modules: dict[str, str] = {}  # what names stand for
+        self._modules: dict[str, str] = {}  # modules, by the names that the file gives them
         self._parents = {child: n for n in ast.walk(tree) for child in ast.iter_child_nodes(n)}
         self._texts = set(self._docstrings())
-        self._members: dict[str, str] = {}  # likewise, of what is in modules
+        self._members: dict[str, str] = {}  # likewise, members of modules
 
     def found(self) -> Iterator[tuple[int, str]]:
         for node in ast.walk(self._tree):
@@ -144,7 +146,7 @@ class _Reader:
             yield f"imports {name}"
 
     def _name_modules(self) -> None:
-        """Find other names that are given to modules."""
+        """Find assignments that give modules other names."""
         known = -1
         while known < len(self._modules):
             known = len(self._modules)
@@ -155,12 +157,12 @@ class _Reader:
                             self._modules.setdefault(target.id, name)
 
     def _module_of(self, node: ast.AST) -> str | None:
-        """The name of the module that an expression stands for."""
+        """Return the name of the module that an expression stands for, or None."""
         whole = self._resolved(node)
         return _true_name(whole) if whole is not None and _is_module(whole) else None
 
     def _module_handed_on(self, node: ast.Attribute | ast.Name) -> Iterator[str]:
-        """What becomes of a module elsewhere, under another name, cannot be read."""
+        """Yield a module that is handed on, because its use elsewhere cannot be analysed."""
         if not isinstance(node.ctx, ast.Load) or (name := self._module_of(node)) is None:
             return
         parent = self._parents.get(node)
@@ -239,7 +241,7 @@ class _Reader:
             yield f"has the text {text!r}, as if it were to tell a check from real work"
 
     def _resolved(self, node: ast.AST) -> str | None:
-        """The dotted name of what is in a module, or a module."""
+        """Return the dotted name of a module, or of a member of one; None for anything else."""
         if isinstance(node, ast.Name):
             return self._modules.get(node.id, self._members.get(node.id))
         if isinstance(node, ast.Attribute):
@@ -277,7 +279,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _is_usual(parent: ast.AST | None) -> bool:
-    """Whether a module's name is that of a logger, or compared with that of a script."""
+    """Return whether a module's name is given to a logger, or compared with that of a script."""
     if isinstance(parent, ast.Compare):
         others = [parent.left, *parent.comparators]
         return any(isinstance(each, ast.Constant) and each.value == "__main__" for each in others)
@@ -295,7 +297,7 @@ def _is_lookup(node: ast.AST | None) -> TypeGuard[ast.Call]:
 
 
 def _is_quiet(call: ast.AST | None, function: str) -> bool:
-    """Whether a call neither keeps warnings nor makes errors of them."""
+    """Return whether a call neither records warnings nor turns them into errors."""
     if not isinstance(call, ast.Call):
         return False
     if function == "warnings.catch_warnings":
@@ -306,7 +308,7 @@ def _is_quiet(call: ast.AST | None, function: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_member(module: str, name: str) -> bool:
-    """Whether something of a module is for those who use it."""
+    """Return whether a member of a module is meant for the module's users."""
     if module in _MEMBERS:
         return name in _MEMBERS[module]
     if module.split(".")[0] in (*_INSTALLED, "os"):
@@ -317,7 +319,7 @@ def _is_member(module: str, name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_module(name: str) -> bool:
-    """Whether a dotted name is that of a module, of the libraries that kernels use."""
+    """Return whether a dotted name is a module of the libraries that kernels use."""
     top = name.split(".")[0]
     if top not in _TOPS and name != top:
         return False
@@ -326,7 +328,7 @@ def _is_module(name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _true_name(name: str) -> str:
-    """What a module calls itself, if a dotted name is that of one."""
+    """Return a module's own name if a dotted name is a module, else the dotted name."""
     found = _found(name) if name.split(".")[0] in _TOPS else None
     return found.__name__ if isinstance(found, types.ModuleType) else name
 
@@ -341,6 +343,6 @@ def _found(name: str) -> Any:
     for part in rest:
         try:
             found = getattr(found, part, None)
-        except Exception:  # what is made on first use, as Triton's driver
+        except Exception:  # an attribute that is made on first use, such as Triton's driver
             return None
     return found

@@ -1,4 +1,4 @@
-"""Inputs that differ in what a wrong kernel may leave out: options, lengths, and single values."""
+"""Variations of inputs that a wrong kernel may ignore: options, lengths, and single values."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = [
     "switch_sizes",
 ]
 
-_ELEMENTS = 30_000  # product of sizes, which bounds the time that the interpreter takes
+_ELEMENTS = 30_000  # largest product of sizes, which bounds the time that the interpreter takes
 _ALL_ELEMENTS = 100_000  # likewise, where all sizes are large at once
 _LENGTHS = ((65, 120), (260, 520), (1025, 1400))
-_POWERS = ((), (512,), (1024,))  # a kernel may have a path of its own for these
+_POWERS = ((), (512,), (1024,))  # a kernel may have a code path of its own for these
 _PAIRS = 40
 _MOST = (4100, 4400)
 _WINDOWS = ("kernel", "kernel_size", "window", "stride", "dilation", "groups", "gates", "blocks")
 
 
 def switch_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
-    """Return sizes with each combination of switches: of sizes that are never more than 1."""
+    """Return sizes with each combination of up to three switches: sizes that are only 0 or 1."""
     base = _base(listed)
     switches = [n for n in base if max(each.get(n, 0) for each in listed) <= 1]
     switches = [n for n in switches if min(each.get(n, 0) for each in listed) == 0][:3]
@@ -47,9 +47,9 @@ def switch_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
 
 
 def smallest_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
-    """Return sizes for calls that take no time, in the order in which they should be tried.
+    """Return sizes for calls that take little time, in the order in which they should be tried.
 
-    Single values come late: there, what centres or normalises gives the same whatever it is given.
+    Sizes of 1 come last: centring or normalising a single value gives the same for every value.
     """
     base = min(listed, key=_product)
     return [
@@ -60,13 +60,13 @@ def smallest_sizes(listed: Sequence[Sizes]) -> list[Sizes]:
 
 
 def large_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[tuple[int, list[Sizes]]]:
-    """Yield sizes of which one is several times those of blocks: no multiple of them, and one.
+    """Yield sizes in which one length spans several blocks, and is a multiple of blocks or not.
 
-    At last all of them are, as far as that does not take too long.
+    In the last sizes all lengths are large, as far as that does not take too long.
 
     Yields:
-        How large it is, from 0 to 2, and such sizes, in the order in which they should be tried;
-        those that are multiples of blocks come after those that are none.
+        Size class from 0 to 2, and such sizes in the order in which they should be tried; multiples
+        of blocks come after other lengths.
     """
     base = _base(listed)
     grown = [name for name in base if _grows(name, listed)]
@@ -85,7 +85,7 @@ def large_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[tuple[int, 
 
 
 def crowded_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[Sizes]:
-    """Yield sizes of which each is more than any number of blocks in turn, and others are, too."""
+    """Yield sizes with one very large length, each in turn, and the others as large as allowed."""
     base = _base(listed)
     grown = [name for name in base if _grows(name, listed)]
     for name in grown if len(grown) > 1 else ():
@@ -95,7 +95,7 @@ def crowded_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[Sizes]:
 
 
 def largest_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[list[Sizes]]:
-    """Yield sizes of which one is larger yet, for kernels that do not take long for such."""
+    """Yield sizes in which one length is larger still, for kernels that are fast at these."""
     base = _base(listed)
     for name in base:
         if _grows(name, listed):
@@ -103,13 +103,13 @@ def largest_sizes(listed: Sequence[Sizes], random: Random) -> Iterator[list[Size
 
 
 def _in_blocks(low: int, high: int, random: Random) -> int:
-    """A multiple of blocks of 32, 64 or 128."""
+    """Return a multiple of blocks of 32, 64 or 128."""
     step = 128 if high > 1000 else 64
     return step * random.randrange(-(-low // step), high // step + 1) if high >= 2 * step else 96
 
 
 def _with_length(base: Sizes, name: str, length: int) -> list[Sizes]:
-    """Sizes of which one has a length, the others as they are or, where that is much, smaller."""
+    """Return sizes of which one has a given length; the others are kept, or reduced in steps."""
     tried: list[Sizes] = []
     for others in (None, 4, 2, 1):
         sizes: Sizes = {
@@ -122,7 +122,7 @@ def _with_length(base: Sizes, name: str, length: int) -> list[Sizes]:
 
 
 def _grows(name: str, listed: Sequence[Sizes]) -> bool:
-    """Whether a size is a length, and neither a switch nor that of a window."""
+    """Return whether a size is a length, and neither a switch nor the size of a window."""
     most = max(each.get(name, 0) for each in listed)
     if most <= 1 and name in _switches(listed):
         return False
@@ -137,14 +137,14 @@ def all_options(
     alone: bool,
     together: int,
 ) -> Iterator[tuple[str, Inputs]]:
-    """Yield inputs with each value of each option, and some of them together.
+    """Yield inputs with each value of each option, and with some combinations of them.
 
     Args:
-        inputs: What is varied.
-        values: That an option can have, by its name.
-        random: Chooses which go together.
-        alone: Whether each value is tried for itself, and with each of another option.
-        together: How many that are chosen at random are tried together.
+        inputs: Inputs to vary.
+        values: Values that each option can have, by its name.
+        random: Source of the random combinations.
+        alone: Whether each value is tried alone, and in pairs with values of other options.
+        together: Number of random combinations of all options.
     """
     if alone:
         yield from each_alone(inputs, values)
@@ -158,7 +158,7 @@ def all_options(
 
 
 def each_alone(inputs: Inputs, values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Inputs]]:
-    """Yield inputs with each value of each option, and all else as it is."""
+    """Yield inputs with each value of each option, and all else unchanged."""
     for name, options in values.items():
         for value in options:
             if value is None or isinstance(inputs[name], Tensor) or value != inputs[name]:
@@ -166,7 +166,10 @@ def each_alone(inputs: Inputs, values: Mapping[str, Sequence[Any]]) -> Iterator[
 
 
 def _in_pairs(inputs: Inputs, values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Inputs]]:
-    """Yield what shows only together, as an activation and the order of a residual."""
+    """Yield inputs with two options changed, since some errors show only in combination.
+
+    An example is an activation with the order of a residual.
+    """
     for one, other in itertools.combinations(values, 2):
         for first, second in itertools.product(values[one], values[other]):
             if first != inputs[one] and second != inputs[other]:
@@ -188,7 +191,7 @@ def on_a_grid(inputs: Inputs) -> Inputs:
 
 
 def similar_inputs(inputs: Inputs, random: Random) -> Iterator[tuple[str, Inputs]]:
-    """Yield inputs that agree with others in sums, sets of values or nearly all values."""
+    """Yield inputs that agree with the given ones in sums, sets of values or nearly all values."""
     for name, value in inputs.items():
         if not isinstance(value, Tensor) or value.numel() < 2 or value.dtype == torch.bool:
             continue
@@ -204,7 +207,7 @@ def similar_inputs(inputs: Inputs, random: Random) -> Iterator[tuple[str, Inputs
         swapped = flat.clone()
         swapped[one], swapped[other] = flat[other], flat[one]
         yield f"two values of {name} swapped", inputs | {name: swapped.reshape(value.shape)}
-        if value.dim() > 1 and value.shape[-1] > 1:  # sums along it are the same
+        if value.dim() > 1 and value.shape[-1] > 1:  # sums along the last axis stay the same
             turned = value.reshape(-1, value.shape[-1]).clone()
             row = random.randrange(len(turned))
             turned[row] = turned[row].roll(random.randrange(1, value.shape[-1]))
@@ -228,7 +231,7 @@ def similar_inputs(inputs: Inputs, random: Random) -> Iterator[tuple[str, Inputs
 
 
 def _of_equal_sums(value: Tensor, random: Random) -> Iterator[tuple[str, Tensor]]:
-    """Yield values with the same sums along one axis; then with the same values along two."""
+    """Yield values with the same sums along one axis, then with the same values along two axes."""
     place = [random.randrange(size) for size in value.shape]
     other = [
         (at + random.randrange(1, max(2, size))) % size
@@ -262,7 +265,7 @@ def _power_below(value: float) -> float:
 
 
 def _base(listed: Sequence[Sizes]) -> Sizes:
-    """The sizes of least work: those listed that have it, with windows as small as any."""
+    """Return the listed sizes of least work, with the smallest listed windows."""
     least = {n: min(each.get(n, 0) for each in listed) for n in _WINDOWS if n in listed[0]}
     smallest: Sizes = min(listed, key=_product)
     return {**smallest, **least}
@@ -278,7 +281,7 @@ def _another(flat: Tensor, place: int) -> Any:
 
 
 def _little(flat: Tensor, place: int) -> float:
-    """What is so little that a result of that value does not have to tell it."""
+    """Return the tolerance at a value, a change that a result of this value need not show."""
     tolerance = TOLERANCES[flat.dtype]
     size = abs(flat[place].item())
     return tolerance.absolute + tolerance.relative * size

@@ -1,4 +1,4 @@
-"""What a kernel was found to be."""
+"""Verdict on a kernel, and the checks that make it up."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """Result of one check of a kernel.
 
     Attributes:
-        name: Of it.
-        status: How it went.
-        detail: What was seen, where, and of which inputs; or why it does not apply.
-        error: The worst, as a multiple of what is allowed; None where nothing is compared.
+        name: Name of the check.
+        status: Outcome of the check.
+        detail: Observations, with their place and inputs; or why the check does not apply.
+        error: Worst error as a multiple of the tolerance; None if nothing is compared.
     """
 
     name: str
@@ -28,21 +28,21 @@ class Check:
     error: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values; an infinite error is a text, since JSON has none."""
+        """Return the check as plain values; an infinite error is a text, as JSON has none."""
         infinite = self.error is not None and not math.isfinite(self.error)
         return asdict(self) | ({"error": "inf"} if infinite else {})
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """All checks of a kernel.
+    """Results of all checks of a kernel.
 
     Attributes:
-        kernel: A file or an operator.
-        device: Where it ran.
-        interpreted: Whether Triton's interpreter ran it.
-        seed: From which all random inputs come; the same gives the same again.
-        checks: In their order.
+        kernel: File or operator that was verified.
+        device: Device on which the kernel ran.
+        interpreted: Whether Triton's interpreter ran the kernel.
+        seed: Seed of all random inputs; the same seed gives the same inputs again.
+        checks: Results of the checks, in order.
     """
 
     kernel: str
@@ -53,15 +53,15 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed."""
+        """True if no check failed."""
         return not self.failed
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Names of checks that failed."""
+        """Names of the checks that failed."""
         return tuple(check.name for check in self.checks if check.status == "failed")
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the verdict as plain values."""
         checks = [check.to_json() for check in self.checks]
         return {"version": _VERSION, **asdict(self), "ok": self.ok, "checks": checks}

@@ -1,4 +1,4 @@
-"""From a file with a kernel to a verdict."""
+"""Verification of a kernel, from its file to a verdict."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from hwnas.kernels.verifier.verdict import Check, Verdict
 
 __all__ = ["verify"]
 
-_DEATHS = 8  # after which a kernel is not tried any more
+_DEATHS = 8  # crashes after which a kernel is not called any more
 _CALLS = 2000
 _PATIENCE = 4
 _PROCESSES: tuple[Process, ...] = ("plain", "programs", "memory")
-_QUICK_SECONDS = 0.5  # of a call of a large size, or of a hundred calls, after which more are made
+_QUICK_SECONDS = 0.5  # limit of a large call, or of a hundred calls, for more calls to be made
 
 
 def verify(
@@ -45,19 +45,19 @@ def verify(
     limits: Limits | None = None,
     nursery: Nursery | None = None,
 ) -> Verdict:
-    """Check a kernel that may be wrong in any way, or made to look right.
+    """Verify a kernel that may be wrong in any way, or made to look right.
 
     Args:
-        source: A file with a function ``run``, or the name of an operator of hwnas.
-        reference: A file with ``reference``, ``inputs``, ``sizes`` and ``dtypes`` that is trusted;
-            if None the kernel's file names an operator or has these itself.
-        seed: Of all random inputs; a fresh one, which nobody can know, if None.
-        limits: Of the kernel's processes.
-        nursery: That makes these, to be shared by many calls; one of its own if None.
+        source: File with a function ``run``, or name of an operator of hwnas.
+        reference: Trusted file with ``reference``, ``inputs``, ``sizes`` and ``dtypes``; if None,
+            the kernel's file names an operator or has these itself.
+        seed: Seed of all random inputs; if None, a fresh one that nobody can know.
+        limits: Limits of the kernel's processes.
+        nursery: Fork server of these processes, which many calls can share; if None, a new one.
 
     Raises:
-        ConfigError: The file, or what is in it, is missing or no Python; or it cannot be imported.
-        KernelError: The reference, or the inputs, are none.
+        ConfigError: The file or something in it is missing, is not Python or cannot be imported.
+        KernelError: The reference or the inputs are not usable.
         DeviceError: No process can be made.
     """
     candidate = read_candidate(source)
@@ -69,13 +69,13 @@ def verify(
         on_card = nursery.device.type != "cpu"
         calls = 0 if candidate.path is None else _CALLS
         trials = plan(specification, Random(seed), on_card=on_card, calls=calls)
-        if candidate.path is None:  # nobody has an interest in our own operators looking right
+        if candidate.path is None:  # hwnas's own operators do not try to cheat
             trials = [trial for trial in trials if not trial.plain or trial.aim == "options"]
         refuse_signature(candidate, list(trials[0].question.inputs))
         process = _Process(candidate, nursery, limits)
         made: list[tuple[Trial, Outcome]] = []
         checks: list[Check] = []
-        for stage in range(3):  # what takes long is only asked of what is right so far
+        for stage in range(3):  # slow calls are made only of a kernel that is right so far
             for name in _PROCESSES:
                 asked = [t for t in trials if t.process == name and _stage(t) == stage]
                 if stage == 2:
@@ -98,7 +98,7 @@ def _stage(trial: Trial) -> int:
 
 
 def _affordable(asked: Sequence[Trial], made: Sequence[tuple[Trial, Outcome]]) -> list[Trial]:
-    """Those calls that a kernel is quick enough for, by what it took so far."""
+    """Return the calls for which a kernel is fast enough, judged by its calls so far."""
 
     def quick(*aims: str) -> bool:
         return all(o.seconds < _QUICK_SECONDS for trial, o in made if trial.aim in aims)
@@ -117,10 +117,10 @@ def _specification(
 
 
 class _Process:
-    """Processes of a kernel, and what those who made them saw.
+    """Processes of a kernel, and what the fork server observed of them.
 
     Attributes:
-        unloadable: Why its file cannot be imported, if so.
+        unloadable: Reason why the kernel's file cannot be imported, or None.
     """
 
     def __init__(self, candidate: Candidate, nursery: Nursery, limits: Limits) -> None:
@@ -131,7 +131,7 @@ class _Process:
         self._unguarded = "" if self._guard else "a GPU's driver has its own ways"
 
     def outcomes(self, trials: Sequence[Trial], process: Process, *, late: bool) -> list[Outcome]:
-        """What came of calls, as far as they were made."""
+        """Make calls and return their outcomes, up to a timeout or too many crashes."""
         candidate = self._candidate
         header: dict[str, Any] = {
             "role": "calls",
@@ -141,7 +141,7 @@ class _Process:
         header |= {"guard": self._guard, "threads": process != "plain"}
         header |= {"readable": [str(path) for path in candidate.beside]}
         limits = self._limits
-        if late:  # sizes are many times as large
+        if late:  # sizes are many times larger
             limits = replace(limits, seconds=_PATIENCE * limits.seconds)
         outcomes: list[Outcome] = []
         deaths = 0
@@ -169,7 +169,7 @@ class _Process:
         return outcomes
 
     def sandbox(self) -> Check:
-        """Whether it made system calls that are not allowed."""
+        """Return the check that the kernel made no forbidden system calls."""
         if self._refused:
             return Check("sandbox", "failed", "; ".join(list(self._refused)[:4]))
         if self._unguarded:
@@ -178,7 +178,7 @@ class _Process:
 
 
 def _source(candidate: Candidate) -> Check:
-    """Whether a file, and those beside it that it imports, only use what kernels need."""
+    """Return the check that a file and its local imports use only what kernels need."""
     if candidate.tree is None or candidate.path is None:
         return Check("source", "not applicable", "it is one of hwnas's own")
     beside = [path.stem for path in candidate.beside]
@@ -191,7 +191,10 @@ def _source(candidate: Candidate) -> Check:
 
 
 def _checks(specification: Specification, made: Sequence[tuple[Trial, Outcome]]) -> list[Check]:
-    """Judge; only now is the truth computed, once for each question."""
+    """Return the results of all checks.
+
+    Only now are the expected outputs computed, once for each question.
+    """
     questions = list({id(trial.question): trial.question for trial, _ in made}.values())
     truths = specification.truths([(question.inputs, question.dtype) for question in questions])
     by_question = {id(q): truth for q, truth in zip(questions, truths, strict=True)}

@@ -1,6 +1,6 @@
 """Messages between processes that do not trust each other: a line of JSON and plain arrays.
 
-Nothing is unpickled: what a process sends can be wrong, but it cannot run anything here.
+Nothing is unpickled: the data that a process sends can be wrong, but cannot run any code here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LENGTH = 8
 
 
 def message(header: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> bytes:
-    """One message; tensors arrive contiguous, on the CPU."""
+    """Return a message as bytes; its tensors arrive contiguous, on the CPU."""
     kinds = [[dtype_name(tensor.dtype), list(tensor.shape)] for tensor in tensors]
     line = json.dumps({"header": header, "tensors": kinds}).encode()
     return b"".join(
@@ -58,10 +58,10 @@ def message(header: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> bytes:
 
 
 def messages(data: bytes) -> Iterator[tuple[dict[str, Any], list[Tensor]]]:
-    """All whole messages, in their order; the last one may have been cut off.
+    """Yield all complete messages in order; the last one may have been cut off.
 
     Raises:
-        KernelError: These are no messages.
+        KernelError: The data are not messages.
     """
     stream = io.BytesIO(data)
     while len(length := stream.read(_LENGTH)) == _LENGTH:
@@ -88,19 +88,19 @@ def messages(data: bytes) -> Iterator[tuple[dict[str, Any], list[Tensor]]]:
 
 
 def frame(data: bytes) -> bytes:
-    """Return a message as it goes through a socket, after its length."""
+    """Return a message as it is sent through a socket, preceded by its length."""
     return len(data).to_bytes(_LENGTH, "little") + data
 
 
 def received(read: Callable[[int], bytes], most: int = 2**40) -> bytes | None:
-    """Return the next message of a socket; None at its end.
+    """Return the next message from a socket, or None at the end of the stream.
 
     Args:
-        read: Gives at most so many bytes; none at the end.
-        most: Bytes that a message may have.
+        read: Function that reads at most the given number of bytes, and none at the end.
+        most: Largest number of bytes that a message may have.
 
     Raises:
-        KernelError: It would have more.
+        KernelError: The message has more bytes.
     """
     length = _exactly(read, _LENGTH)
     if length is None:
@@ -122,27 +122,27 @@ def _exactly(read: Callable[[int], bytes], size: int) -> bytes | None:
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:
-    """Values of a tensor as bytes (n,), in the order of its indices, on its device."""
-    # `contiguous` would keep the stride of an axis of one, of which `view` does not approve.
+    """Return the values of a tensor as bytes (n,), in the order of its indices, on its device."""
+    # `contiguous` would keep the stride of an axis of length 1, which `view` does not accept.
     return tensor.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
 
 
 def to_bytes(tensor: Tensor) -> bytes:
-    """The same as bytes of Python."""
+    """Return the values of a tensor as Python's ``bytes``, in the order of its indices."""
     return flat_bytes(tensor).cpu().numpy().tobytes()
 
 
 def from_bytes(data: bytes, dtype: torch.dtype, shape: Iterable[int]) -> Tensor:
-    """A tensor of its own from its values."""
+    """Return a new tensor with the values that `to_bytes` gave."""
     flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
     return flat.reshape(tuple(shape))
 
 
 def inputs_to(inputs: Inputs) -> tuple[dict[str, Any], list[Tensor]]:
-    """Inputs as what a header says of them, and their tensors.
+    """Return a description of inputs for a message's header, and their tensors.
 
     Raises:
-        ConfigError: There are others than tensors, numbers, texts and None.
+        ConfigError: An input is not a tensor, a number, a text or None.
     """
     told: dict[str, Any] = {}
     tensors: list[Tensor] = []
@@ -161,7 +161,7 @@ def inputs_to(inputs: Inputs) -> tuple[dict[str, Any], list[Tensor]]:
 
 
 def inputs_from(told: Mapping[str, Any], tensors: Sequence[Tensor]) -> Inputs:
-    """The inverse of `inputs_to`."""
+    """Return the inputs of a description and its tensors, as the inverse of `inputs_to`."""
     return {
         name: tensors[of["tensor"]] if "tensor" in of else of["value"] for name, of in told.items()
     }

@@ -1,4 +1,4 @@
-"""Tensorised evolution: populations of thousands to millions, scored and selected as a whole."""
+"""Tensorised evolution of populations of thousands to millions of individuals."""
 
 from hwnas.search.evolution.algorithm import ALGORITHMS
 from hwnas.search.evolution.benchmark import EvolveRow, bench_evolve

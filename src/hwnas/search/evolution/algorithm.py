@@ -1,4 +1,4 @@
-"""How parents are chosen and who survives: the protocol, and the algorithms by name."""
+"""Protocol of mating and survival selection, and the registry of the algorithms by name."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ __all__ = ["ALGORITHMS", "REAL_VARIATION", "Algorithm"]
 
 
 class Algorithm(Protocol):
-    """Selection for a population whose size stays the same.
+    """Mating and survival selection for a population of constant size.
 
-    It is made from the scores of the first population and a source of randomness, whose device is
-    that of the scores.
+    An algorithm is constructed from the scores of the first population and a source of randomness
+    on the device of the scores.
     """
 
     def mates(self) -> tuple[Tensor, Tensor]:
-        """Couples: places of first and second parents in the population, shape (P,) each.
+        """Return the indices of first and second parents in the population, shape (P,) each.
 
-        The children are the first ones of all couples, then the second ones, as many as the
-        population, so P is at least half of it.
+        The children are the first child of every couple, then the second child of every couple, as
+        many as the population, so P is at least half of the population.
         """
         ...
 
     def survive(self, scores: Scores) -> Tensor:
-        """Who lives on.
+        """Select the survivors.
 
         Args:
-            scores: Of the population, then of as many children. Children whose violation is
-                infinite must not survive.
+            scores: Scores of the population, followed by those of as many children. Children whose
+                violation is infinite must not survive.
 
         Returns:
-            Places in these scores, shape (population,).
+            Indices into these scores, shape (population,).
         """
         ...
 
@@ -56,7 +56,7 @@ ALGORITHMS: Mapping[str, Callable[[Scores, torch.Generator], Algorithm]] = {
 REAL_VARIATION: Mapping[str, Mapping[str, float]] = {
     "nsga3": {"crossover": 1.0, "crossover_index": 30.0},
 }
-"""How points of a box vary, where that is not as `RealGenes` has it by default: NSGA-III keeps
+"""Arguments of `RealGenes` by algorithm, where they differ from the defaults. NSGA-III keeps
 children near their parents, since its survivors are far apart (Deb and Jain, "An Evolutionary
 Many-Objective Optimization Algorithm Using Reference-Point-Based Nondominated Sorting Approach",
 IEEE TEC 2014)."""

@@ -1,4 +1,4 @@
-"""How fast evolution is, and how near to the front it comes."""
+"""Benchmark of the speed of evolution and of the quality of its front."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ __all__ = ["EvolveRow", "bench_evolve", "front_quality"]
 VARIABLES = 24
 _REFERENCE = 1.1
 _GRID = 5_000
-_VOLUME_POINTS = {2: 10**6, 3: 10**6, 4: 3_000, 5: 500}  # more take long
+_VOLUME_POINTS = {2: 10**6, 3: 10**6, 4: 3_000, 5: 500}  # by objectives; more are slow
 _FEW = 100
 
 
 @dataclass(frozen=True)
 class EvolveRow:
-    """One evolution.
+    """Result of one benchmarked evolution.
 
     Attributes:
-        algorithm: Its name.
-        population: How many live at a time.
+        algorithm: Name of the algorithm.
+        population: Number of individuals in a generation.
         individuals_per_second: Population times generations over the wall time, evaluation
             included.
-        hypervolume: Of the last front, up to 1.1 in each objective; of points spread over it where
-            it is too large to be exact.
-        igd: Mean distance from a grid of the true front to the nearest point of the last.
-        device: Where it ran.
+        hypervolume: Hypervolume of the last front, with reference 1.1 in each objective; of a
+            subset spread over the front where the whole front is too large.
+        igd: Inverted generational distance: mean distance from a grid on the true front to the
+            nearest point of the last front.
+        device: Device of the evolution.
     """
 
     algorithm: str
@@ -59,21 +60,21 @@ def bench_evolve(
     """Evolve DTLZ2 with 24 variables.
 
     Args:
-        algorithm: See `hwnas.search.evolve`.
-        population: At least 4.
-        generations: At least 1; the first is the random one.
-        objectives: 2 to 24.
+        algorithm: Name of the algorithm; see `hwnas.search.evolve`.
+        population: Number of individuals in a generation, at least 4.
+        generations: Number of generations, at least 1; the first one is random.
+        objectives: Number of objectives, 2 to 24.
         device: ``"cpu"`` or ``"cuda"``.
-        seed: Of everything random.
+        seed: Seed of the random numbers.
 
     Raises:
-        ConfigError: One of them is out of range.
+        ConfigError: An argument is out of range.
         DeviceError: There is no such device.
     """
     if not 2 <= objectives <= VARIABLES:
         raise ConfigError(f"objectives is {objectives}; expected 2 to {VARIABLES}")
     score, box = dtlz2(objectives), Box.cube(VARIABLES)
-    with one_thread():  # the test function is too cheap for more
+    with one_thread():  # the test function is too cheap for several threads
         evolve(box, score, 100, 3, algorithm, device=device)  # the first use of a device is slow
         start = time.perf_counter()
         found = evolve(box, score, population, generations, algorithm, seed=seed, device=device)
@@ -84,10 +85,10 @@ def bench_evolve(
 
 
 def front_quality(front: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Hypervolume and inverted generational distance of a front of DTLZ2.
+    """Return the hypervolume and the inverted generational distance of a front of DTLZ2.
 
     Args:
-        front: Shape (N, objectives).
+        front: Losses of the front, (N, objectives).
     """
     objectives = front.shape[1]
     most = _VOLUME_POINTS.get(objectives, _FEW)

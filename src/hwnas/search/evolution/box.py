@@ -2,8 +2,8 @@
 
 Simulated binary crossover: Deb and Agrawal, "Simulated Binary Crossover for Continuous Search
 Space", Complex Systems 1995. Polynomial mutation: Deb and Deb, "Analysing Mutation Schemes for
-Real-Parameter Genetic Algorithms", 2014. Both in the form that stays in the box by itself: cutting
-steps off at the bounds would pile the population up there.
+Real-Parameter Genetic Algorithms", 2014. Both are used in their bounded form, whose steps stay in
+the box: clipping steps at the bounds would accumulate the population there.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from hwnas.search.evolution.chance import happening, rows_without
 __all__ = ["Box", "RealGenes", "polynomial_step", "simulated_binary"]
 
 
-_CLOSE = 1e-12  # no two parents are closer, so that nothing is divided by zero
-_NEGLIGIBLE = -80.0  # logarithm of what is lost beside 1, and yet a normal number of 32 bits
+_CLOSE = 1e-12  # least distance of parents in a variable, against division by zero
+_NEGLIGIBLE = -80.0  # logarithm of a float32 normal number that vanishes when added to 1
 
 
 @dataclass(frozen=True)
 class Box:
-    """All points between two corners.
+    """Axis-aligned box of real-valued points.
 
     Attributes:
-        low: The smallest value of each variable.
-        high: The largest, above the smallest.
+        low: Smallest value of each variable.
+        high: Largest value of each variable, above the smallest.
     """
 
     low: tuple[float, ...]
@@ -48,19 +48,19 @@ class Box:
 
     @classmethod
     def cube(cls, variables: int, low: float = 0.0, high: float = 1.0) -> Box:
-        """The same bounds for every variable."""
+        """Return a box with the same bounds for every variable."""
         return cls((low,) * variables, (high,) * variables)
 
 
 class RealGenes:
-    """Variation of float32 populations; inside, all variables are scaled to [0, 1].
+    """Initialisation and variation of float32 populations, scaled to [0, 1] internally.
 
     Args:
-        box: Where they live.
+        box: Box of the individuals.
         generator: Source of randomness; its device is that of the population.
-        crossover: Share of couples that mix.
-        crossover_index: Large for children near their parents.
-        mutation_index: Large for small mutations.
+        crossover: Probability of crossover of a couple.
+        crossover_index: Distribution index of the crossover; large for children near their parents.
+        mutation_index: Distribution index of the mutation; large for small mutations.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class RealGenes:
         self._mutation_index = mutation_index
 
     def everything(self, most: int) -> None:
-        """None: a box holds infinitely many points."""
+        """Return None, since a box has infinitely many points."""
 
     def complete(self, population: int, initial: Tensor | None) -> Tensor:
-        """The given points, then uniform ones."""
+        """Return the given points, followed by uniformly random ones."""
         known = self._low.new_empty((0, len(self._low))) if initial is None else initial
         known = known.to(self._device, torch.float32)
         if known.ndim != 2 or known.shape[1] != len(self._low):
@@ -100,22 +100,23 @@ class RealGenes:
     def children(
         self, first: Tensor, second: Tensor, count: int, parents: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Simulated binary crossover, then polynomial mutation; no child is just its parent."""
+        """Apply simulated binary crossover, then polynomial mutation; no child copies a parent."""
         uniform = self._uniform(*first.shape)
         uniform *= self._uniform(len(first), 1) < self._crossover
         couple = (first - self._low) / self._width, (second - self._low) / self._width
         young = torch.cat(simulated_binary(*couple, uniform, self._crossover_index))[:count]
-        copies = torch.cat([uniform, uniform])[:count].amax(1) < 0.5  # nothing is mixed
+        copies = torch.cat([uniform, uniform])[:count].amax(1) < 0.5  # no variable is mixed
         self._mutate(young, copies)
         young = young.clamp_(0, 1).mul_(self._width).add_(self._low)
         return young, torch.ones(len(young), dtype=torch.bool, device=self._device)
 
     def _mutate(self, young: Tensor, copies: Tensor) -> None:
-        """In place: each variable with the probability 1 / variables.
+        """Mutate each variable in place with probability 1 / variables.
 
         Args:
-            young: Shape (N, variables), in [0, 1].
-            copies: Who is like a parent, bool (N,); those are mutated in one variable at least.
+            young: Children, (N, variables), in [0, 1].
+            copies: Mask of the children equal to a parent, bool (N,); at least one variable of
+                each of these is mutated.
         """
         count, variables = young.shape
         mutated = happening(young.numel(), 1 / variables, self._generator)
@@ -135,16 +136,16 @@ class RealGenes:
 def simulated_binary(
     first: Tensor, second: Tensor, uniform: Tensor, index: float
 ) -> tuple[Tensor, Tensor]:
-    """Two children of each couple, their variables as far apart as the parents' on average.
+    """Return two children of each couple, on average as far apart as their parents.
 
-    One number decides all: its lower half leaves a variable as it is, the next quarter mixes, the
-    last mixes and swaps.
+    One random number per variable decides: below 0.5 the variable is unchanged, below 0.75 it is
+    mixed, and above that it is mixed and swapped.
 
     Args:
-        first: Variables in [0, 1].
-        second: Of the other parent, same shape.
-        uniform: Of [0, 1), same shape.
-        index: Large for children near their parents.
+        first: Variables of the first parents, in [0, 1].
+        second: Variables of the second parents, same shape.
+        uniform: Random numbers in [0, 1), same shape.
+        index: Distribution index; large for children near their parents.
     """
     quarter = uniform * 4
     u = quarter.frac()
@@ -160,16 +161,16 @@ def simulated_binary(
 
 
 def _spread(room: Tensor, uniform: Tensor, index: float) -> Tensor:
-    """How far apart children are, in units of their parents' distance.
+    """Return the distance of the children in units of their parents' distance.
 
     Args:
-        room: Between a parent and its bound, in units of that distance; is overwritten.
-        uniform: Of [0, 1), same shape.
-        index: Large for values near 1.
+        room: Distance from a parent to its bound, in the same units; it is overwritten.
+        uniform: Random numbers in [0, 1), same shape.
+        index: Distribution index; large for values near 1.
     """
-    # Powers are taken by logarithms, and no `torch.where`: half of the time on a CPU.
-    # Below `_NEGLIGIBLE` the power is no part of 2 - beyond, and so near to 0 that a CPU takes ten
-    # times as long for it.
+    # Powers are computed by logarithms and without `torch.where`, in half the time on a CPU.
+    # A power below `_NEGLIGIBLE` would not change 2 - beyond, and a CPU takes ten times as long
+    # for numbers so near to 0.
     beyond = room.mul_(2).log1p_().mul_(-(index + 1)).clamp_(min=_NEGLIGIBLE).exp_()
     scaled = beyond.neg_().add_(2).mul_(uniform)
     sign = (scaled <= 1).to(scaled.dtype).mul_(2 / (index + 1)).sub_(1 / (index + 1))
@@ -177,12 +178,12 @@ def _spread(room: Tensor, uniform: Tensor, index: float) -> Tensor:
 
 
 def polynomial_step(place: Tensor, uniform: Tensor, index: float) -> Tensor:
-    """A mutation's step, which stays in [0, 1].
+    """Return the step of a polynomial mutation, which keeps the variable in [0, 1].
 
     Args:
-        place: Where the variable is, in [0, 1].
-        uniform: Of [0, 1), same shape.
-        index: Large for small steps.
+        place: Values of the variables, in [0, 1].
+        uniform: Random numbers in [0, 1), same shape.
+        index: Distribution index; large for small steps.
     """
     down = uniform < 0.5
     share = torch.where(down, 2 * uniform, 2 * (1 - uniform))

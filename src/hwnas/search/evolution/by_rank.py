@@ -1,4 +1,4 @@
-"""What algorithms share that select by fronts first."""
+"""Base class of the algorithms that select by non-dominated fronts first."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["ByRank"]
 
 
 class ByRank(ABC):
-    """Mates by tournaments in a fitness that selection leaves behind; less of it is better.
+    """Algorithm with tournament mating on the fitness that ``survive`` sets; smaller is better.
 
     Args:
-        scores: Of the first population.
+        scores: Scores of the first population.
         generator: Source of randomness.
     """
 
@@ -30,12 +30,12 @@ class ByRank(ABC):
         self.survive(scores)
 
     def mates(self) -> tuple[Tensor, Tensor]:
-        """The fitter of two for each parent."""
+        """Return the winners of binary tournaments as parents."""
         return tournaments(self._fitness, (self._population + 1) // 2, self._generator)
 
     @abstractmethod
     def survive(self, scores: Scores) -> Tensor:
-        """Who lives on; see `hwnas.search.evolution.algorithm.Algorithm`."""
+        """Select the survivors; see `hwnas.search.evolution.algorithm.Algorithm`."""
 
     def _fronts(self, scores: Scores) -> Tensor:
         """Rank a population and its children; see `hwnas.search.evolution.ranks.fronts`."""

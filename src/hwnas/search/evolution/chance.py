@@ -1,4 +1,4 @@
-"""Rare events in large tensors, without a random number for each element."""
+"""Sampling of rare events in large tensors, without a random number for each element."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["happening", "rows_without"]
 
 
 def happening(trials: int, rate: float, generator: torch.Generator) -> Tensor:
-    """At which of many independent trials something happens.
+    """Draw the indices of the successes among many independent Bernoulli trials.
 
-    The gaps between events have a geometric distribution, so only as many are drawn as there are
-    events.
+    The gaps between successes have a geometric distribution, so about one random number is drawn
+    for each success.
 
     Args:
-        trials: How many.
-        rate: Probability at each, in (0, 1].
+        trials: Number of trials.
+        rate: Probability of success of each trial, in (0, 1].
         generator: Source of randomness.
 
     Returns:
-        Increasing numbers of trials, int64.
+        Increasing indices of trials, int64.
     """
     device = generator.device
     if rate >= 1:
@@ -40,12 +40,12 @@ def happening(trials: int, rate: float, generator: torch.Generator) -> Tensor:
 
 
 def rows_without(events: Tensor, rows: int, columns: int) -> Tensor:
-    """Rows of a matrix in which nothing happens, increasing.
+    """Return the indices of the rows of a matrix without an event, increasing.
 
     Args:
-        events: Places in the flattened matrix.
-        rows: Of the matrix.
-        columns: Of the matrix.
+        events: Indices of the events in the flattened matrix.
+        rows: Number of rows of the matrix.
+        columns: Number of columns of the matrix.
     """
     spared = torch.ones(rows, dtype=torch.bool, device=events.device)
     spared[events // columns] = False

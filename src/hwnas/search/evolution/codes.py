@@ -1,4 +1,4 @@
-"""Populations of codes: rows of indices of options, no two of them the same."""
+"""Populations of distinct codes; a code is a row of option indices."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from hwnas.search.evolution.ordering import first_of_equals
 __all__ = ["Canonical", "CodeGenes"]
 
 Canonical = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
-"""Codes of shape (N, positions) to the one code of each network, same shape."""
+"""Function from codes, (N, positions), to the canonical code of each network, same shape."""
 
-_DRAWS = 30  # how often missing individuals of the first population are drawn
-_REPAIRS = 4  # how often a child that is not new is mutated, the last time drawn anew
+_DRAWS = 30  # attempts to draw the missing individuals of the first population
+_REPAIRS = 4  # attempts to replace a child that is not new; the last one draws it at random
 
 
 class CodeGenes:
-    """Variation of int64 populations.
+    """Initialisation and variation of int64 populations.
 
     Args:
-        options: How many options each position has.
+        options: Number of options of each position.
         generator: Source of randomness; its device is that of the population.
-        canonical: Gives equal networks equal codes; None where all codes are different networks.
-        size: How many different networks there are, if that is known.
-        crossover: Share of couples that mix.
+        canonical: Function that maps equal networks to equal codes; None if all codes are different
+            networks.
+        size: Number of different networks, if known.
+        crossover: Probability of crossover of a couple.
     """
 
     def __init__(
@@ -53,22 +54,22 @@ class CodeGenes:
         self._multipliers = _multipliers(options).to(self._device)
 
     def everything(self, most: int) -> Tensor | None:
-        """Every network once, if there are at most so many."""
+        """Return every network once, or None if there are more than ``most``."""
         if self._size > most:
             return None
         codes = torch.zeros_like(self._options)[None]
         for position, number in enumerate(self._options.tolist()):
             codes = codes.repeat_interleave(number, 0)
             codes[:, position] = torch.arange(len(codes), device=self._device) % number
-            codes = self._distinct(codes)  # so that it never holds more than there are networks
+            codes = self._distinct(codes)  # bounds the memory by the number of networks
         return codes
 
     def complete(self, population: int, initial: Tensor | None) -> Tensor:
-        """The given codes, then random ones; all different."""
+        """Return the given codes, followed by random ones; all are different."""
         known = self._options.new_empty((0, len(self._options)))
         if initial is not None:
             known = self._distinct(self._checked(initial))
-        listed = self.everything(4 * population)  # of few, drawing would meet the same ones often
+        listed = self.everything(4 * population)  # draws from a small space repeat often
         if listed is not None:
             order = torch.randperm(len(listed), generator=self._generator, device=self._device)
             return self._distinct(torch.cat([known, listed[order]]), False)[:population]
@@ -82,9 +83,10 @@ class CodeGenes:
     def children(
         self, first: Tensor, second: Tensor, count: int, parents: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Uniform crossover, then mutation; a child that is not new is mutated again.
+        """Apply uniform crossover, then mutation; a child that is not new is mutated again.
 
-        One that stays so, as it may where nearly all networks are in the population, does not live.
+        A child that is still not new does not live. This may happen if nearly all networks are in
+        the population.
         """
         mixes = self._uniform(len(first), 1) < self._crossover
         swap = (self._uniform(*first.shape) < 0.5).logical_and_(mixes)
@@ -105,11 +107,11 @@ class CodeGenes:
         return young, new
 
     def _mutated(self, young: Tensor, *, forced: bool) -> Tensor:
-        """Each position with the probability 1 / positions, to another of its options.
+        """Change each position with probability 1 / free positions to another of its options.
 
         Args:
-            young: The children.
-            forced: At least one position of each.
+            young: Children, (N, positions).
+            forced: If True, at least one position of each child changes.
         """
         count, positions = young.shape
         mutated = happening(young.numel(), 1 / len(self._free), self._generator)
@@ -158,9 +160,9 @@ class CodeGenes:
 
 
 def _multipliers(options: Sequence[int]) -> Tensor:
-    """What makes one number of a code: its place in the space, or a hash where that is too large.
+    """Return multipliers that sum a code to its index in the space, or to a hash in a large space.
 
-    Of a million codes two different ones have the same hash with a probability of 3e-8.
+    The probability that two different codes among a million have the same hash is 3e-8.
     """
     if math.prod(options) < 2**63:
         return torch.tensor([math.prod(options[i + 1 :]) for i in range(len(options))])

@@ -1,4 +1,4 @@
-"""Directions that spread over the objectives."""
+"""Reference directions spread over the objectives."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Directions = npt.NDArray[np.float64]
 
 
 def lattice(objectives: int, partitions: int) -> Directions:
-    """All points of the unit simplex whose coordinates are multiples of 1 / partitions.
+    """Return all points of the unit simplex whose coordinates are multiples of 1 / partitions.
 
     Das and Dennis, "Normal-Boundary Intersection", SIAM J. Optimization 1998.
 
     Returns:
         Shape (binomial(partitions + objectives - 1, objectives - 1), objectives); rows sum to 1.
     """
-    if objectives == 3:  # the usual case, of which there may be millions
+    if objectives == 3:  # vectorised: the usual case, possibly with millions of points
         first, second = np.triu_indices(partitions + 1)
         whole = np.stack([first, second - first, partitions - second], axis=1)
         return whole / partitions
@@ -35,7 +35,7 @@ def lattice(objectives: int, partitions: int) -> Directions:
 
 
 def lattice_within(objectives: int, most: int) -> Directions:
-    """The finest lattice of at most so many points; the corners alone if not even they fit."""
+    """Return the finest lattice of at most ``most`` points, but at least that of the corners."""
     partitions = 1
     while math.comb(partitions + objectives, objectives - 1) <= most:
         partitions += 1
@@ -43,13 +43,13 @@ def lattice_within(objectives: int, most: int) -> Directions:
 
 
 def spread_directions(objectives: int, count: int) -> Directions:
-    """Exactly so many points of the simplex: a lattice, and a Sobol sequence for the rest."""
+    """Return exactly ``count`` points of the simplex: a lattice, filled up by a Sobol sequence."""
     grid = lattice_within(objectives, count)[:count]
     missing = count - len(grid)
     if not missing:
         return grid
     sobol = qmc.Sobol(objectives, scramble=False)
-    sobol.fast_forward(2)  # the origin has no direction, the middle is often on the lattice
+    sobol.fast_forward(2)  # the origin has no direction, the centre is often on the lattice
     # Exponential variables, divided by their sum, are uniform on the simplex.
     drawn = -np.log1p(-sobol.random(missing))
     return np.vstack([grid, drawn / drawn.sum(1, keepdims=True)])

@@ -1,4 +1,4 @@
-"""DTLZ2, whose front is an eighth of a sphere (in three dimensions).
+"""DTLZ2 test problem, whose front is an eighth of a sphere for three objectives.
 
 Deb, Thiele, Laumanns and Zitzler, "Scalable Test Problems for Evolutionary Multiobjective
 Optimization", 2005.
@@ -19,18 +19,18 @@ __all__ = ["dtlz2", "dtlz2_front"]
 
 
 def dtlz2(objectives: int) -> Callable[[Tensor], Tensor]:
-    """The losses of points in the unit cube.
+    """Return the score function of DTLZ2.
 
     Args:
-        objectives: At least 2.
+        objectives: Number of objectives, at least 2.
 
     Returns:
-        A function from (N, variables), more variables than objectives - 1, to float64 of shape
-        (N, objectives).
+        A function from points of the unit cube, (N, variables), with more than objectives - 1
+        variables, to losses, float64 (N, objectives).
     """
 
     def losses(points: Tensor) -> Tensor:
-        # In float32 the cosine of a right angle is below 0, and farther away would be better.
+        # In float32 the cosine of a right angle is below 0, so a larger radius would be better.
         angles = points[:, : objectives - 1].double() * (torch.pi / 2)
         radius = 1 + (points[:, objectives - 1 :] - 0.5).square_().sum(1).double()
         cosines, sines = angles.cos(), angles.sin()
@@ -46,7 +46,7 @@ def dtlz2(objectives: int) -> Callable[[Tensor], Tensor]:
 
 
 def dtlz2_front(objectives: int, most: int) -> npt.NDArray[np.float64]:
-    """A grid of at most so many points of the true front, shape (N, objectives)."""
+    """Return a grid of at most ``most`` points on the true front, shape (N, objectives)."""
     grid = lattice_within(objectives, most)
     front: npt.NDArray[np.float64] = grid / np.linalg.norm(grid, axis=1, keepdims=True)
     return front

@@ -1,4 +1,4 @@
-"""What evolves: how a population starts, and how it has children."""
+"""Protocol of initialisation, crossover and mutation of a population."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ __all__ = ["Genes"]
 
 
 class Genes(Protocol):
-    """Random individuals and variation, for one kind of population of shape (N, variables)."""
+    """Initialisation and variation of one kind of population, shape (N, variables)."""
 
     def everything(self, most: int) -> Tensor | None:
-        """All individuals there can be, if there are at most so many."""
+        """Return all possible individuals, or None if there are more than ``most``."""
         ...
 
     def complete(self, population: int, initial: Tensor | None) -> Tensor:
-        """A first population: the given individuals, then random ones.
+        """Return a first population: the given individuals, followed by random ones.
 
         Args:
-            population: How many in all; fewer where so many different ones are not found.
-            initial: Shape (K, variables), or None.
+            population: Number of individuals; fewer are returned if not enough different ones are
+                found.
+            initial: Given individuals, (K, variables), or None.
         """
         ...
 
     def children(
         self, first: Tensor, second: Tensor, count: int, parents: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Crossover and mutation of couples.
+        """Make children by crossover and mutation of couples.
 
         Args:
-            first: One parent of each of P couples, shape (P, variables).
-            second: The other.
-            count: How many children, up to 2 P: the first child of each couple, then the second.
-            parents: The population, which no child should repeat.
+            first: First parents of P couples, (P, variables).
+            second: Second parents, same shape.
+            count: Number of children, at most 2 P: the first child of every couple, then the second
+                children.
+            parents: Population, which no child should repeat.
 
         Returns:
-            The children, (count, variables), and which of them are to live, bool (count,).
+            Children, (count, variables), and a mask of those that are to live, bool (count,).
         """
         ...

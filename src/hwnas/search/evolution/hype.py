@@ -1,8 +1,8 @@
-"""HypE: fronts, then those whose loss would cost the least hypervolume.
+"""HypE: selection by fronts, then by the estimated hypervolume contribution.
 
 Bader and Zitzler, "HypE: An Algorithm for Fast Hypervolume-Based Many-Objective Optimization",
 Evolutionary Computation 2011, with its Monte Carlo estimate. Individuals are dropped all at once by
-their estimate, as in EvoMO, not one after the other; and large populations get fewer samples.
+their estimate, as in EvoMO, not one after the other. Large populations get fewer samples.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from hwnas.search.evolution.scores import Scores
 __all__ = ["HypE", "expected_losses", "share"]
 
 _SAMPLES = 10_000
-_MOST = 2**28  # samples times individuals
-_BLOCK = 2**25  # of them at a time
-_CACHED = 2**17  # the same on a CPU, so that they stay in its cache
-_MARGIN = 0.1  # of the range, between the worst loss and the reference point
+_MOST = 2**28  # most samples times individuals
+_BLOCK = 2**25  # samples times individuals in memory at a time
+_CACHED = 2**17  # the same on a CPU, so that a block fits its cache
+_MARGIN = 0.1  # distance from the worst loss to the reference point, over the range
 
 
 class HypE(ByRank):
-    """Selection by rank and estimated hypervolume, mates by the same; see `ByRank`."""
+    """Mating and survival by rank and estimated hypervolume contribution; see `ByRank`."""
 
     def survive(self, scores: Scores) -> Tensor:
-        """Whole fronts, then those of the last one that share the most volume."""
+        """Select whole fronts, then the largest hypervolume contributions of the last one."""
         ranks = self._fronts(scores)
         reached = torch.nonzero(ranks < LATER)[:, 0]
         ranks = ranks[reached]
@@ -55,11 +55,12 @@ class HypE(ByRank):
 
 
 def share(count: int, dropped: int, device: torch.device) -> Tensor:
-    """What a point is worth to each of i that dominate it, when some are dropped at random.
+    """Return the weight of a sample for each of the i individuals that dominate it.
 
     Returns:
-        Float64 (count + 1,): at i the probability that with one of the i, and ``dropped`` of
-        ``count`` individuals in all, all i are lost, divided by i; 0 at 0.
+        Float64 (count + 1,). Entry i is the probability that all i individuals are dropped, divided
+        by i, given that one of them is dropped and that ``dropped`` of the ``count`` individuals
+        are dropped at random. Entry 0 is 0.
     """
     j = torch.arange(1, count, device=device, dtype=torch.float64)
     lost = ((dropped - j) / (count - j)).clamp(min=0).cumprod(0)
@@ -68,12 +69,12 @@ def share(count: int, dropped: int, device: torch.device) -> Tensor:
 
 
 def expected_losses(losses: Tensor, samples: Tensor, dropped: int) -> Tensor:
-    """Share of the samples that each individual is expected to lose to the population.
+    """Return the share of the samples that the population is expected to lose with each individual.
 
     Args:
-        losses: Shape (N, objectives).
+        losses: Losses of the individuals, (N, objectives).
         samples: Points of the box between the ideal and the reference point, (S, objectives).
-        dropped: How many of the N individuals will be dropped, this one among them.
+        dropped: Number of the N individuals that will be dropped, including the one in question.
 
     Returns:
         Float64 (N,), larger is better.

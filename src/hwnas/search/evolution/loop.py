@@ -1,4 +1,4 @@
-"""Evolution of large populations as tensors."""
+"""Evolution loop over large populations as tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hwnas.search_spaces.tabular import TabularSpace
 __all__ = ["OnGeneration", "evolve", "usable_device"]
 
 OnGeneration = Callable[[int, Tensor, Tensor], None]
-"""Called with the number of the generation, from 1, its population and its losses."""
+"""Callback with the number of a generation, from 1, its population and its losses."""
 
 _LEAST = 4
 
@@ -44,27 +44,28 @@ def evolve(
 ) -> Evolution:
     """Find the front of any function that scores many candidates at once.
 
-    After EvoMO (Liang et al., "Bridging Evolutionary Multiobjective Optimization and GPU
+    The loop follows EvoMO (Liang et al., "Bridging Evolutionary Multiobjective Optimization and GPU
     Acceleration via Tensorization", 2025): selection, crossover and mutation are tensor operations
-    on the whole population. Codes are all different, but for ``"moead"``, where one may be the best
-    for several problems; a space that is no larger than the population is scored as a whole.
+    on the whole population. All codes of a population are different, except with ``"moead"``, where
+    one code may be the best for several problems. A space that is no larger than the population is
+    scored as a whole.
 
     Args:
-        space: What is searched, or how many options each position of its codes has. Codes of a
+        space: Search space, box, or number of options of each position of the codes. Codes of a
             `SearchSpace` are canonical.
-        score: Called with a population on ``device``: int64 codes of shape (N, positions), or
-            float32 points of a box. Gives losses of shape (N, objectives), smaller is better, or a
-            pair of them and constraint violations of shape (N,) or (N, constraints), positive where
-            violated; NumPy or torch. Feasible candidates come before all others.
-        population: How many live at a time, at least 4.
-        generations: How many are scored; the first is the random one.
+        score: Function that is called with a population on ``device``: int64 codes, (N, positions),
+            or float32 points of a box. It returns losses, (N, objectives), smaller is better, or a
+            pair of losses and constraint violations, (N,) or (N, constraints), positive where
+            violated; NumPy or torch. Feasible candidates rank before all others.
+        population: Number of individuals in a generation, at least 4.
+        generations: Number of generations that are scored; the first one is random.
         algorithm: ``"nsga2"``, ``"nsga3"``, ``"moead"`` or ``"hype"``.
-        seed: Of everything random; the same seed gives the same result on the same device.
+        seed: Seed of the random numbers; the same seed gives the same result on the same device.
         device: ``"cpu"`` or ``"cuda"``.
-        initial: Individuals of the first generation, shape (K, variables) with K at most
-            ``population``; the others are random.
-        canonical: Gives equal networks equal codes, where a tabular space needs that.
-        on_generation: See `OnGeneration`.
+        initial: Individuals of the first generation, (K, variables), with K at most ``population``;
+            the others are random.
+        canonical: Function that maps equal networks to equal codes, where a tabular space needs it.
+        on_generation: Function that is called after every generation; see `OnGeneration`.
 
     Raises:
         ConfigError: An argument is out of range, or the score function gives wrong shapes.
@@ -94,7 +95,7 @@ def evolve(
     told = on_generation or (lambda number, individuals, losses: None)
     told(1, individuals, scores.losses)
     selection = ALGORITHMS[algorithm](scores, generator)
-    limited = nullcontext if has_one_thread() else one_thread  # limiting is a 20th of the time
+    limited = nullcontext if has_one_thread() else one_thread  # limiting takes 5 % of the time
     for number in range(2, generations + 1):
         individuals, scores, born = _next(genes, selection, score, individuals, scores, limited)
         evaluations += born
@@ -110,7 +111,7 @@ def _next(
     scores: Scores,
     limited: Callable[[], AbstractContextManager[None]],
 ) -> tuple[Tensor, Scores, int]:
-    """The next generation, its scores, and how many were scored for it."""
+    """Return the next generation, its scores, and the number of children that were scored."""
     with limited():
         first, second = (individuals[places] for places in algorithm.mates())
         young, new = genes.children(first, second, len(individuals), individuals)
@@ -145,10 +146,10 @@ def _genes(
 
 
 def usable_device(name: str | torch.device) -> torch.device:
-    """The device of this name.
+    """Return the torch device of this name.
 
     Raises:
-        DeviceError: It is neither a CPU nor CUDA, or not on this machine.
+        DeviceError: The device is neither a CPU nor CUDA, or it is not on this machine.
     """
     try:
         device = torch.device(name)

@@ -1,4 +1,4 @@
-"""Who mates with whom."""
+"""Selection of parents by binary tournaments."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["tournaments"]
 
 
 def tournaments(fitness: Tensor, pairs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Parents by binary tournaments, in which all take part equally often.
+    """Select parents by binary tournaments in which all individuals take part equally often.
 
     Args:
-        fitness: Shape (N,), smaller is better; of equals the first drawn wins.
-        pairs: How many couples.
+        fitness: Fitness of the individuals, (N,), smaller is better; a tie goes to the first drawn.
+        pairs: Number of couples.
         generator: Source of randomness.
 
     Returns:

@@ -1,10 +1,10 @@
-"""MOEA/D: as many scalar problems as individuals, each helped by its neighbours.
+"""MOEA/D: decomposition into one scalar problem per individual, with neighbourhoods of problems.
 
 Zhang and Li, "MOEA/D: A Multiobjective Evolutionary Algorithm Based on Decomposition", IEEE TEC
-2007, with penalty-based boundary intersection (its section V-A), and mating beyond the
-neighbourhood now and then as in Li and Zhang, IEEE TEC 2009. All problems are updated at once, as
-in EvoMO: each takes the best of its own solution and its neighbours' children of this generation,
-where the original lets each child replace solutions as it is born. Objectives are scaled by the
+2007, with penalty-based boundary intersection (its section V-A), and with occasional mating outside
+the neighbourhood as in Li and Zhang, IEEE TEC 2009. All problems are updated at once, as in EvoMO:
+each problem takes the best of its own solution and its neighbours' children of this generation. In
+the original each child may replace solutions as soon as it is made. Objectives are scaled by the
 population's range.
 """
 
@@ -25,10 +25,10 @@ _PENALTY = 5.0
 
 
 class MOEAD:
-    """Selection by decomposition.
+    """Mating and survival selection by decomposition.
 
     Args:
-        scores: Of the first population; individual i belongs to problem i.
+        scores: Scores of the first population; individual i belongs to problem i.
         generator: Source of randomness.
     """
 
@@ -44,7 +44,7 @@ class MOEAD:
         self._ideal = scores.losses.amin(0)
 
     def mates(self) -> tuple[Tensor, Tensor]:
-        """For each problem two of its neighbours, or any two."""
+        """Return two parents for each problem: two of its neighbours, or any two individuals."""
         count, near = self._near.shape
         device = self._near.device
         places = torch.randint(near, (count, 2), generator=self._generator, device=device)
@@ -55,7 +55,7 @@ class MOEAD:
         return chosen[:, 0], chosen[:, 1]
 
     def survive(self, scores: Scores) -> Tensor:
-        """For each problem its own solution, or a neighbour's child that is better for it."""
+        """Select each problem's own solution, or a neighbour's child that is better for it."""
         known = torch.isfinite(scores.violations)
         self._ideal = torch.minimum(self._ideal, scores.losses[known].amin(0))
         count = len(self._near)
@@ -67,16 +67,17 @@ class MOEAD:
 def best_for_problems(
     scaled: Tensor, violations: Tensor, directions: Tensor, near: Tensor
 ) -> Tensor:
-    """Who solves each problem best: its own solution or a child of its neighbourhood.
+    """Return the best of each problem's own solution and the children of its neighbourhood.
 
     Args:
-        scaled: Losses from the ideal point, (2 N, objectives): solutions, then children.
-        violations: Shape (2 N,); less violation comes first.
-        directions: Unit vectors, (N, objectives).
-        near: Numbers of the problems around each problem, (N, T).
+        scaled: Scaled losses relative to the ideal point, (2 N, objectives): solutions, then
+            children.
+        violations: Constraint violations, (2 N,); less violation comes first.
+        directions: Unit vectors of the problems, (N, objectives).
+        near: Indices of the neighbours of each problem, (N, T).
 
     Returns:
-        Places in ``scaled``, (N,); of equally good ones the solution, then the first neighbour.
+        Indices into ``scaled``, (N,); a tie goes to the solution, then to the first neighbour.
     """
     count = len(near)
     own = torch.arange(count, device=near.device)
@@ -89,10 +90,10 @@ def best_for_problems(
 
 
 def boundary_intersection(scaled: Tensor, directions: Tensor) -> Tensor:
-    """Way along a direction, plus a penalty times the distance from it.
+    """Return the distance along a direction plus a penalty times the distance from it.
 
     Args:
-        scaled: Losses from the ideal point, (..., objectives).
+        scaled: Scaled losses relative to the ideal point, (..., objectives).
         directions: Unit vectors, (..., objectives).
     """
     along = (scaled * directions).sum(-1)

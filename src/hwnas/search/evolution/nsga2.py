@@ -1,4 +1,4 @@
-"""NSGA-II: fronts, then the least crowded of the last one.
+"""NSGA-II: selection by fronts, then by crowding distance.
 
 Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", IEEE TEC 2002.
 """
@@ -17,10 +17,10 @@ __all__ = ["NSGA2", "crowding"]
 
 
 class NSGA2(ByRank):
-    """Selection by rank and crowding, mates by the same; see `ByRank`."""
+    """Mating and survival by rank and crowding distance; see `ByRank`."""
 
     def survive(self, scores: Scores) -> Tensor:
-        """Whole fronts, then the least crowded; of equally crowded ones the first."""
+        """Select whole fronts, then the least crowded of the last one; a tie goes to the first."""
         ranks = self._fronts(scores)
         reached = torch.nonzero(ranks < LATER)[:, 0]
         ranks = ranks[reached]
@@ -37,14 +37,16 @@ class NSGA2(ByRank):
 
 
 def crowding(losses: Tensor, ranks: Tensor) -> Tensor:
-    """How far apart a point's neighbours on its front are, summed over scaled objectives.
+    """Return the crowding distances: gaps between a point's neighbours, summed over objectives.
+
+    Each gap is measured on the point's front and divided by the front's range of the objective.
 
     Args:
-        losses: Shape (N, objectives).
-        ranks: Fronts, counted from 0, shape (N,).
+        losses: Losses of the points, (N, objectives).
+        ranks: Indices of the fronts, from 0, (N,).
 
     Returns:
-        Float64 of shape (N,), infinite at the ends of a front. Of points with equal loss, the
+        Float64 of shape (N,), infinite at the ends of a front. Among points with equal loss, the
         first in the array counts as the smaller.
     """
     front = ranks.sort().values

@@ -1,8 +1,9 @@
-"""NSGA-III: fronts, then the emptiest niches around reference directions.
+"""NSGA-III: selection by fronts, then by the emptiest niches around reference directions.
 
 Deb and Jain, "An Evolutionary Many-Objective Optimization Algorithm Using Reference-Point-Based
-Nondominated Sorting Approach, Part I", IEEE TEC 2014. Where the extreme points span no plane, or
-one behind the front, objectives are scaled by the front's worst values.
+Nondominated Sorting Approach, Part I", IEEE TEC 2014. If the extreme points do not span a
+hyperplane, or if its intercepts are out of range, objectives are scaled by the front's worst
+values.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from hwnas.search.evolution.scores import Scores
 
 __all__ = ["NSGA3", "emptiest_niches", "nearest_directions", "worst_of_front"]
 
-_AXIS = 1e-6  # weight of the other objectives when the extreme point of one is looked for
+_AXIS = 1e-6  # weight of the other objectives in the search for an objective's extreme point
 _BLOCK = 2**26
 
 
 class NSGA3(ByRank):
-    """Selection by rank and niche; mates feasible before infeasible, otherwise at random.
+    """Survival by rank and niche; mating at random, with feasible before infeasible parents.
 
     Args:
-        scores: Of the first population.
+        scores: Scores of the first population.
         generator: Source of randomness.
     """
 
@@ -41,7 +42,7 @@ class NSGA3(ByRank):
         super().__init__(scores, generator)
 
     def survive(self, scores: Scores) -> Tensor:
-        """Whole fronts, then from the last one those in the emptiest niches."""
+        """Select whole fronts, then the individuals of the last one in the emptiest niches."""
         ranks = self._fronts(scores)
         reached = torch.nonzero(ranks < LATER)[:, 0]
         ranks, losses = ranks[reached], scores.losses[reached]
@@ -61,7 +62,7 @@ class NSGA3(ByRank):
         return reached
 
     def _scaled(self, losses: Tensor, first: Tensor, feasible: bool) -> Tensor:
-        """Losses from the ideal point, in units of the front's width."""
+        """Return losses relative to the ideal point, in units of the front's width."""
         front = losses[first]
         if feasible:
             self._ideal = torch.minimum(self._ideal, front.amin(0))
@@ -75,7 +76,7 @@ class NSGA3(ByRank):
 
 
 def _extremes(points: Tensor, ideal: Tensor) -> Tensor:
-    """For each objective, the point nearest to its axis: (objectives, objectives)."""
+    """Return the extreme point of each objective, nearest to its axis: (objectives, objectives)."""
     objectives = points.shape[1]
     weights = torch.full((objectives, objectives), _AXIS, dtype=points.dtype, device=points.device)
     weights.fill_diagonal_(1.0)
@@ -85,12 +86,12 @@ def _extremes(points: Tensor, ideal: Tensor) -> Tensor:
 
 
 def worst_of_front(extremes: Tensor, front: Tensor, ideal: Tensor) -> Tensor:
-    """Where the plane through the extreme points meets the axes, or the front's worst values.
+    """Return the intercepts of the extreme points' plane, or the worst values of the front.
 
     Args:
-        extremes: Shape (objectives, objectives); empty if there are none.
-        front: Shape (N, objectives).
-        ideal: Shape (objectives,).
+        extremes: Extreme points, (objectives, objectives); empty if there are none.
+        front: Losses of the front, (N, objectives).
+        ideal: Ideal point, (objectives,).
 
     Returns:
         Shape (objectives,), above the ideal point.
@@ -106,14 +107,14 @@ def worst_of_front(extremes: Tensor, front: Tensor, ideal: Tensor) -> Tensor:
 
 
 def nearest_directions(scaled: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-    """The line through the origin that is nearest to each point.
+    """Return the nearest reference direction of each point.
 
     Args:
-        scaled: Shape (N, objectives).
-        directions: Unit vectors, shape (D, objectives).
+        scaled: Scaled losses, (N, objectives).
+        directions: Unit vectors, (D, objectives).
 
     Returns:
-        The number of its direction, int64 (N,), and the distance from it, (N,).
+        Index of the direction, int64 (N,), and distance from the line along it, (N,).
     """
     length = scaled.norm(dim=1, keepdim=True)
     unit = scaled / length.clamp(min=1e-300)
@@ -135,23 +136,23 @@ def emptiest_niches(
     noise: Tensor,
     niche_noise: Tensor,
 ) -> Tensor:
-    """Algorithm 4 of the paper for all niches at once.
+    """Apply algorithm 4 of the paper to all niches at once.
 
-    One by one it would take from the niche with the fewest members, in the order of ``niche_noise``
-    where several have as few: first, in a niche with no member, the nearest, then in the order of
-    ``noise``. The k-th that a niche would give is therefore its ``taken + k``-th member, and those
-    with the smallest numbers are taken.
+    The sequential algorithm always takes from the niche with the fewest members; ties are broken by
+    ``niche_noise``. A niche without members gives its nearest candidate first; all others follow
+    in the order of ``noise``. The k-th candidate of a niche would therefore be its ``taken + k``-th
+    member, and the candidates with the smallest such numbers are taken.
 
     Args:
-        niches: The niche of each of N candidates, int64 (N,).
-        distances: From the middle of the niche, (N,).
-        taken: How many members each niche has already, int64 (D,).
-        wanted: How many to take, at most N.
-        noise: A random number for each candidate, (N,).
-        niche_noise: A random number for each niche, (D,).
+        niches: Niche of each of N candidates, int64 (N,).
+        distances: Distances from the centre of the niche, (N,).
+        taken: Number of members that each niche already has, int64 (D,).
+        wanted: Number of candidates to take, at most N.
+        noise: Random number of each candidate, (N,).
+        niche_noise: Random number of each niche, (D,).
 
     Returns:
-        Places of those taken, int64 (wanted,).
+        Indices of the candidates taken, int64 (wanted,).
     """
     by_distance = grouped(niches, argsort(distances))
     held = torch.bincount(niches, minlength=len(taken))
@@ -159,7 +160,7 @@ def emptiest_niches(
     empty = (taken == 0) & (held > 0)
     nearest = by_distance[starts[empty]]
     key = noise.clone()
-    key[nearest] = -1.0  # before all others of its niche
+    key[nearest] = -1.0  # sorts before all others of the niche
     order = grouped(niches, argsort(key))
     own = niches[order]
     member = taken[own] + torch.arange(len(own), device=own.device) - starts[own]

@@ -1,4 +1,4 @@
-"""Sorting: NumPy's on a CPU, which is several times as fast as torch's there, torch's elsewhere."""
+"""Sorting by NumPy on a CPU, where it is several times as fast as torch, and by torch elsewhere."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 __all__ = ["argsort", "first_of_equals", "grouped"]
 
-_RADIX = 2**16  # below so many groups NumPy sorts without comparing
+_RADIX = 2**16  # most groups for which NumPy uses a radix sort
 
 
 def argsort(values: Tensor) -> Tensor:
-    """Indices that sort (N,) numbers; equal ones keep their order."""
+    """Return the indices that sort (N,) numbers; equal numbers keep their order."""
     if values.device.type != "cpu":
         return values.argsort(stable=True)
     array = values.numpy()
@@ -26,11 +26,11 @@ def argsort(values: Tensor) -> Tensor:
 
 
 def _restore(order: npt.NDArray[np.int64], same: npt.NDArray[np.bool_]) -> None:
-    """Put equal elements back into increasing order, in place.
+    """Restore the original order of equal elements, in place.
 
     Args:
-        order: Sorts an array, shape (N,).
-        same: Whether each element equals the one before it, shape (N - 1,).
+        order: Indices that sort an array, (N,).
+        same: Mask of the sorted elements equal to the one before them, (N - 1,).
     """
     tied = np.zeros(len(order), dtype=bool)
     tied[1:] = same
@@ -43,11 +43,11 @@ def _restore(order: npt.NDArray[np.int64], same: npt.NDArray[np.bool_]) -> None:
 
 
 def grouped(groups: Tensor, within: Tensor) -> Tensor:
-    """An order by group: the order ``within`` with its elements sorted by group, stably.
+    """Sort the permutation ``within`` stably by group.
 
     Args:
-        groups: Whole numbers from 0, shape (N,).
-        within: A permutation of N.
+        groups: Group of each element, integers from 0, (N,).
+        within: Permutation of N elements.
     """
     count = int(groups.max()) + 1 if len(groups) else 0
     if count <= 1:
@@ -62,7 +62,7 @@ def grouped(groups: Tensor, within: Tensor) -> Tensor:
 
 
 def first_of_equals(keys: Tensor) -> Tensor:
-    """Which of (N,) keys were not there before, as bool of shape (N,)."""
+    """Return a mask of the first occurrence of each of (N,) keys, bool (N,)."""
     order = argsort(keys)
     ordered = keys[order]
     first = torch.ones_like(keys, dtype=torch.bool)

@@ -1,7 +1,7 @@
-"""Non-dominated fronts of large populations, as many as are needed.
+"""Non-dominated sorting of large populations into as many fronts as are needed.
 
-Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", 2002. On a CPU by
-moocore, elsewhere by tensors, whose dominance matrix is made in blocks and never kept.
+Deb et al., "A Fast and Elitist Multiobjective Genetic Algorithm: NSGA-II", 2002. On a CPU moocore
+sorts; elsewhere tensor operations do, with a dominance matrix that is made in blocks and not kept.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from hwnas.search.evolution.scores import Scores
 __all__ = ["LATER", "fronts", "ranks_by_moocore", "ranks_by_tensors"]
 
 LATER = 2**31 - 1
-"""Rank of all that lies behind the fronts that are needed."""
+"""Rank of the individuals behind the fronts that are needed."""
 
-_PATIENCE = 3  # ranking all at once costs as much as finding so many fronts one by one
-_SAMPLE = 2_000  # points from which the size of a front is guessed
-_BLOCK = 2**26  # comparisons held at a time
+_PATIENCE = 3  # ranking all points at once costs as much as finding so many single fronts
+_SAMPLE = 2_000  # points from which the size of a front is estimated
+_BLOCK = 2**26  # comparisons in memory at a time
 
 
 def fronts(scores: Scores, needed: int, expected: int | None = None) -> Tensor:
-    """Rank individuals, feasible first: by fronts, then the others by their violation.
+    """Rank feasible individuals by fronts, then infeasible ones by their violation.
 
     Args:
-        scores: Of N individuals.
-        needed: Fronts are told apart until they hold so many.
-        expected: Likely size of the first front, e.g. that of the generation before; saves time
-            and changes no rank.
+        scores: Scores of N individuals.
+        needed: Number of individuals after which no further front is computed.
+        expected: Likely size of the first front, e.g. that of the previous generation; it saves
+            time and changes no rank.
 
     Returns:
-        Int64 of shape (N,): 0 for the first front, `LATER` for what is not needed.
+        Int64 of shape (N,): 0 for the first front, `LATER` for individuals that are not needed.
     """
     feasible = scores.violations <= 0
     if bool(feasible.all()):
@@ -62,10 +62,10 @@ def _ranks(losses: Tensor, needed: int, expected: int | None) -> Tensor:
 def ranks_by_moocore(
     losses: npt.NDArray[np.float64], needed: int, expected: int | None = None
 ) -> npt.NDArray[np.int64]:
-    """Rank front by front, and the rest at once where the fronts are small.
+    """Rank front by front with moocore, and all remaining points at once if fronts are small.
 
     Args:
-        losses: Shape (N, objectives).
+        losses: Losses of the points, (N, objectives).
         needed: As for `fronts`; at most N.
         expected: As for `fronts`.
     """
@@ -87,8 +87,11 @@ def ranks_by_moocore(
 
 
 def _most_likely(losses: npt.NDArray[np.float64]) -> int:
-    """More points than are likely on the first front: of a few, a larger share is."""
-    if len(losses) < 10 * _SAMPLE:  # not worth a look
+    """Return an upper estimate of the size of the first front.
+
+    The share of non-dominated points is larger in a sample than among all points.
+    """
+    if len(losses) < 10 * _SAMPLE:  # a sample would not save time
         return len(losses)
     some = losses[:: len(losses) // _SAMPLE]
     front = int(moocore.is_nondominated(some, keep_weakly=True).sum())
@@ -96,12 +99,13 @@ def _most_likely(losses: npt.NDArray[np.float64]) -> int:
 
 
 def ranks_by_tensors(losses: Tensor, needed: int) -> Tensor:
-    """By counting who dominates whom, once; each front is then taken from the counts of the rest.
+    """Rank points by the number of points that dominate each one.
 
-    Twice N^2 comparisons, whatever the number of fronts, and little memory.
+    The numbers are counted once; each front found is then subtracted from those of the other
+    points. This takes 2 N^2 comparisons for any number of fronts, and little memory.
 
     Args:
-        losses: Shape (N, objectives).
+        losses: Losses of the points, (N, objectives).
         needed: As for `fronts`; at most N.
     """
     order, places, group = _lexicographic(losses)
@@ -120,11 +124,11 @@ def ranks_by_tensors(losses: Tensor, needed: int) -> Tensor:
 
 
 def _lexicographic(losses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Points in lexicographic order, where none is dominated by a later one.
+    """Sort points lexicographically, so that no point is dominated by a later one.
 
     Returns:
-        The order (N,); the place of each value in its objective, int32 (N, objectives); the number
-        of each distinct point (N,), int32. The last two in that order.
+        Order of the points, (N,); rank of each value in its objective, int32 (N, objectives);
+        index of each distinct point, int32 (N,). The last two are in sorted order.
     """
     places = torch.empty_like(losses, dtype=torch.int32)
     for objective, values in enumerate(losses.T):
@@ -147,14 +151,14 @@ def _dominators(
     *,
     sorted_alike: bool = False,
 ) -> Tensor:
-    """How many of the others dominate each point, (N,) int64; both in lexicographic order.
+    """Count the others that dominate each point, int64 (N,); both are in lexicographic order.
 
     Args:
-        places: Shape (N, objectives).
-        group: Equal points have the same number, (N,); an earlier one has a smaller number.
-        others: Shape (M, objectives).
-        other_group: Shape (M,).
-        sorted_alike: The others are the points themselves, so later ones need no look.
+        places: Ranks of the points' values, (N, objectives).
+        group: Index of each distinct point, (N,): equal for equal points, smaller for earlier ones.
+        others: Ranks of the others' values, (M, objectives).
+        other_group: Index of each distinct point of the others, (M,).
+        sorted_alike: True if the others are the points themselves, so that later ones are skipped.
     """
     counts = torch.zeros(len(places), dtype=torch.int64, device=places.device)
     columns = [column.contiguous() for column in others.T]

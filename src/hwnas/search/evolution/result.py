@@ -1,4 +1,4 @@
-"""What an evolution gives."""
+"""Result of an evolution: the last generation and its front."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Individuals = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Evolution:
-    """The last generation.
+    """Last generation of an evolution, with its front.
 
     Attributes:
-        population: Its individuals.
-        losses: Their losses, float64 of shape (N, objectives).
-        violations: By how much each breaks the constraints, float64 of shape (N,); 0 is feasible.
-        front: The feasible ones that no other dominates, each once, ordered by their losses; none
-            where nothing is feasible.
-        front_losses: Their losses.
-        evaluations: How many individuals were scored.
+        population: Individuals of the last generation.
+        losses: Losses of the population, float64 (N, objectives).
+        violations: Total constraint violation of each individual, float64 (N,); 0 is feasible.
+        front: Non-dominated feasible individuals, each once, ordered by their losses; empty if none
+            is feasible.
+        front_losses: Losses of the front.
+        evaluations: Number of individuals that were scored.
     """
 
     population: Individuals
@@ -40,7 +40,7 @@ class Evolution:
 
 
 def result_of(population: Individuals, scores: Scores, evaluations: int) -> Evolution:
-    """The last generation with its front."""
+    """Build the result from the last generation and its scores."""
     losses, violations = scores.losses.cpu().numpy(), scores.violations.cpu().numpy()
     feasible = np.flatnonzero(violations <= 0)
     best = feasible[non_dominated(losses[feasible])]

@@ -1,4 +1,4 @@
-"""What a score function says of a population, checked."""
+"""Validated losses and constraint violations of a population."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hwnas.errors import ConfigError, DataError
 __all__ = ["Score", "Scores", "checked_scores"]
 
 Score = Callable[[Tensor], Any]
-"""From a population to its losses, or to a pair of losses and constraint violations."""
+"""Function from a population to losses, or to a pair of losses and constraint violations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +23,8 @@ class Scores:
     """Losses and violations of N individuals.
 
     Attributes:
-        losses: Float64 of shape (N, objectives), smaller is better.
-        violations: Float64 of shape (N,), at least 0; 0 where all constraints are kept.
+        losses: Losses, float64 (N, objectives), smaller is better.
+        violations: Total constraint violations, float64 (N,), at least 0; 0 is feasible.
     """
 
     losses: Tensor
@@ -34,17 +34,17 @@ class Scores:
         return len(self.losses)
 
     def take(self, index: Tensor) -> Scores:
-        """Those of some individuals."""
+        """Return the scores of some individuals."""
         return Scores(self.losses[index], self.violations[index])
 
     def followed_by(self, other: Scores) -> Scores:
-        """Those of two populations."""
+        """Concatenate the scores of two populations."""
         return Scores(
             torch.cat([self.losses, other.losses]), torch.cat([self.violations, other.violations])
         )
 
     def spread(self, alive: Tensor) -> Scores:
-        """These at the places where ``alive``, shape (M,) bool, is true; worst of all elsewhere."""
+        """Return the scores where ``alive``, bool (M,), is true, else infinite violations."""
         losses = self.losses.new_zeros((len(alive), self.losses.shape[1]))
         losses[alive] = self.losses
         violations = self.violations.new_full((len(alive),), torch.inf)
@@ -53,17 +53,17 @@ class Scores:
 
 
 def checked_scores(given: Any, count: int, device: torch.device) -> Scores:
-    """What a score function gave, if it makes sense.
+    """Check and convert the result of a score function.
 
     Args:
-        given: Losses (count, objectives), or a pair of them and violations of shape (count,) or
+        given: Losses, (count, objectives), or a pair of losses and violations, (count,) or
             (count, constraints), of which only positive values count; NumPy or torch.
-        count: How many individuals were scored.
-        device: Where the scores go.
+        count: Number of individuals that were scored.
+        device: Device of the returned scores.
 
     Raises:
         ConfigError: The shapes do not fit, or there are fewer than two objectives.
-        DataError: A loss is not finite or a violation not a number.
+        DataError: A loss is not finite, or a violation is not a number.
     """
     given, violated = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     losses = _on(given, device)

@@ -1,4 +1,4 @@
-"""Strategies of search, each an Optuna sampler."""
+"""Search strategies, each an Optuna sampler."""
 
 from hwnas.search.samplers.catalogue import SAMPLERS, make_sampler
 from hwnas.search.samplers.guided import GuidedSampler

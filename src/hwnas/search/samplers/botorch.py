@@ -1,6 +1,6 @@
-"""BoTorch's acquisition function for several objectives, as a rival and as a strategy.
+"""Multi-objective Bayesian optimisation with BoTorch's qLogNEHVI, as a baseline and a strategy.
 
-Shapes: n networks of P positions, m objectives, D numbers that a network is relaxed to.
+Shapes: n networks of P positions, m objectives, D dimensions of a relaxed network.
 """
 
 from __future__ import annotations
@@ -27,27 +27,30 @@ from hwnas.search_spaces.tabular import Codes
 __all__ = ["QLogNEHVI"]
 
 _START = 20
-_STEPS = 50  # of the climb from each place
-_DRAWN = 64  # outcomes that an expectation is taken over
+_STEPS = 50  # optimiser iterations from each starting point
+_DRAWN = 64  # Monte Carlo samples of an expectation
 _NEIGHBOURS_AT_RANDOM = 200
 
 
 class QLogNEHVI(PlannedSampler):
-    """Maximises the noisy expected hypervolume improvement of a relaxed network.
+    """Sampler that maximises the noisy expected hypervolume improvement of a relaxed network.
 
-    qLogNEHVI (Daulton, Balandat and Bakshy, NeurIPS 2021, in the form of Ament et al., NeurIPS
-    2023), with one of BoTorch's Gaussian processes for each objective and limit; for a single
-    objective the noisy expected improvement. Options that have an order are relaxed to a number in
-    0..1 and others to one number each; what is proposed is the nearest network that was not. It
-    takes seconds for a batch, and its time grows with the cube of the trials: meant for hundreds.
+    The acquisition function is qLogNEHVI (Daulton, Balandat and Bakshy, NeurIPS 2021, in the form
+    of Ament et al., NeurIPS 2023); for a single objective it is the noisy expected improvement.
+    Each objective and each limit has one of BoTorch's Gaussian processes. A position is relaxed to
+    one number in 0..1 if the options of the space are ordered, else to one number for each option.
+    The proposal is the nearest network that was not proposed before. A batch takes seconds, and the
+    time grows with the cube of the number of trials, so the sampler is meant for hundreds of
+    trials.
 
     Args:
-        seed: Of everything random.
-        batch: Proposals planned together, greedily.
-        knowledge: Of the space; made from a study's trials if None. Prices are not used.
-        start: Random networks before anything is learnt, at least 2.
-        restarts: Places that the acquisition is climbed from.
-        raw_samples: Places that these are chosen among.
+        seed: Seed of the random numbers.
+        batch: Number of proposals that are planned together, greedily.
+        knowledge: Description of the space; made from a study's trials if None. Predicted costs are
+            used for limits only.
+        start: Number of random networks before the first model is fitted, at least 2.
+        restarts: Number of points from which the acquisition function is optimised.
+        raw_samples: Number of random points among which these starting points are chosen.
 
     Raises:
         ConfigError: BoTorch is not installed.
@@ -80,7 +83,7 @@ class QLogNEHVI(PlannedSampler):
         return _nearest(knowledge, history, found, rng)
 
     def _optimised(self, knowledge: Knowledge, history: History, count: int, seed: int) -> Numbers:
-        """Relaxed networks, (count, D)."""
+        """Return the relaxed networks that maximise the acquisition function, (count, D)."""
         from botorch.optim.optimize import optimize_acqf
 
         known = torch.from_numpy(_relaxed(knowledge, history.codes))
@@ -99,7 +102,7 @@ class QLogNEHVI(PlannedSampler):
 
 @contextlib.contextmanager
 def _reproducible(seed: int) -> Iterator[None]:
-    """BoTorch draws from torch's global source of randomness, and warns of what it depends on."""
+    """Seed torch's global generator, from which BoTorch draws, and silence warnings."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
@@ -107,7 +110,7 @@ def _reproducible(seed: int) -> Iterator[None]:
 
 
 def _acquisition(known: Tensor, history: History, known_limits: frozenset[str], seed: int) -> Any:
-    """To be maximised over relaxed networks; BoTorch's objectives are larger the better."""
+    """Return the acquisition function over relaxed networks; BoTorch maximises objectives."""
     from botorch.acquisition.logei import qLogNoisyExpectedImprovement
     from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
     from botorch.acquisition.multi_objective.objective import IdentityMCMultiOutputObjective
@@ -118,7 +121,7 @@ def _acquisition(known: Tensor, history: History, known_limits: frozenset[str], 
     unknown = [i for i, label in enumerate(history.limits) if label not in known_limits]
     violations = history.violations[:, unknown]
     outcomes = torch.from_numpy(np.hstack([-history.losses, violations]))
-    # A limit is kept where its violation is at most 0.
+    # BoTorch takes a constraint as satisfied where its value is at most 0.
     limits = [lambda drawn, j=m + i: drawn[..., j] for i in range(violations.shape[1])] or None
     common: dict[str, Any] = {
         "model": _model(known, outcomes),
@@ -138,7 +141,7 @@ def _acquisition(known: Tensor, history: History, known_limits: frozenset[str], 
 
 
 def _model(known: Tensor, outcomes: Tensor) -> Any:
-    """An independent Gaussian process for each column of outcomes (n, outputs)."""
+    """Fit an independent Gaussian process to each column of outcomes (n, outputs)."""
     from botorch.fit import fit_gpytorch_mll
     from botorch.models.gp_regression import SingleTaskGP
     from botorch.models.model_list_gp_regression import ModelListGP
@@ -150,14 +153,14 @@ def _model(known: Tensor, outcomes: Tensor) -> Any:
 
 
 def _reference(history: History) -> Losses:
-    """A point worse than the front, negated."""
+    """Return the reference point of the front, negated since BoTorch maximises."""
     losses = history.losses[history.feasible] if history.feasible.any() else history.losses
     point: Losses = -reference_point(losses[non_dominated(losses)])
     return point
 
 
 def _relaxed(knowledge: Knowledge, codes: Codes) -> Numbers:
-    """Networks (n, P) as numbers in 0..1, (n, D)."""
+    """Relax networks (n, P) to numbers in 0..1, (n, D)."""
     if knowledge.ordered:
         found: Numbers = codes / np.maximum(knowledge.sizes - 1, 1)
         return found
@@ -167,7 +170,7 @@ def _relaxed(knowledge: Knowledge, codes: Codes) -> Numbers:
 def _nearest(
     knowledge: Knowledge, history: History, wanted: Numbers, rng: np.random.Generator
 ) -> Codes:
-    """For each relaxed network the nearest that was not proposed, where there is one."""
+    """Return the nearest network to each relaxed one among those not proposed, if any is left."""
     if knowledge.listed:
         near = knowledge.all_codes()
     else:
@@ -184,7 +187,7 @@ def _nearest(
 
 
 def _neighbours(knowledge: Knowledge, point: Numbers) -> Codes:
-    """The network that a point rounds to, and all that differ from it in one position."""
+    """Return the network that a point rounds to and all that differ from it in one position."""
     code = np.zeros(len(knowledge.sizes), dtype=np.int64)
     if knowledge.ordered:
         code[:] = np.rint(point * (knowledge.sizes - 1))

@@ -1,4 +1,4 @@
-"""Strategies by their names in a recipe."""
+"""Registry of the search strategies by their names in a recipe."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {
     "surrogate-nsga2": surrogate_nsga2,
     "tpe": stock.tpe,
 }
-"""Samplers by name. A user's own is ``"package.module:factory"``, called with whichever it takes of
-``seed``, ``trials``, ``batch`` and ``knowledge``."""
+"""Sampler factories by name. A user's own factory is named ``"package.module:factory"`` and is
+called with those of ``seed``, ``trials``, ``batch`` and ``knowledge`` that it accepts."""
 
 
 def make_sampler(
@@ -52,17 +52,18 @@ def make_sampler(
     knowledge: Knowledge | None = None,
     known: int = 0,
 ) -> BaseSampler:
-    """A sampler by its name in a recipe.
+    """Build a sampler from its name in a recipe.
 
     Args:
         name: A key of `SAMPLERS`, or ``"package.module:factory"``.
-        seed: Of everything random in it.
+        seed: Seed of the sampler's random numbers.
         options: Keyword arguments of the factory.
-        trials: How many candidates the search evaluates in all.
-        batch: How many are evaluated at a time.
-        knowledge: What is known of the space's networks before they are evaluated.
-        known: How many trials the study holds already. Planned samplers go on from what these were;
-            any other would draw the same random numbers again, so it gets another seed for each.
+        trials: Number of candidates that the search evaluates in all.
+        batch: Number of candidates that are evaluated at a time.
+        knowledge: Description of the space: its options, features and known costs.
+        known: Number of trials that the study already holds. A `PlannedSampler` continues from
+            these trials. Any other sampler would draw the same random numbers again, so its seed is
+            mixed with this number.
 
     Raises:
         ConfigError: The name or an option is unknown.

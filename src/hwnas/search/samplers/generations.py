@@ -1,4 +1,4 @@
-"""Optuna's genetic algorithms, with what they look up again and again remembered."""
+"""Optuna's genetic algorithms, with a cache of the newest generation and its parents."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["NSGAIIISampler", "NSGAIISampler"]
 
 
 class _Generations(BaseGASampler):
-    """Remembers the newest generation and its parents.
+    """Genetic algorithm that caches the newest generation and its parents.
 
-    Optuna looks both up among all trials of the study for each one that it proposes.
+    Optuna searches all trials of the study for both of them at every proposal.
     """
 
     _newest: tuple[int, int] | None = None
-    """Number of the generation, and how many of its trials are complete."""
+    """Number of the newest generation, and number of its complete trials."""
     _parents: tuple[int, list[FrozenTrial]] | None = None
 
     def get_trial_generation(self, study: Study, trial: FrozenTrial) -> int:
@@ -42,7 +42,7 @@ class _Generations(BaseGASampler):
         if self._parents is not None and self._parents[0] == generation:
             return self._parents[1]
         parents = super().get_parent_population(study, generation)
-        # In the order in which Optuna gives them when it looks them up again.
+        # Sorted as Optuna returns them when it reads them again from the study.
         self._parents = generation, sorted(parents, key=lambda trial: trial.number)
         return parents
 
@@ -64,7 +64,8 @@ class _Generations(BaseGASampler):
             self._newest = own, 1
 
 
-# Optuna files generations under the name of the class, and goes on with a study by that name.
+# The class names are Optuna's: it stores generations under the name of the class, and a resumed
+# study finds them by that name.
 class NSGAIISampler(_Generations, optuna.samplers.NSGAIISampler):
     """Optuna's NSGA-II."""
 

@@ -1,4 +1,4 @@
-"""Small networks that grow, one choice at a time, as a bandit says.
+"""Search by growth of small networks, one choice at a time, with a bandit as the controller.
 
 Shapes: n networks of P positions, m objectives.
 """
@@ -22,28 +22,30 @@ from hwnas.search_spaces.tabular import Codes
 __all__ = ["Growth"]
 
 _ROOTS = 4
-_SMALLEST_OF = 3  # of so many random options a root takes the least
-_DRAWN = 50  # roots that one is picked from
+_SMALLEST_OF = 3  # random options per position, of which a root takes the smallest
+_DRAWN = 50  # random networks per root that is needed
 
 
 class Growth(PlannedSampler):
-    """Makes one choice of a network of the front larger, and sees whether that pays.
+    """Sampler that enlarges one choice of a network on the front, picked by a bandit.
 
-    After "Efficient Architecture Search by Network Transformation" (Cai et al., AAAI 2018), whose
-    controller picks the layer to widen or the place to deepen. Here the controller is a bandit by
-    Thompson's sampling (Biometrika 1933): its arms are the choices, and one more that plants a new
-    small network. A move succeeds if no network before was at least as good in every objective.
-    All that lead to a network from those before it count, so nothing need be written down but the
-    trials.
+    It follows "Efficient Architecture Search by Network Transformation" (Cai et al., AAAI 2018),
+    whose controller picks the layer to widen or the position to deepen. Here the controller is a
+    bandit with Thompson sampling (Biometrika 1933). The bandit has one arm for each choice, and one
+    more arm for a new small network. A move succeeds if no earlier network is at least as good in
+    every objective. A network counts as an outcome of every move that leads to it from an earlier
+    network, so the trials alone determine the state of the bandit.
 
-    Choices count as ordered, from small to large. With the evaluator ``"grow"`` a child starts from
-    the weights of the network that it grew from; with others this is a search by small steps.
+    The options of a choice are taken to be ordered from small to large. With the evaluator
+    ``"grow"`` a child starts from the weights of the network that it grew from; with other
+    evaluators this is a local search.
 
     Args:
-        seed: Of everything random.
-        batch: Proposals planned together.
-        knowledge: Of the space; made from a study's trials if None. Prices are not used.
-        roots: Small random networks to begin with, at least 1.
+        seed: Seed of the random numbers.
+        batch: Number of proposals that are planned together.
+        knowledge: Description of the space; made from a study's trials if None. Predicted costs are
+            used for limits only.
+        roots: Number of small random networks to start with, at least 1.
 
     Raises:
         ConfigError: ``roots`` is out of range.
@@ -73,7 +75,7 @@ class Growth(PlannedSampler):
         picked: list[int] = []
         for _ in range(count):
             hopes = bandit.drawn(rng)
-            left = np.setdiff1d(arms, arms[picked])  # each once in a batch
+            left = np.setdiff1d(arms, arms[picked])  # each arm at most once in a batch
             if len(left) and hopes[left].max() >= hopes[-1]:
                 arm = left[hopes[left].argmax()]
                 picked.append(int(rng.choice(np.flatnonzero(arms == arm))))
@@ -86,7 +88,7 @@ class Growth(PlannedSampler):
     def _children(
         self, knowledge: Knowledge, history: History, parents: Codes
     ) -> tuple[Codes, npt.NDArray[np.int64]]:
-        """Unseen networks by one move from some parents, and by which (N,)."""
+        """Return the unseen networks one move away from the parents, and their moves, (N,)."""
         grown, arms = [parents[:0]], [np.zeros(0, dtype=np.int64)]
         for arm in range(len(knowledge.sizes)):
             children = history.unseen(_raised(knowledge, parents, arm))
@@ -118,13 +120,13 @@ class Growth(PlannedSampler):
 
 @dataclass
 class _Bandit:
-    """How often each move paid.
+    """Successes and failures of each move.
 
     Attributes:
-        successes: Of each arm, (arms,); the last plants a new network.
-        failures: The same.
-        front: Losses of the feasible networks that none dominates, (N, m).
-        known: All networks with values.
+        successes: Number of successes of each arm, (arms,); the last arm is a new small network.
+        failures: Number of failures of each arm, (arms,).
+        front: Losses of the non-dominated feasible networks, (N, m).
+        known: Keys of all networks that were evaluated.
     """
 
     successes: Numbers
@@ -134,15 +136,15 @@ class _Bandit:
 
     @classmethod
     def new(cls, arms: int, history: History) -> _Bandit:
-        """One that knows nothing."""
+        """Return a bandit without observations."""
         return cls(np.zeros(arms), np.zeros(arms), np.empty((0, history.values.shape[1])))
 
     def drawn(self, rng: np.random.Generator) -> Numbers:
-        """A chance of success of each arm, drawn from what is thought of it, (arms,)."""
+        """Draw a probability of success of each arm from its posterior, (arms,)."""
         return rng.beta(1 + self.successes, 1 + self.failures)
 
     def learn(self, arms: list[int], losses: Losses, feasible: bool) -> None:
-        """What came of moves that lead to the same network."""
+        """Record the outcome of the moves that lead to one network."""
         paid = feasible and not (self.front <= losses).all(1).any()
         (self.successes if paid else self.failures)[arms] += 1
         if paid:
@@ -151,7 +153,7 @@ class _Bandit:
 
 
 def _best(history: History) -> npt.NDArray[np.int64]:
-    """The front; while nothing keeps the limits, what misses them the least."""
+    """Return the trials on the front; if none is feasible, those with the least violation."""
     feasible = np.flatnonzero(history.feasible)
     if len(feasible):
         return feasible[non_dominated(history.losses[feasible])]
@@ -162,7 +164,7 @@ def _best(history: History) -> npt.NDArray[np.int64]:
 
 
 def _raised(knowledge: Knowledge, codes: Codes, position: int) -> Codes:
-    """Networks (n, P) whose choice takes its next option; only those that are others by it."""
+    """Advance one position of networks (n, P) to its next option; drop unchanged networks."""
     below = codes[codes[:, position] < knowledge.sizes[position] - 1]
     raised = below.copy()
     raised[:, position] += 1
@@ -172,7 +174,7 @@ def _raised(knowledge: Knowledge, codes: Codes, position: int) -> Codes:
 
 
 def _lowered(knowledge: Knowledge, codes: Codes, position: int) -> list[bytes]:
-    """For each network (n, P) the one that `_raised` makes it from; nothing if there is none."""
+    """Return the key of each network's (n, P) parent under `_raised`; empty if there is none."""
     above = codes[:, position] > 0
     lowered = codes.copy()
     lowered[:, position] -= above
@@ -185,7 +187,7 @@ def _lowered(knowledge: Knowledge, codes: Codes, position: int) -> list[bytes]:
 
 
 def _planted(knowledge: Knowledge, history: History, count: int, rng: np.random.Generator) -> Codes:
-    """New networks, small ones where there are any."""
+    """Return new small networks, or random ones where there are too few small ones."""
     if knowledge.rows is None:
         shape = (_SMALLEST_OF, _DRAWN * count, len(knowledge.sizes))
         drawn = knowledge.canonical(rng.integers(knowledge.sizes, size=shape).min(0))

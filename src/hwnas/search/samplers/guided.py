@@ -1,4 +1,4 @@
-"""The sampler that hwnas searches with: what is known is priced, what is not is learnt."""
+"""Default sampler of hwnas: Bayesian optimisation that uses known costs where there are any."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["GuidedSampler"]
 
-_START = 10  # trials before anything is learnt
-_SPREAD = 50  # networks that one of the start is picked from
-_SHORT_LIST = 150  # candidates that are looked at together, at least
+_START = 10  # trials before the first model is fitted
+_SPREAD = 50  # random networks for each proposal of the start
+_SHORT_LIST = 150  # least number of candidates with a joint posterior
 _POPULATION = 250
 _GENERATIONS = 6
-_LEARNT_FROM = 256  # trials, at most
-_REFIT = 1.25  # hyperparameters are found anew when there are by this factor more trials
-_MARGIN = 0.1  # of the reference point, in units of an objective's range
+_LEARNT_FROM = 256  # most trials that a model is fitted to
+_REFIT = 1.25  # growth of the number of trials after which hyperparameters are refitted
+_MARGIN = 0.1  # margin of the reference point, in units of an objective's range
 _LEAST_RANGE = 1e-9
 _Look = Literal["logarithmic", "linear"]
 _LOOKS: tuple[_Look, ...] = ("logarithmic", "linear")
 
 
 class GuidedSampler(PlannedSampler):
-    """Evaluates where the front is expected to grow most.
+    """Sampler that maximises the expected hypervolume improvement over predicted objectives.
 
-    After LINAS (Cummings et al., "A Hardware-Aware System for Accelerating Deep Neural Network
-    Optimization", 2022): an inner search over predictors proposes what is worth an evaluation.
-    Costs are predicted for nothing where the knowledge has prices; what an evaluation alone can
-    tell is learnt by a Gaussian process that is refitted for every batch. Proposals maximise the
-    expected gain in hypervolume, one after the other, each as if the ones before had come out as
-    expected, so a batch is spread. None was proposed before.
+    It follows LINAS (Cummings et al., "A Hardware-Aware System for Accelerating Deep Neural Network
+    Optimization", 2022): an inner search over predictors finds the networks to evaluate. Objectives
+    with a known cost in the knowledge need no model. Every other objective is modelled by a
+    Gaussian process that is refitted for every batch. Proposals are picked greedily by expected
+    hypervolume improvement, each as if the earlier ones of the batch had given their predicted
+    values, so a batch is spread over the front. No network is proposed twice.
 
-    Costs count in turn by their logarithm and as they are, since a front is read both ways.
+    Costs are compared by their logarithm and on a linear scale in turn, since a front is read both
+    ways.
 
     Args:
-        seed: Of everything random.
-        batch: Proposals planned together.
-        knowledge: Of the space; made from a study's trials if None.
-        start: Trials before anything is learnt, at least 2.
+        seed: Seed of the random numbers.
+        batch: Number of proposals that are planned together.
+        knowledge: Description of the space; made from a study's trials if None.
+        start: Number of trials before the first model is fitted, at least 2.
     """
 
     def __init__(
@@ -79,7 +80,10 @@ class GuidedSampler(PlannedSampler):
         return _Choice(outlook, known, candidates).best(count)
 
     def _hyperparameters(self, knowledge: Knowledge, history: History) -> dict[int, Draws]:
-        """Found from the first trials, so many that they are found anew only now and then."""
+        """Return hyperparameters fitted to the first trials, refitted at every growth by `_REFIT`.
+
+        They are a pure function of the history, as a resumed search needs.
+        """
         steps = int(np.log(len(history) / self.start) / np.log(_REFIT) + 1e-9)
         first = min(int(np.ceil(self.start * _REFIT**steps)), len(history))
         if self._draws[0] != first:
@@ -94,7 +98,7 @@ class GuidedSampler(PlannedSampler):
 
 
 def _spread(knowledge: Knowledge, history: History, count: int, rng: np.random.Generator) -> Codes:
-    """A start: random networks, evenly spread over what the first price says."""
+    """Draw random networks for the start, evenly spread over the first known cost."""
     drawn = random_start(knowledge, history, _SPREAD * count, rng)
     prices = knowledge.price(drawn)
     if len(drawn) <= count or not prices:
@@ -105,7 +109,7 @@ def _spread(knowledge: Knowledge, history: History, count: int, rng: np.random.G
 
 
 def _informative(history: History) -> History:
-    """The trials to learn from: all, or of very many the best ranks and some of the rest."""
+    """Return the trials to fit to: all, or of too many the best ranks and some of the rest."""
     if len(history) <= _LEARNT_FROM:
         return history
     wanted = _LEARNT_FROM * 3 // 4
@@ -122,14 +126,14 @@ def _informative(history: History) -> History:
 
 @dataclass
 class _Choice:
-    """Picks a batch from a pool."""
+    """Choice of a batch from a pool of candidates."""
 
     outlook: Outlook
     history: History
     candidates: Codes
 
     def best(self, count: int) -> Codes:
-        """The so many that together are expected to help most, (count, P)."""
+        """Pick candidates greedily by their joint expected hypervolume improvement, (count, P)."""
         signs = self.history.signs
         if len(self.candidates) <= count:
             return self.candidates
@@ -158,14 +162,14 @@ class _Choice:
     def _gain(
         self, look: _Look, known: Losses, means: Losses, deviations: Losses, feasible: Numbers
     ) -> Numbers:
-        """Expected gain in hypervolume by each candidate times its chance to be feasible, (N,)."""
+        """Return expected hypervolume improvements times feasibility probabilities, (N,)."""
         if look == "linear":
             known, means, deviations = known.copy(), means.copy(), deviations.copy()
             for j, objective in enumerate(self.outlook.objectives):
                 if objective.scale.best is None:
                     known[:, j], means[:, j] = np.exp(known[:, j]), np.exp(means[:, j])
                     deviations[:, j] *= means[:, j]
-        # Worse than the front that there is, and than the one that may be hoped for.
+        # The reference point is worse than the observed and the optimistically predicted front.
         hopes = (means - deviations)[feasible > 0.5]
         ends = np.vstack([hopes[non_dominated(hopes)], known[non_dominated(known)]])
         if not len(ends):
@@ -180,7 +184,7 @@ def _relative(gains: Numbers) -> Numbers:
 
 
 def _conditioned(covariances: Losses, chosen: int, noise: Numbers) -> Losses:
-    """Covariances (m, N, N) after one of the networks was observed."""
+    """Return the covariances (m, N, N) conditioned on an observation of one network."""
     columns = covariances[:, :, chosen]
     total = columns[:, chosen] + noise
     lost = columns[:, :, None] * columns[:, None] / np.maximum(total, _LEAST_RANGE)[:, None, None]

@@ -1,6 +1,6 @@
-"""What is known of a space's networks before any of them is evaluated, for samplers that ask.
+"""Features and known costs of a space's networks, available to samplers before any evaluation.
 
-Shapes: N networks as codes of P positions, that is the index of an option for each parameter.
+Shapes: N networks as codes of P positions; a position holds the index of a parameter's option.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from hwnas.search_spaces.tabular import Codes
 __all__ = ["LISTED", "Knowledge", "Price"]
 
 LISTED = 20_000
-"""A space of at most so many networks is looked at as a whole."""
+"""Largest number of networks of a space that is enumerated."""
 
-_SAMPLE = 2000  # networks that features are scaled over
-_NEAR = 2.0  # by how much a second radial part of the statistics looks closer
+_SAMPLE = 2000  # random networks from which the scales of features are computed
+_NEAR = 2.0  # inverse length scale of the second radial part over the statistics
 _STATISTICS, _SCORES = "statistics", "scores"
 
 
 @dataclass(frozen=True)
 class Price:
-    """What an objective of N networks is expected to be.
+    """Predicted values of one objective for N networks.
 
     Attributes:
-        values: Of shape (N,), in the objective's unit.
-        deviations: Of the logarithms of what an evaluation gives, (N,); 0 where the values are
-            what an evaluation gives.
+        values: Predicted values, (N,), in the objective's unit.
+        deviations: Standard deviations of the logarithm of the evaluated value, (N,); 0 where the
+            prediction is exactly the evaluated value.
     """
 
     values: Numbers
@@ -45,25 +45,29 @@ class Price:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Networks as codes, and what is known of them for nothing.
+    """Search space as codes, with the features and known costs of its networks.
 
     Attributes:
-        options: Of each parameter of a trial, by its name, in the order of the codes' positions.
-        statistics: Gives what is counted of networks, (N, F), such as logarithms of
-            multiply-accumulates; None where nothing is.
-        scores: Gives zero-cost proxies of untrained networks, (N, S), more being better; None where
-            there are none.
-        size: Gives one number that says how large networks are, (N,); None where that is not known.
-        price: Gives for codes what some objectives will be, by the objective's index.
-        allowed: Whether codes keep the limits that prices tell of, (N,) bool.
-        known_limits: Labels of those limits.
-        canonical: Brings codes of equal networks to the same codes, e.g. to index 0 where a choice
-            has no effect; they are proposed once.
-        alike: The same for networks that only have to look equal to what learns, such as the rows
-            of a table that were each trained.
-        rows: All networks there are, where these are not all codes.
-        ordered: Whether an option's index says how large it is.
-        macs: Gives multiply-accumulates of an image, (N,); None where they are not known.
+        options: Options of each parameter of a trial, by the parameter's name, in the order of the
+            codes' positions.
+        statistics: Function from codes to counted features, (N, F), such as logarithms of
+            multiply-accumulates; None if there are none.
+        scores: Function from codes to zero-cost proxies of the untrained networks, (N, S), larger
+            being better; None if there are none.
+        size: Function from codes to the sizes of the networks, one number each, (N,); None if
+            unknown.
+        price: Function from codes to the objectives that can be predicted without an evaluation, by
+            the objective's index.
+        allowed: Function from codes to whether each network keeps the limits on predicted
+            objectives, (N,) bool.
+        known_limits: Labels of the limits that ``allowed`` checks.
+        canonical: Function that maps the codes of equal networks to the same code, e.g. to index 0
+            where a choice has no effect; each network is then proposed once.
+        alike: Function like ``canonical`` that is used for the features only. It may merge networks
+            that are proposed separately, such as isomorphic rows of a table that were each trained.
+        rows: Codes of all networks, where not every code is a network; else None.
+        ordered: True if the index of an option grows with the option's size.
+        macs: Function from codes to multiply-accumulates of an image, (N,); None if unknown.
     """
 
     options: Mapping[str, Sequence[Any]]
@@ -81,7 +85,7 @@ class Knowledge:
 
     @classmethod
     def of_distributions(cls, distributions: Mapping[str, BaseDistribution]) -> Knowledge:
-        """What the distributions of a study's trials tell: only the options.
+        """Return a description of the space of a study's trials, which has the options only.
 
         Raises:
             ConfigError: A parameter is not discrete.
@@ -101,59 +105,59 @@ class Knowledge:
 
     @cached_property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """How many options each position has, (P,)."""
+        """Number of options of each position, (P,)."""
         return np.array([len(options) for options in self.options.values()], dtype=np.int64)
 
     @property
     def count(self) -> float:
-        """How many codes there are, those of equal networks counted each."""
+        """Number of codes, counting every code of equal networks."""
         return float(len(self.rows)) if self.rows is not None else float(np.prod(self.sizes * 1.0))
 
     @property
     def listed(self) -> bool:
-        """Whether there are so few networks that all of them may be looked at."""
+        """True if the space is small enough to enumerate."""
         return self.rows is not None or self.count <= LISTED
 
     @cached_property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Of a trial's parameters."""
+        """Optuna's distributions of a trial's parameters, by name."""
         return {
             name: CategoricalDistribution(tuple(options)) for name, options in self.options.items()
         }
 
     def code(self, parameters: Mapping[str, Any]) -> npt.NDArray[np.int64]:
-        """The code (P,) of a trial's parameters."""
+        """Return the canonical code (P,) of a trial's parameters."""
         row = [list(options).index(parameters[name]) for name, options in self.options.items()]
         code: npt.NDArray[np.int64] = self.canonical(np.array([row], dtype=np.int64))[0]
         return code
 
     def parameters(self, code: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """The parameters of a trial with this code."""
+        """Return the parameters of a trial from its code (P,)."""
         pairs = zip(self.options.items(), code.tolist(), strict=True)
         return {name: options[index] for (name, options), index in pairs}
 
     def draw(self, count: int, rng: np.random.Generator) -> Codes:
-        """Codes at random, perhaps some of them more than once."""
+        """Draw codes at random, with replacement."""
         if self.rows is not None:
             return self.rows[rng.integers(len(self.rows), size=count)]
         return self.canonical(rng.integers(self.sizes, size=(count, len(self.sizes))))
 
     def levels(self, codes: Codes) -> Numbers:
-        """How far up its options each choice is, in [0, 1], (N, P)."""
+        """Return the index of each choice relative to its last option, in [0, 1], (N, P)."""
         return np.asarray(codes / np.maximum(self.sizes - 1, 1))
 
     def effective(self, codes: Codes) -> npt.NDArray[np.bool_]:
-        """Which positions of networks have an effect, (N, P); of one option none has."""
+        """Return which positions have an effect, (N, P); a position with one option has none."""
         found = np.zeros(codes.shape, dtype=bool)
         for position in np.flatnonzero(self.sizes > 1):
-            for option in (0, 1):  # one of them is another option than the network's
+            for option in (0, 1):  # at least one of them differs from the network's option
                 changed = codes.copy()
                 changed[:, position] = option
                 found[:, position] |= (self.canonical(changed) != codes).any(1)
         return found
 
     def all_codes(self) -> Codes:
-        """Every code, each network once; for small spaces."""
+        """Return the codes of all networks, each network once; for small spaces."""
         if self.rows is not None:
             return self.rows
         grid = np.indices(tuple(self.sizes)).reshape(len(self.sizes), -1).T
@@ -161,7 +165,7 @@ class Knowledge:
         return found
 
     def parts(self, codes: Codes) -> Parts:
-        """What the kernel of a surrogate reads of networks."""
+        """Return the features that a surrogate's kernel reads."""
         blocks = self._blocks(codes)
         scaled = {name: self._scales[name](block) for name, block in blocks.items()}
         radial = {f"{name} radial": block for name, block in scaled.items()}
@@ -170,10 +174,10 @@ class Knowledge:
         return Parts(scaled, radial)
 
     def proxy(self, codes: Codes) -> Numbers:
-        """How good networks look without any training, (N,), more being better.
+        """Return a training-free ranking score of the networks, (N,), larger being better.
 
-        The mean of the scores, each in its own standard deviations; without any, how large the
-        networks are; where that is not known either, the mean index of their options.
+        It is the sum of the zero-cost proxies, each standardised. Without proxies it is the size of
+        the networks; without sizes it is the mean level of their options.
         """
         if self.scores is not None:
             return np.asarray(self._scales[_SCORES](self.scores(codes)).sum(1))
@@ -201,6 +205,6 @@ class Knowledge:
 
     @cached_property
     def _groups(self) -> list[int]:
-        """A number for each position; the options of positions with the same one are the same."""
+        """Number of each position's group; positions with the same options share a group."""
         options = [tuple(each) for each in self.options.values()]
         return [options.index(each) for each in options]

@@ -1,7 +1,7 @@
-"""What evaluations of networks would give: from prices where there are any, else learnt.
+"""Posterior over objectives of networks: from known costs where there are any, else learnt.
 
-Shapes: n trials, N networks asked about, m objectives. All is in the scale that an objective is
-learnt in, and smaller is better.
+Shapes: n trials, N networks to predict, m objectives. All values are on the scale on which an
+objective is modelled, and smaller is better.
 """
 
 from __future__ import annotations
@@ -22,30 +22,32 @@ from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["Outlook", "Scale", "scale_of"]
 
-_UNIT = 0.25  # of the distance from the best to the median loss: below, differences count in full
-_FLOOR = 0.02  # losses more than a unit below the best are all the same
+_UNIT = 0.25  # unit of a score's scale over the distance from the best to the median loss
+_FLOOR = 0.02  # cuts off losses that are about one unit or more below the best
 _EXACT = 1e-9
 _CHUNK = 4096
 
 Draws = tuple[Numbers, Numbers]
-"""Hyperparameters of an earlier fit: `Surrogate.draws`."""
+"""Hyperparameters of an earlier fit, as `Surrogate.draws` returns them."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A monotone map of losses, in which differences that matter are about equally large.
+    """Monotone map of losses to a scale on which differences that matter are about equally large.
+
+    A cost maps to its logarithm. A score maps to log(2 + (loss - best) / unit), since the
+    differences among bad networks are not worth modelling.
 
     Attributes:
-        best: None for a cost, whose logarithm is taken; else the smallest loss that was seen.
-        unit: Of the losses of a score, of which log(2 + (loss - best) / unit) is taken: how bad bad
-            networks are is not worth learning.
+        best: None for a cost; for a score the smallest loss observed.
+        unit: Unit of the losses of a score.
     """
 
     best: float | None = None
     unit: float = 1.0
 
     def __call__(self, losses: Numbers) -> Numbers:
-        """Losses, scaled."""
+        """Return the losses on this scale."""
         if self.best is None:
             return np.log(losses)
         found: Numbers = np.log1p(np.maximum((losses - self.best) / self.unit + 1.0, _FLOOR))
@@ -53,7 +55,7 @@ class Scale:
 
 
 def scale_of(losses: Numbers, minimised: bool) -> Scale:
-    """A cost's where an objective is minimised and positive, else a score's."""
+    """Return a cost's scale if the objective is minimised and positive, else a score's scale."""
     if minimised and (losses > 0).all():
         return Scale()
     best = float(losses.min())
@@ -62,12 +64,12 @@ def scale_of(losses: Numbers, minimised: bool) -> Scale:
 
 @dataclass(frozen=True)
 class _Learnt:
-    """One objective: its scale, and what was learnt of it.
+    """Model of one objective.
 
     Attributes:
-        scale: Of its losses.
-        surrogate: Of the scaled losses, or of what the scaled price leaves of them; None where the
-            price is all that is known.
+        scale: Scale of the losses.
+        surrogate: Surrogate of the scaled losses, or of their residuals from the scaled prediction
+            of a known cost; None if the known cost is exact.
     """
 
     scale: Scale
@@ -76,13 +78,13 @@ class _Learnt:
 
 @dataclass(frozen=True)
 class Outlook:
-    """Predictions of all objectives and of whether limits are kept.
+    """Posterior over all objectives, with the probability that a network keeps the limits.
 
     Attributes:
-        knowledge: Of the space.
-        observed: Features of the trials that were learnt from.
-        objectives: What was learnt of each, m of them.
-        limits: By how much limits that prices know nothing of are missed, learnt.
+        knowledge: Description of the space.
+        observed: Features of the trials that the models are fitted to.
+        objectives: Models of the m objectives.
+        limits: Surrogates of the violations of those limits that no known cost decides.
     """
 
     knowledge: Knowledge
@@ -92,12 +94,12 @@ class Outlook:
 
     @classmethod
     def learnt(cls, knowledge: Knowledge, history: History, draws: Mapping[int, Draws]) -> Outlook:
-        """From the trials of a history.
+        """Fit the models to the trials of a history.
 
         Args:
-            knowledge: Of the space.
-            history: At least two trials.
-            draws: Hyperparameters by the index of an objective; those that are missing are found.
+            knowledge: Description of the space.
+            history: History of at least two trials.
+            draws: Hyperparameters by the index of an objective; missing ones are fitted.
         """
         observed = knowledge.parts(history.codes)
         prices = knowledge.price(history.codes)
@@ -120,19 +122,20 @@ class Outlook:
         return cls(knowledge, observed, tuple(objectives), limits)
 
     def scaled(self, losses: Losses) -> Losses:
-        """Losses (n, m) in the objectives' scales."""
+        """Return losses (n, m) on the scales of the objectives."""
         pairs = zip(self.objectives, losses.T, strict=True)
         return np.column_stack([objective.scale(column) for objective, column in pairs])
 
     def predict(
         self, codes: Codes, signs: Losses, draws: int | None = None
     ) -> tuple[Losses, Losses, Numbers]:
-        """Means and standard deviations, each (N, m), and the probability to be feasible, (N,).
+        """Return means and standard deviations, each (N, m), and feasibility probabilities, (N,).
 
         Args:
-            codes: Of the networks.
-            signs: 1 for objectives that are minimised, -1 for others, (m,).
-            draws: See `Surrogate.predict_from`.
+            codes: Codes of the networks, (N, P).
+            signs: 1 for each objective that is minimised, -1 for each other one, (m,).
+            draws: Number of the likeliest hyperparameters to use; all if None. See
+                `Surrogate.predict_from`.
         """
         found = [
             self._predict(codes[start : start + _CHUNK], signs, draws)
@@ -152,7 +155,7 @@ class Outlook:
                 means[:, j], deviations[:, j] = objective.surrogate.predict_from(cross, own, draws)
             if j in prices:
                 means[:, j] += objective.scale(signs[j] * prices[j].values)
-                # What was seen of the price's errors makes it surer, and never less sure.
+                # Observed errors of a known cost may lower its deviation, but never raise it.
                 deviations[:, j] = np.minimum(deviations[:, j], prices[j].deviations)
         feasible = self.knowledge.allowed(codes).astype(np.float64)
         for limit in self.limits:
@@ -161,7 +164,7 @@ class Outlook:
         return means, deviations, feasible
 
     def covariances(self, codes: Codes) -> Losses:
-        """Between networks, of each objective: (m, N, N)."""
+        """Return the posterior covariances between networks for each objective, (m, N, N)."""
         parts = self.knowledge.parts(codes)
         used = self._used(None)
         cross, between = covariances(parts, self.observed, used), covariances(parts, parts, used)
@@ -174,7 +177,7 @@ class Outlook:
         )
 
     def _used(self, draws: int | None) -> npt.NDArray[np.bool_]:
-        """Which parts of the kernel matter to any surrogate, (P,)."""
+        """Return a mask of the kernel parts that any surrogate uses, of shape (parts,)."""
         learnt = [each.surrogate for each in self.objectives if each.surrogate is not None]
         none = np.zeros(len(self.observed.names), dtype=bool)
         used = [none, *(each.used(draws) for each in (*learnt, *self.limits))]
@@ -182,6 +185,6 @@ class Outlook:
 
     @property
     def noise(self) -> Numbers:
-        """Variance of an observation about what is learnt of each objective, (m,)."""
+        """Variance of the observation noise of each objective, (m,); 0 without a surrogate."""
         learnt = [objective.surrogate for objective in self.objectives]
         return np.array([0.0 if each is None else each.noise for each in learnt])

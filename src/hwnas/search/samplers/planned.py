@@ -1,4 +1,4 @@
-"""Samplers that propose whole batches, each from the trials that were finished before it."""
+"""Base of the batch samplers, which plan each batch from the trials finished before it."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ from hwnas.search_spaces.tabular import Codes
 __all__ = ["BATCH", "History", "PlannedSampler", "keys_of"]
 
 BATCH = "hwnas:batch"
-"""System attribute of a trial: the number of its batch and its place there."""
-_ENQUEUED = "fixed_params"  # Optuna's mark of a trial whose parameters were given
-_GROWTH = 30  # a batch has about a thirtieth of the trials before it,
-_MOST = 100  # but no more: a plan's memory grows with the square
+"""System attribute of a trial that holds the number of its batch and its position in it."""
+_ENQUEUED = "fixed_params"  # Optuna's system attribute of a trial with given parameters
+_GROWTH = 30  # a batch has about a thirtieth of the number of trials before it,
+_MOST = 100  # but at most so many proposals: memory grows with the square of a batch
 
 
 @dataclass(frozen=True)
 class History:
-    """The trials before a batch, in the order of their numbers.
+    """Trials before a batch, in the order of their numbers.
 
     Attributes:
-        codes: Of the trials that have values, (n, P).
-        values: Of the same, (n, m), in the objectives' units.
-        signs: 1 for each objective that is minimised and -1 for the others, (m,).
+        codes: Codes of the complete trials, (n, P).
+        values: Objective values of the complete trials, (n, m), in the objectives' units.
+        signs: 1 for each objective that is minimised and -1 for each other one, (m,).
         limits: Labels of the limits.
-        violations: By how much each limit is missed, (n, limits); above 0 is missed.
-        seen: All networks that were proposed, with values or without.
+        violations: Violation of each limit by each complete trial, (n, limits); a limit is missed
+            if it is above 0.
+        seen: Keys of all networks that were proposed, evaluated or not.
     """
 
     codes: Codes
@@ -56,16 +57,16 @@ class History:
 
     @property
     def losses(self) -> Losses:
-        """Of shape (n, m): smaller is better."""
+        """Losses of the trials, (n, m); smaller is better."""
         return self.values * self.signs
 
     @property
     def feasible(self) -> npt.NDArray[np.bool_]:
-        """Which trials keep all limits, (n,)."""
+        """Mask of the trials that keep all limits, (n,)."""
         return np.asarray((self.violations <= 0).all(1))
 
     def rows(self, index: npt.NDArray[np.int64]) -> History:
-        """Only some of the trials; what was proposed stays."""
+        """Return a history of some of the trials, with ``seen`` unchanged."""
         return replace(
             self,
             codes=self.codes[index],
@@ -74,18 +75,18 @@ class History:
         )
 
     def first(self, count: int) -> History:
-        """Only the first so many trials."""
+        """Return a history of the first ``count`` trials, with ``seen`` unchanged."""
         return self.rows(np.arange(count))
 
     def unseen(self, codes: Codes) -> Codes:
-        """Those of some networks that were not proposed, each once, in their order."""
+        """Return the networks that were not proposed before, each once, in their order."""
         index = {key: i for i, key in enumerate(keys_of(codes)) if key not in self.seen}
         return codes[sorted(index.values())]
 
 
 @dataclass
 class _Batch:
-    """A batch that is being proposed; the positions of those that were."""
+    """Batch that is being proposed, with the positions already proposed."""
 
     number: int
     size: int
@@ -94,17 +95,19 @@ class _Batch:
 
 
 class PlannedSampler(BaseSampler):
-    """Proposes batches; each is a pure function of the seed and the trials finished before it.
+    """Base class of batch samplers.
 
-    So a search that was killed and resumed is the same search: a batch that was begun is planned
-    again from the same trials, and what is left of it is proposed.
+    A batch is a pure function of the seed and the trials finished before it. A search that is
+    killed and resumed therefore gives the same result: the sampler plans an unfinished batch again
+    from the same trials and proposes the rest of it.
 
     Args:
-        seed: Of everything random.
-        batch: How many are evaluated together, at least 1. Planned together are as many, or a
-            multiple of it in long searches, where one evaluation tells less.
-        knowledge: Of the space; of a plain study it is made from the parameters of its first
-            trial, which is random.
+        seed: Seed of the random numbers.
+        batch: Number of candidates that are evaluated together, at least 1. The sampler plans this
+            many proposals together, or a multiple of it in long searches, where a single evaluation
+            is less informative.
+        knowledge: Description of the space. If None, it is made from the parameters of the study's
+            first trial, which is random.
     """
 
     def __init__(self, seed: int = 0, batch: int = 4, knowledge: Knowledge | None = None) -> None:
@@ -120,22 +123,22 @@ class PlannedSampler(BaseSampler):
     def plan(
         self, knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
     ) -> Codes:
-        """Proposals of a batch.
+        """Plan the proposals of a batch.
 
         Args:
-            knowledge: Of the space.
-            history: The trials before the batch.
-            count: How many are wanted.
-            rng: A new one for each batch.
+            knowledge: Description of the space.
+            history: Trials before the batch.
+            count: Number of proposals.
+            rng: Source of randomness, a new one for each batch.
 
         Returns:
-            Codes of shape (count, P), or fewer where there are no more networks.
+            Codes of shape (count, P), or fewer rows if no more networks are left.
         """
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """All parameters, known from the start or from earlier trials."""
+        """Return the distributions of all parameters, from the knowledge or earlier trials."""
         if self.knowledge is not None:
             return self.knowledge.distributions
         return dict(self._common.calculate(study))
@@ -143,7 +146,7 @@ class PlannedSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The next proposal of the batch; none if there is no network that was not proposed."""
+        """Return the parameters of the batch's next proposal; empty if no network is left."""
         if not search_space or _ENQUEUED in trial.system_attrs:
             return {}
         if self.knowledge is None:
@@ -157,11 +160,11 @@ class PlannedSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: Any
     ) -> Any:
-        """At random: in the first trial of a plain study, and when there is nothing to propose."""
+        """Sample a parameter at random, in a plain study's first trial or if no network is left."""
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def _current(self, knowledge: Knowledge, study: Study) -> _Batch:
-        """The batch that the next proposal is of."""
+        """Return the batch of the next proposal, planned if the last one is used up."""
         trials = study.get_trials(deepcopy=False)
         batch = self._batch or self._begun(knowledge, study, trials)
         if batch is None or len(batch.taken) >= batch.size:
@@ -173,7 +176,7 @@ class PlannedSampler(BaseSampler):
     def _begun(
         self, knowledge: Knowledge, study: Study, trials: Sequence[FrozenTrial]
     ) -> _Batch | None:
-        """The last batch of an earlier process, as far as it got."""
+        """Return the last batch of an earlier process, with its proposals marked as taken."""
         places = {t.number: t.system_attrs[BATCH] for t in trials if BATCH in t.system_attrs}
         if not places:
             return None
@@ -188,9 +191,9 @@ class PlannedSampler(BaseSampler):
         self, knowledge: Knowledge, study: Study, trials: Sequence[FrozenTrial], number: int
     ) -> _Batch:
         before = self._known(knowledge, trials)
-        # Trials are evaluated in batches, of which the first may hold others than ours. What began
-        # in the batch that this one shares with them is not waited for: after a kill it would be
-        # known, and the plan another.
+        # Trials are evaluated in batches, and the first batch may hold trials that this sampler did
+        # not propose. A plan that starts within an evaluation batch does not use the trials of that
+        # batch: after a kill and a resumption they would be finished, and the plan would differ.
         shared = len(before) % self.batch
         history = self._history(knowledge, study, before, before[: len(before) - shared])
         wanted = min(len(history) // _GROWTH, _MOST)
@@ -200,7 +203,7 @@ class PlannedSampler(BaseSampler):
             return _Batch(number, size, self.plan(knowledge, history, size, rng))
 
     def _known(self, knowledge: Knowledge, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-        """The trials whose networks are known."""
+        """Return the trials whose codes are known."""
         for trial in trials:
             if trial.number not in self._codes and knowledge.options.keys() <= trial.params.keys():
                 self._codes[trial.number] = knowledge.code(trial.params)
@@ -231,5 +234,5 @@ class PlannedSampler(BaseSampler):
 
 
 def keys_of(codes: Codes) -> list[bytes]:
-    """Something hashable for each network."""
+    """Return a hashable key for each network."""
     return [row.tobytes() for row in np.ascontiguousarray(codes, dtype=np.int64)]

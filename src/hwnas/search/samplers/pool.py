@@ -1,4 +1,4 @@
-"""Networks that a prediction may be searched for good ones among."""
+"""Candidate pools that a sampler ranks by predictions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["pool", "random_start"]
 
-_DRAWN = 2000  # networks that a start is picked from
+_DRAWN = 2000  # random networks that a start is taken from
 
 Score = Callable[[Codes], tuple[Losses, Losses]]
-"""Gives losses (N, m) and by how much limits are probably missed, (N,)."""
+"""Function from codes to predicted losses, (N, m), and predicted violations of limits, (N,)."""
 
 
 def pool(
@@ -29,22 +29,22 @@ def pool(
     population: int = 400,
     generations: int = 8,
 ) -> Codes:
-    """Networks that were not proposed: all of a small space, else those that evolve.
+    """Return networks that were not proposed: all of a small space, else an evolved population.
 
     Args:
-        knowledge: Of the space.
-        history: The trials that there are; their front is where evolution starts.
-        score: What evolution selects by (NSGA-II).
+        knowledge: Description of the space.
+        history: Trials so far; evolution starts from their front.
+        score: Losses and violations by which evolution (NSGA-II) selects.
         rng: Source of randomness.
-        population: How many networks evolve.
-        generations: For how long.
+        population: Number of networks in a generation.
+        generations: Number of generations.
     """
     if knowledge.listed:
         return history.unseen(knowledge.all_codes())
 
     def scored(codes: Any) -> tuple[Losses, Losses]:
         losses, missed = score(np.asarray(codes))
-        if losses.shape[1] == 1:  # evolution is for two or more
+        if losses.shape[1] == 1:  # `evolve` needs at least two objectives
             losses = np.repeat(losses, 2, axis=1)
         return losses, missed
 
@@ -65,7 +65,10 @@ def pool(
 def random_start(
     knowledge: Knowledge, history: History, count: int, rng: np.random.Generator
 ) -> Codes:
-    """Random networks that were not proposed and are allowed, as far as that is known."""
+    """Return random networks that were not proposed and keep the limits on known costs.
+
+    If a small space has no such network left, random ones that miss these limits are returned.
+    """
     drawn = knowledge.draw(_DRAWN, rng)
     drawn = history.unseen(drawn[knowledge.allowed(drawn)])
     if len(drawn) < count and knowledge.listed:

@@ -1,4 +1,4 @@
-"""Rivals of the guided sampler that learn, too, and evaluate the front that they predict."""
+"""Baseline samplers that learn the objectives and evaluate the predicted front."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _POPULATION = 50
 _GENERATIONS = 50
 
 Predict = Callable[[Codes], Numbers]
-"""Losses (N,) of networks (N, P)."""
+"""Function from networks (N, P) to predicted losses (N,)."""
 Learn = Callable[[Knowledge, Codes, Numbers, int], Predict]
-"""From n networks (n, P), their losses (n,) and a seed."""
+"""Function that fits a predictor to n networks (n, P) and their losses (n,), with a seed."""
 
 
 class PredictedFront(PlannedSampler):
-    """Random networks first; then the front of what is predicted, spread over it.
+    """Sampler that proposes random networks first and then spreads over the predicted front.
 
-    Objectives that have a price are not learnt. A small space is predicted as a whole; of a large
-    one NSGA-II finds the predicted front.
+    Objectives with a known cost are not learnt. In a small space all networks are predicted; in a
+    large one NSGA-II searches for the predicted front.
 
     Args:
-        learn: What learns an objective.
-        seed: Of everything random.
-        batch: Proposals planned together.
-        knowledge: Of the space; made from a study's trials if None.
-        start: Random networks.
+        learn: Function that fits a predictor of one objective.
+        seed: Seed of the random numbers.
+        batch: Number of proposals that are planned together.
+        knowledge: Description of the space; made from a study's trials if None.
+        start: Number of trials with random networks before the first fit.
     """
 
     def __init__(
@@ -88,21 +88,21 @@ class PredictedFront(PlannedSampler):
 def linas(
     seed: int = 0, batch: int = 4, knowledge: Knowledge | None = None, start: int = _START
 ) -> PredictedFront:
-    """LINAS (Cummings et al., 2022): NSGA-II over a ridge and a support vector machine."""
+    """Build LINAS (Cummings et al., 2022): NSGA-II over a ridge and a support vector machine."""
     return PredictedFront(_ridge_and_svr, seed, batch, knowledge, start)
 
 
 def forest(
     seed: int = 0, batch: int = 4, knowledge: Knowledge | None = None, start: int = _START
 ) -> PredictedFront:
-    """Extremely randomised trees (Geurts et al., 2006)."""
+    """Build a sampler that learns by extremely randomised trees (Geurts et al., 2006)."""
     return PredictedFront(_trees, seed, batch, knowledge, start)
 
 
 def surrogate_nsga2(
     seed: int = 0, batch: int = 4, knowledge: Knowledge | None = None, start: int = _START
 ) -> PredictedFront:
-    """NSGA-II over the means of Gaussian processes, those of the guided sampler."""
+    """Build NSGA-II over the means of the Gaussian processes that `GuidedSampler` uses."""
     return PredictedFront(_process, seed, batch, knowledge, start)
 
 

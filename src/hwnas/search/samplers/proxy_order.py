@@ -1,4 +1,4 @@
-"""The rival that learns nothing: good networks are those that look it without any training."""
+"""Baseline sampler that ranks networks by a zero-cost proxy and learns nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["ProxyOrder"]
 
 
 class ProxyOrder(PlannedSampler):
-    """Visits the front of a zero-cost proxy and the prices, then the next front, and so on.
+    """Sampler that visits the front of a zero-cost proxy and the known costs, then the next front.
 
-    See `Knowledge.proxy`. What has no price counts for nothing.
+    The proxy is `Knowledge.proxy`. Objectives without a known cost are ignored.
 
     Args:
-        seed: Of the order within a front.
-        batch: Proposals planned together.
-        knowledge: Of the space; made from a study's trials if None.
+        seed: Seed of the order within a front.
+        batch: Number of proposals that are planned together.
+        knowledge: Description of the space; made from a study's trials if None.
     """
 
     def plan(

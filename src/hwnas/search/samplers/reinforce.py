@@ -1,4 +1,4 @@
-"""A controller that is trained by REINFORCE, for any number of objectives.
+"""Search by controllers trained with REINFORCE, for any number of objectives.
 
 Shapes: n networks of P positions with at most O options each, m objectives, K directions.
 """
@@ -21,39 +21,41 @@ from hwnas.search_spaces.tabular import Codes
 
 __all__ = ["Reinforce"]
 
-_DIRECTIONS = 6  # at most, beside the one that weights all alike
-_LEAST_QUALITY = 0.05  # of the worst value: a product is not lost by one objective alone
-_DRAWS = 200  # networks that each policy offers for a batch in a space that is not listed
+_DIRECTIONS = 6  # most directions, apart from the one with equal weights
+_LEAST_QUALITY = 0.05  # quality of the worst value, so that one objective cannot zero a product
+_DRAWS = 200  # networks drawn from a policy for each proposal, in a space that is not listed
 _TINY = 1e-12
 
 
 class Reinforce(PlannedSampler):
-    """Draws networks from policies that learn by REINFORCE which options pay.
+    """Sampler that draws networks from policies trained with REINFORCE.
 
     As in ProxylessNAS (Cai, Zhu and Han, ICLR 2019, section 3.3.1) a policy is an independent
     categorical distribution for each choice, whose logits follow ``(reward - baseline) * gradient
-    of log p``; the baseline is a moving average, and a bonus on the entropy (Williams and Peng,
-    Connection Science 1991) keeps it from settling early. As in NASAIC (Yang et al., DAC 2020) a
-    network that misses a limit is rewarded below any that keeps all, the less the more it misses.
+    of log p``. The baseline is a moving average of the rewards. An entropy bonus (Williams and
+    Peng, Connection Science 1991) keeps the policy from converging early. As in NASAIC (Yang et
+    al., DAC 2020) the reward of a network that misses a limit is below that of every feasible
+    network, and it falls with the violation.
 
-    One reward would lead to one network of the front, so there is a policy for each of K
-    directions, and they propose in turn. The reward of direction k is the weighted product of
-    MnasNet (Tan et al., CVPR 2019, equation 2), ``prod_j quality_j ** weight_kj``: unlike a
-    weighted sum it also reaches the hollows of a front, and unlike the gain in hypervolume it does
-    not change for a network once others are found. A quality is a loss scaled to 0..1 between the
-    best and the worst that was seen. Every policy learns from every network, weighted by how
-    much likelier it would have proposed it than the policies on average (Veach and Guibas,
-    SIGGRAPH 1995: at most K).
+    A single reward would lead to a single network of the front, so there is a policy for each of K
+    directions, and the policies propose in turn. The reward of direction k is the weighted product
+    of MnasNet (Tan et al., CVPR 2019, equation 2), ``prod_j quality_j ** weight_kj``. Unlike a
+    weighted sum it also reaches the concave parts of a front; unlike the hypervolume improvement it
+    does not change for a network when others are found. A quality is a loss scaled to 0..1 between
+    the worst and the best loss observed so far. Every policy learns from every network. The
+    importance weight is the probability of the network under the policy over its mean probability
+    under all policies (Veach and Guibas, SIGGRAPH 1995), which is at most K.
 
-    None is proposed twice: of a small space the policies draw without replacement.
+    No network is proposed twice; in a small space the policies draw without replacement.
 
     Args:
-        seed: Of everything random.
-        batch: Proposals planned together.
-        knowledge: Of the space; made from a study's trials if None. Prices are not used.
-        learning_rate: Of the logits, above 0.
+        seed: Seed of the random numbers.
+        batch: Number of proposals that are planned together.
+        knowledge: Description of the space; made from a study's trials if None. Predicted costs are
+            used for limits only.
+        learning_rate: Learning rate of the logits, above 0.
         entropy: Weight of the entropy bonus, at least 0.
-        decay: Of the baseline, in [0, 1).
+        decay: Decay of the baseline's moving average, in [0, 1).
 
     Raises:
         ConfigError: An option is out of range.
@@ -101,7 +103,7 @@ class Reinforce(PlannedSampler):
         turns: Codes,
         rng: np.random.Generator,
     ) -> Codes:
-        """One unseen network for each turn, by the Gumbel trick, from a list of all of them."""
+        """Draw an unseen network for each turn from the list of all, by the Gumbel-max trick."""
         if self._listed is None:
             every = knowledge.all_codes()
             self._listed = every, _in_effect(knowledge, every)
@@ -136,12 +138,12 @@ class Reinforce(PlannedSampler):
 
 @dataclass
 class _Policies:
-    """One controller for each direction.
+    """Policies of all directions, one each.
 
     Attributes:
-        directions: Weights of the objectives, (K, m); rows sum to 1.
-        logits: Of the options, (K, P, O); minus infinity where there is no option.
-        baselines: Moving averages of the rewards, (K,); not a number before the first.
+        directions: Weights of the objectives, (K, m); each row sums to 1.
+        logits: Logits of the options, (K, P, O); minus infinity where there is no option.
+        baselines: Moving averages of the rewards, (K,); NaN before the first reward.
     """
 
     directions: Losses
@@ -150,13 +152,13 @@ class _Policies:
 
     @property
     def log_probabilities(self) -> Numbers:
-        """Of the options, (K, P, O)."""
+        """Log-probabilities of the options, (K, P, O)."""
         shifted = self.logits - self.logits.max(2, keepdims=True)
         found: Numbers = shifted - np.log(np.exp(shifted).sum(2, keepdims=True))
         return found
 
     def log_chances(self, codes: Codes, effect: Numbers) -> Numbers:
-        """Of networks (n, P), of which only the choices in effect count: (K, n)."""
+        """Return log-probabilities of networks (n, P) over the choices in effect, (K, n)."""
         logs = self.log_probabilities[:, np.arange(codes.shape[1]), codes]
         found: Numbers = (logs * effect).sum(2)
         return found
@@ -170,7 +172,7 @@ class _Policies:
         entropy: float,
         decay: float,
     ) -> None:
-        """One step up the gradient of all policies, from one network and its rewards (K,)."""
+        """Update all policies by one gradient step from one network and its rewards (K,)."""
         logs = self.log_probabilities
         chances = np.exp(logs)
         joint = (logs[:, np.arange(len(code)), code] * active).sum(1)
@@ -196,7 +198,7 @@ def _directions(objectives: int) -> Losses:
 
 
 def _rewards(history: History, directions: Losses) -> Numbers:
-    """Of each trial in each direction, (n, K), scaled by what was seen up to it."""
+    """Return the reward of each trial in each direction, (n, K), scaled by the trials up to it."""
     losses = history.losses
     best, worst = np.minimum.accumulate(losses), np.maximum.accumulate(losses)
     quality = (worst - losses) / np.maximum(worst - best, _TINY)
@@ -210,7 +212,7 @@ def _rewards(history: History, directions: Losses) -> Numbers:
 
 
 def _in_effect(knowledge: Knowledge, codes: Codes) -> Numbers:
-    """1 for each position of networks (n, P) whose option makes a difference, else 0."""
+    """Return 1 for each position of networks (n, P) whose option has an effect, else 0."""
     known = knowledge.canonical(codes)
     effect = np.ones(codes.shape)
     for position, size in enumerate(knowledge.sizes):
@@ -227,7 +229,7 @@ def _drawn(
     turns: Codes,
     rng: np.random.Generator,
 ) -> Codes:
-    """For each turn the first unseen network that its policy draws, where there is one."""
+    """Return the first unseen allowed network that the policy of each turn draws, if any."""
     picked: dict[bytes, Codes] = {}
     for k in turns:
         noise = rng.gumbel(size=(_DRAWS, *policies.logits.shape[1:]))

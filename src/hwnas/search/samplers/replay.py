@@ -1,4 +1,4 @@
-"""What a strategy keeps from trial to trial, made from the trials alone."""
+"""State of a strategy that is computed incrementally from the trials alone."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ State = TypeVar("State")
 
 
 class Replay(Generic[State]):
-    """Goes through a history in order, and on from where it was if only trials were added.
+    """Computation of a state from a history, incremental if trials were only added.
 
-    So the state is a pure function of the history, as a resumed search needs it, and each trial of
-    a long search is looked at once.
+    The state is therefore a pure function of the history, as a resumed search needs, and a long
+    search processes each trial once.
 
     Args:
-        begin: Makes the state before the first trial.
-        learn: Changes the state by the trials from an index of the history on.
+        begin: Function that makes the state before the first trial.
+        learn: Function that updates the state in place by the trials from an index on.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Replay(Generic[State]):
         self._seen: tuple[State, History] | None = None
 
     def __call__(self, history: History) -> State:
-        """The state after all trials of a history."""
+        """Return the state after all trials of a history."""
         if self._seen is not None and _continues(history, self._seen[1]):
             state, done = self._seen[0], len(self._seen[1])
         else:

@@ -1,4 +1,4 @@
-"""What is known of a search space's networks before any of them is evaluated."""
+"""Features and known costs of a search space's networks, computed before any evaluation."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ def knowledge_of_space(
     objectives: Sequence[Objective] = (),
     costs: Mapping[str, CostSource] | None = None,
 ) -> Knowledge:
-    """What a sampler may know of a space: its options, statistics, scores, prices of objectives.
+    """Return a sampler's description of a space: its options, features, proxies and known costs.
 
-    Prices are those that the search itself tells: of latencies what their predictors say, of
-    counted costs the counts. Where a space does not know what its networks are put together of
-    (`SearchSpace.parts`), or a cost source is no `DevicePredictor`, there is no price, and the
-    objective is learnt. Of networks that a published table has, the scores that ship with hwnas are
-    known, and whether their outputs depend on their inputs: those that do not are not allowed.
+    Known costs are those that the search records: latencies as their predictors give them, counted
+    costs as they are counted. A latency is not known, and is learnt, if the space cannot list the
+    parts of its networks (`SearchSpace.parts`) or if a cost source is not a `DevicePredictor`. For
+    networks of a published table, the scores that ship with hwnas are known. Also known is whether
+    the output of such a network depends on its input; a network whose output does not is not
+    allowed.
 
     Args:
-        space: Where candidates come from. Codes are those that it encodes networks as.
-        objectives: What counts.
-        costs: For each target of an objective, what prices it; by the target's name.
+        space: Space of the candidates; its encoding gives the codes.
+        objectives: Objectives of the search.
+        costs: Cost sources by the name of the target of an objective.
     """
     known = _Known(space, tuple(objectives), costs or {})
     return Knowledge(
@@ -58,13 +59,13 @@ def knowledge_of_space(
 
 @dataclass
 class _Known:
-    """Answers for many networks at once."""
+    """Functions of codes that a `Knowledge` of a space consists of."""
 
     space: SearchSpace
     objectives: tuple[Objective, ...]
     costs: Mapping[str, CostSource]
     priced: dict[int, Objective] = field(init=False)
-    """Objectives that have a price, by their index."""
+    """Objectives with a known cost, by their index."""
     has_steps: bool = field(init=False)
     has_scores: bool = field(init=False)
 
@@ -84,22 +85,22 @@ class _Known:
         }
 
     def statistics(self, codes: Codes) -> Numbers:
-        """Physical features of the networks and, where it is known, their depth, (N, F)."""
+        """Return the physical features of the networks and, where known, their depth, (N, F)."""
         [features] = self._blocks(codes).values()
         depth = self.space.depth(codes)
         return features if depth is None else np.column_stack([features, depth])
 
     def size(self, codes: Codes) -> Numbers:
-        """Mean of the logarithms of multiply-accumulates and parameters, (N,)."""
+        """Return the mean of log multiply-accumulates and log parameters, (N,)."""
         counted = self.space.counted(codes)
         return np.asarray(np.log([counted["macs"], counted["params"]]).mean(0))
 
     def macs(self, codes: Codes) -> Numbers:
-        """Multiply-accumulates of an image, (N,)."""
+        """Return the multiply-accumulates of an image, (N,)."""
         return self.space.counted(codes)["macs"].astype(np.float64)
 
     def scores(self, codes: Codes) -> Numbers:
-        """Of untrained networks, (N, S)."""
+        """Return the zero-cost proxies of the untrained networks, (N, S)."""
         published = self.space.published(codes)
         assert published is not None
         found = shipped_scores(*published)
@@ -107,12 +108,12 @@ class _Known:
         return found
 
     def prices(self, codes: Codes) -> dict[int, Price]:
-        """What objectives will be, by index."""
+        """Return the values of the objectives with a known cost, by index."""
         none = np.zeros(len(codes))
         return {j: Price(value, none) for j, (value, _) in self._values(codes).items()}
 
     def allowed(self, codes: Codes) -> npt.NDArray[np.bool_]:
-        """Whether limits of priced objectives are kept and an output tells of the input, (N,)."""
+        """Return which networks keep the limits on known costs and use their input, (N,)."""
         kept = np.ones(len(codes), dtype=bool)
         published = self.space.published(codes)
         if published is not None:
@@ -134,13 +135,13 @@ class _Known:
         return blocks_of_steps(self._steps(codes))
 
     def _logs(self, target: str, codes: Codes) -> tuple[Numbers, Numbers]:
-        """Mean and deviation of the logarithms of latencies, each (N,)."""
+        """Return mean and standard deviation of the logarithms of latencies, each (N,)."""
         predictor = self.costs[target]
         assert isinstance(predictor, DevicePredictor)
         return predictor.logs(predictor.blocks(self._steps(codes), self._blocks(codes)))
 
     def _priced(self, codes: Codes) -> dict[int, tuple[Numbers, Numbers]]:
-        """Of each priced objective its value, and what its limit holds for, both (N,)."""
+        """Return each known cost and the value that its limit applies to, both (N,), by index."""
         counted = self.space.counted(codes) if len(codes) else {}
         logs: dict[str, tuple[Numbers, Numbers]] = {}
         found = {}
@@ -165,7 +166,7 @@ class _Known:
 def _reduced(
     objective: Objective, logs: Sequence[tuple[Numbers, Numbers]]
 ) -> tuple[Numbers, Numbers]:
-    """As `Objective.estimate`: the costs, and the upper ends of their 90% intervals."""
+    """Return the costs and the upper ends of their 90% intervals, as `Objective.estimate` does."""
     reduce = np.sum if objective.reduce == "sum" else np.max
     means = np.array([np.exp(mean) for mean, _ in logs])
     uppers = np.array([np.exp(mean + NORMAL_90 * std) for mean, std in logs])
@@ -173,7 +174,7 @@ def _reduced(
 
 
 class _Remembered(Generic[T]):
-    """A function of codes that remembers its last answer: samplers ask for several of one batch."""
+    """Function of codes with a cache of its last result, since several need the same batch."""
 
     def __init__(self, function: Callable[[Codes], T]) -> None:
         self._function = function

@@ -11,37 +11,38 @@ __all__ = ["gp", "nsga2", "nsga3", "random", "tpe"]
 
 
 def _population(trials: int) -> int:
-    """Ten generations, unless that makes them very small or slow to turn over.
+    """Return the population size of ten generations, bounded to 20..100.
 
-    A small population in a long search converges, and then proposes what it has seen.
+    A small population in a long search converges and then proposes networks again. A large one
+    takes long to replace.
     """
     return min(max(trials // 10, 20), 100)
 
 
 def nsga2(seed: int, trials: int, population_size: int | None = None) -> BaseSampler:
-    """NSGA-II with a tenth of the trials in a generation, but at least 20 and at most 100."""
+    """Build NSGA-II; by default a generation is a tenth of the trials, bounded to 20..100."""
     size = population_size or _population(trials)
     return NSGAIISampler(population_size=size, seed=seed)
 
 
 def nsga3(seed: int, trials: int, population_size: int | None = None) -> BaseSampler:
-    """NSGA-III with generations as for `nsga2`."""
+    """Build NSGA-III, with the default population of `nsga2`."""
     size = population_size or _population(trials)
     return NSGAIIISampler(population_size=size, seed=seed)
 
 
 def tpe(seed: int, n_startup_trials: int = 10, multivariate: bool = True) -> BaseSampler:
-    """A tree-structured Parzen estimator."""
+    """Build a tree-structured Parzen estimator (TPE)."""
     return optuna.samplers.TPESampler(
         seed=seed, n_startup_trials=n_startup_trials, multivariate=multivariate
     )
 
 
 def gp(seed: int, n_startup_trials: int = 10) -> BaseSampler:
-    """A Gaussian process."""
+    """Build Optuna's Gaussian-process sampler."""
     return optuna.samplers.GPSampler(seed=seed, n_startup_trials=n_startup_trials)
 
 
 def random(seed: int) -> BaseSampler:
-    """Uniformly at random."""
+    """Build a sampler that draws uniformly at random."""
     return optuna.samplers.RandomSampler(seed=seed)

@@ -1,4 +1,4 @@
-"""Candidates spread evenly over cost, for searches that train each of a few from scratch."""
+"""Stratified sampling over cost, for searches that train a few candidates from scratch."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from hwnas.search_spaces.tabular import Codes
 __all__ = ["Stratified"]
 
 _DRAWN = 4000
-_UNEVEN = 0.2  # standard deviation of where a drawn network is in the range of each option
+_UNEVEN = 0.2  # standard deviation of a choice's level in 0..1 about the scale of the network
 
 
 class Stratified(PlannedSampler):
-    """Divides the range of the first cost into strata of equal ratio, and takes one of each.
+    """Sampler that divides the range of the first known cost into strata and takes one of each.
 
-    Networks are drawn near those that are scaled evenly, with every width and depth about as far up
-    its options as the others (compound scaling: Tan & Le, ICML 2019): a network that is narrow in
-    one stage and wide in the next is seldom good. Every other stratum takes its most evenly scaled
-    network, the others one at random of the more even half. It learns nothing from what was
-    evaluated, so a search is one batch.
+    The strata have equal ratios of cost. Networks are drawn near those that are scaled evenly, with
+    every width and depth at about the same level of its options (compound scaling: Tan & Le, ICML
+    2019): a network that is narrow in one stage and wide in the next is seldom good. Every other
+    stratum takes its most evenly scaled network; the rest take a random one of their more evenly
+    scaled half. The sampler does not learn from evaluations, so a search is one batch.
 
     Args:
-        seed: Of what is random.
-        batch: How many are evaluated together.
-        knowledge: Of the space; made from a study's trials if None.
-        most_macs: Networks with more multiply-accumulates are left out, as being too large for the
-            training that they would get; None for no limit. Where a space cannot count them it has
-            no effect.
-        range: Ratio of the highest cost to the lowest, above 1; networks below are left out.
+        seed: Seed of the random numbers.
+        batch: Number of candidates that are evaluated together.
+        knowledge: Description of the space; made from a study's trials if None.
+        most_macs: Limit on multiply-accumulates; larger networks are left out, as too large for the
+            training that they would get. None for no limit. It has no effect if the space cannot
+            count them.
+        range: Ratio of the highest cost to the lowest, above 1; cheaper networks are left out.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Stratified(PlannedSampler):
 
 
 def _nearly_even(knowledge: Knowledge, history: History, rng: np.random.Generator) -> Codes:
-    """Networks of every scale, that were not proposed and are allowed; none of a listed table."""
+    """Draw new, allowed, nearly evenly scaled networks of every scale; none from a table."""
     if knowledge.rows is not None:
         return np.empty((0, len(knowledge.sizes)), dtype=np.int64)
     scales = rng.uniform(-_UNEVEN, 1 + _UNEVEN, (_DRAWN, 1))
@@ -86,14 +86,14 @@ def _nearly_even(knowledge: Knowledge, history: History, rng: np.random.Generato
 
 
 def _unevenness(knowledge: Knowledge, codes: Codes) -> npt.NDArray[np.float64]:
-    """How far the options of a network are from being equally large, (N,)."""
+    """Return the standard deviation of the levels of each network's scalable choices, (N,)."""
     counting = _scalable(knowledge) & knowledge.effective(codes)
     found = np.ma.masked_array(knowledge.levels(codes), ~counting).std(1)
     return np.asarray(found.filled(0.0), dtype=np.float64)
 
 
 def _scalable(knowledge: Knowledge) -> npt.NDArray[np.bool_]:
-    """Which positions hold numbers, whose options are ordered, (P,)."""
+    """Return which positions have numbers as options, which are ordered, (P,)."""
     options = knowledge.options.values()
     return np.array([all(isinstance(o, int | float) for o in each) for each in options], bool)
 
@@ -104,14 +104,16 @@ def _one_of_each(
     count: int,
     rng: np.random.Generator,
 ) -> list[int]:
-    """Rows of networks, one a stratum, the dearest first; empty strata give to the others.
+    """Pick the rows of one network a stratum, and of random ones in place of empty strata.
 
-    The dearest are trained for longest, so that no core waits for one that began last.
+    Rows come by falling cost: the most expensive network trains longest, and if it started last,
+    the other cores would wait for it.
 
     Args:
-        costs: Logarithms, of shape (N,).
-        unevenness: Of the networks, (N,); every other stratum takes its least.
-        count: Of strata.
+        costs: Logarithms of the costs, (N,).
+        unevenness: Result of `_unevenness` for the networks, (N,); every other stratum takes its
+            least.
+        count: Number of strata.
         rng: Source of randomness.
     """
     edges = np.linspace(costs.min(), costs.max(), count + 1)[1:-1]

@@ -1,4 +1,4 @@
-"""Searches of published tables: what a strategy finds, with evaluations that cost nothing."""
+"""Benchmarks of samplers on published tables, in which evaluations cost nothing."""
 
 from hwnas.search.tables.benchmark import SearchRow, bench_search
 from hwnas.search.tables.hints import Calibration, known_prices

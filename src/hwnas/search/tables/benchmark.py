@@ -1,4 +1,4 @@
-"""How much of the true front a sampler finds in a table, against the evaluations it takes."""
+"""Benchmark of a sampler on a table: normalised hypervolume against the number of evaluations."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _BATCH = 5
 
 @dataclass(frozen=True)
 class SearchRow:
-    """What a sampler had found after some evaluations.
+    """Result of a sampler after a number of evaluations.
 
     Attributes:
-        sampler: Its name.
-        seed: Of the sampler and of what it was told.
-        evals: Evaluations, repeats counted.
-        hypervolume: Share of the true front's hypervolume in the tight box, 0 to 1.
-        hypervolume_wide: The same in the wide box.
-        hypervolume_test: In the tight box of the test table, that of the front that was chosen by
-            the first table; None without a test table.
-        unique: Different networks that were evaluated.
-        calibration_samples: Measurements of the cost beside the evaluations.
-        seconds: That the sampler took.
+        sampler: Name of the sampler.
+        seed: Seed of the sampler and of the calibration.
+        evals: Number of evaluations, repeats included.
+        hypervolume: Normalised hypervolume in the tight box, 0 to 1.
+        hypervolume_wide: Normalised hypervolume in the wide box, 0 to 1.
+        hypervolume_test: Normalised hypervolume in the tight box of the test table, of the front
+            that was selected by the searched table; None without a test table.
+        unique: Number of distinct networks evaluated.
+        calibration_samples: Number of cost measurements in addition to the evaluations.
+        seconds: Time spent in the sampler, in seconds.
     """
 
     sampler: str
@@ -70,21 +70,22 @@ def bench_search(
     options: Mapping[str, Any] | None = None,
     on_row: Callable[[SearchRow], None] = lambda row: None,
 ) -> list[SearchRow]:
-    """Search a table with each seed.
+    """Search a table once with each seed.
 
     Args:
-        table: The objectives.
-        sampler: See `hwnas.search.SAMPLERS`.
-        evals: Evaluations of each search, at most as many as there are networks.
-        seeds: Seeds 0 to ``seeds - 1``.
-        test: The same networks with objectives that nothing is chosen by.
-        known: Array whose values are known before they are evaluated.
-        calibration: Predicts costs from a few rows instead.
-        options: Of the sampler.
-        on_row: Called with each row as soon as it is there.
+        table: Table of networks and objectives.
+        sampler: Name of the sampler; see `hwnas.search.SAMPLERS`.
+        evals: Number of evaluations of each search, at most the number of networks.
+        seeds: Number of searches; their seeds are 0 to ``seeds - 1``.
+        test: Table of the same networks with objectives that only score the final front.
+        known: Array whose values are known to the sampler before evaluation.
+        calibration: Predictors of costs from a few measured rows, in place of ``known``.
+        options: Options of the sampler.
+        on_row: Callback for each row, as soon as it is computed.
 
     Raises:
-        ConfigError: A name is unknown, or numbers are out of range.
+        ConfigError: A name is unknown, a number is out of range, or both ``known`` and
+            ``calibration`` are given.
     """
     if known is not None and calibration is not None:
         raise ConfigError("--known and --calibrate exclude each other; give one of them")
@@ -111,9 +112,9 @@ def bench_search(
 
 
 def knowledge_of(table: ObjectiveTable, prices: Mapping[int, Price]) -> Knowledge:
-    """What a sampler may know of a table: its networks, what is counted of them, prices.
+    """Return what a sampler knows of a table: networks, features, proxy scores, predicted costs.
 
-    Networks whose output does not depend on their input are not worth an evaluation.
+    Networks whose output does not depend on their input are excluded from evaluation.
     """
 
     def of_rows(values: Numbers | None) -> Callable[[Codes], Numbers] | None:
@@ -139,7 +140,7 @@ def knowledge_of(table: ObjectiveTable, prices: Mapping[int, Price]) -> Knowledg
 def searched_rows(
     table: ObjectiveTable, sampler: BaseSampler, evals: int
 ) -> tuple[Rows, list[float]]:
-    """Rows that a sampler evaluates, one after the other, and its seconds up to each."""
+    """Return the rows that a sampler evaluates, in order, and its cumulative seconds at each."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     told = [_told(column, sampler) for column in table.columns]
     study = optuna.create_study(
@@ -165,10 +166,10 @@ def searched_rows(
 
 
 def _told(column: Column, sampler: BaseSampler) -> tuple[Direction, Numbers]:
-    """Direction and values of an objective as a sampler is told of them.
+    """Return the direction and values of an objective as they are given to a sampler.
 
-    Optuna's samplers get errors in the place of accuracies: the reference point of its TPE is the
-    worst value times 1.1, which does better on errors than on negated accuracies.
+    Optuna's samplers are given errors in place of accuracies: the reference point of Optuna's TPE
+    is the worst value times 1.1, which works better with errors than with negated accuracies.
     """
     most = 100.0 if column.values.max() > 1 else 1.0
     inside = column.values.min() >= 0 and column.values.max() <= most
@@ -178,7 +179,10 @@ def _told(column: Column, sampler: BaseSampler) -> tuple[Direction, Numbers]:
 
 
 class _Nearest:
-    """The row of a proposal; in a table that is no full grid, the nearest row that is unseen."""
+    """Lookup of a proposal's row in the table.
+
+    If the table does not hold every code, it is the nearest row that was not returned before.
+    """
 
     def __init__(self, table: ObjectiveTable) -> None:
         self._table = table
@@ -196,7 +200,7 @@ class _Nearest:
 
 @dataclass(frozen=True)
 class _Measure:
-    """Scores what was found."""
+    """Scorer of the rows that a sampler has evaluated."""
 
     table: ObjectiveTable
     test: ObjectiveTable | None

@@ -1,4 +1,4 @@
-"""What a sampler may be told of a table's costs before it evaluates anything."""
+"""Costs of a table's networks that a sampler knows before evaluation: exact or predicted."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from hwnas.search.tables.table import Column, ObjectiveTable, column_names
 
 __all__ = ["Calibration", "known_prices"]
 
-_POOL = 900  # rows of which known devices' costs are read, and some may be measured
+_POOL = 900  # first rows, which supply the known devices' costs and the rows to measure
 _META_TRAIN = (
     "1080ti_1", "1080ti_32", "1080ti_256", "1080ti_64", "silver_4114", "silver_4210r",
     "samsung_a50", "pixel3", "essential_ph_1", "samsung_s7",
 )  # fmt: skip
-"""The known devices of HELP (Lee et al., NeurIPS 2021)."""
+"""Meta-training devices of HELP (Lee et al., NeurIPS 2021)."""
 
 Prices = Mapping[int, Price]
-"""By the index of the objective, for all rows of a table."""
+"""Expected costs of all rows of a table, by the index of the objective."""
 
 
 def known_prices(table: ObjectiveTable, array: str) -> Prices:
-    """The true values of the objectives that are read from an array.
+    """Return the true values of the objectives that are read from an array, as known costs.
 
     Raises:
-        ConfigError: No objective is.
+        ConfigError: No objective is read from the array.
     """
     none = np.zeros(len(table.codes))
     found = {
@@ -50,11 +50,11 @@ def known_prices(table: ObjectiveTable, array: str) -> Prices:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A device predictor for each objective that other devices' costs lie beside.
+    """Device predictors of the objectives for which the files also hold other devices' costs.
 
     Attributes:
-        samples: How many rows are measured of each.
-        learners: What has learnt from the other devices, by the index of the objective.
+        samples: Number of rows measured for each objective.
+        learners: Predictor trained on the other devices, by the index of the objective.
     """
 
     samples: int
@@ -62,17 +62,17 @@ class Calibration:
 
     @classmethod
     def of(cls, table: ObjectiveTable, samples: int, train: Sequence[str] = ()) -> Calibration:
-        """Learn from the other devices of the files.
+        """Train a predictor for each objective on the other devices in its file.
 
         Args:
-            table: The objectives.
-            samples: Measurements of each, at least 3.
-            train: Known devices; those of HELP's meta-train set that the file has if none are
-                given, or else all but the objective's own.
+            table: Table of the objectives.
+            samples: Number of measurements for each objective, at least 3.
+            train: Names of the training devices. If empty, those of HELP's meta-training set that
+                the file has; if it has none, all but the objective's own device.
 
         Raises:
-            ConfigError: No objective is a column among those of other devices, or a device is
-                unknown.
+            ConfigError: ``samples`` is out of range, a device is unknown, or no objective is a
+                column of an array with several devices.
         """
         if samples < 3:
             raise ConfigError(f"--calibrate {samples}: expected at least 3")
@@ -92,7 +92,7 @@ class Calibration:
         return cls(samples, learners)
 
     def prices(self, table: ObjectiveTable, seed: int) -> Prices:
-        """Estimates for all rows, from measurements of some rows of the first 900."""
+        """Predict the costs of all rows from measurements of some of the first 900 rows."""
         rng = np.random.default_rng(seed)
         pool = np.arange(min(_POOL, len(table.codes)))
         offered = np.sort(rng.permutation(pool)[: (len(pool) + 1) // 2])

@@ -1,4 +1,4 @@
-"""A table of networks with one column for each objective, put together from files."""
+"""Table of networks with one column for each objective, assembled from files."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _ENCODINGS = ("archs", "choice", "ops", "ks")
 
 @dataclass(frozen=True)
 class Column:
-    """One objective of N networks.
+    """Values of one objective for N networks.
 
     Attributes:
-        file: Where it was read.
-        array: Name of the array there.
-        column: Name or index of its column; empty where the array has only one.
-        direction: Which way is better.
-        values: Of shape (N,), finite.
+        file: File of the values.
+        array: Name of the array in the file.
+        column: Name or index of the array's column; empty if the array has only one.
+        direction: Direction that is better.
+        values: Values of shape (N,), finite.
     """
 
     file: Path
@@ -47,23 +47,23 @@ class Column:
 
     @property
     def label(self) -> str:
-        """E.g. ``"lat_ms[fpga]"``."""
+        """Label of the objective, e.g. ``"lat_ms[fpga]"``."""
         return f"{self.array}[{self.column}]" if self.column else self.array
 
     @property
     def losses(self) -> Numbers:
-        """The values, turned such that smaller is better."""
+        """Values with a sign such that smaller is better."""
         return self.values if self.direction == "minimize" else -self.values
 
 
 @dataclass(frozen=True)
 class ObjectiveTable:
-    """Networks and what is to be made large or small.
+    """Networks of a table and their values in each objective.
 
     Attributes:
-        space: Of the networks.
-        codes: The networks, (N, P).
-        columns: The objectives, m of them.
+        space: Search space of the networks.
+        codes: Codes of the networks, (N, P).
+        columns: The m objectives.
     """
 
     space: TabularSpace
@@ -72,12 +72,12 @@ class ObjectiveTable:
 
     @property
     def losses(self) -> Numbers:
-        """Of shape (N, m): smaller is better."""
+        """Losses of shape (N, m): smaller is better."""
         return np.column_stack([column.losses for column in self.columns])
 
     @cached_property
     def connected(self) -> npt.NDArray[np.bool_]:
-        """Which networks' outputs depend on their input, (N,)."""
+        """Mask of the networks whose output depends on their input, (N,)."""
         return self.space.connected(self.codes)
 
     @cached_property
@@ -86,7 +86,7 @@ class ObjectiveTable:
 
     @cached_property
     def statistics(self) -> Numbers | None:
-        """What is counted of the networks without training them, (N, F)."""
+        """Features counted from the networks without training, (N, F); None if not known."""
         depth = self.space.depth(self.codes)
         if self._steps is None or depth is None:
             return None
@@ -94,7 +94,7 @@ class ObjectiveTable:
 
     @cached_property
     def size(self) -> Numbers | None:
-        """Mean of the logarithms of multiply-accumulates and weights, (N,)."""
+        """Mean of the logarithms of MACs and weight bytes, (N,); None if not known."""
         steps = self._steps
         if steps is None:
             return None
@@ -103,31 +103,32 @@ class ObjectiveTable:
 
     @cached_property
     def row_of(self) -> dict[bytes, int]:
-        """The first row of each network."""
+        """First row of each network, by the bytes of its code."""
         keys = [row.tobytes() for row in np.ascontiguousarray(self.codes)]
         return {key: i for i, key in reversed(list(enumerate(keys)))}
 
     def rows_of(self, codes: Codes) -> npt.NDArray[np.int64]:
-        """Rows of networks that are in the table."""
+        """Return the rows of networks that are in the table."""
         keys = np.ascontiguousarray(codes, dtype=np.int64)
         return np.array([self.row_of[row.tobytes()] for row in keys], dtype=np.int64)
 
     @property
     def is_grid(self) -> bool:
-        """Whether every code is in the table."""
+        """Whether the table holds every code of the space."""
         return len(self.row_of) == np.prod(np.array(self.space.options, dtype=np.float64))
 
 
 def read_objective_table(objectives: Sequence[str]) -> ObjectiveTable:
-    """Read one objective from each of some files with the same rows.
+    """Read objectives from files that all have the same rows.
 
     Args:
-        objectives: ``"FILE:ARRAY[:COLUMN]:max|min"`` each; ``ARRAY[NAME]`` picks a column by the
-            file's ``devices`` or ``columns``.
+        objectives: Objectives of the form ``"FILE:ARRAY[:COLUMN]:max|min"``; ``ARRAY[NAME]`` picks
+            a column by the names in the file's ``devices`` or ``columns``.
 
     Raises:
-        ConfigError: An objective is not of that form, or names what is not there.
-        DataError: A file is missing or damaged, the rows are not as many in all, or no file has an
+        ConfigError: An objective is not of that form, occurs twice, or names a missing array or
+            column.
+        DataError: A file is missing or damaged, the numbers of rows differ, or no file has an
             encoding of its networks.
     """
     columns = tuple(read_column(text) for text in objectives)
@@ -146,15 +147,15 @@ def read_objective_table(objectives: Sequence[str]) -> ObjectiveTable:
 
 
 def read_test_table(table: ObjectiveTable, objectives: Sequence[str]) -> ObjectiveTable:
-    """The same networks, scored by other columns: each takes the place of the first like it.
+    """Return a table of the same networks in which some objectives are replaced.
 
     Args:
-        table: What is searched.
-        objectives: As for `read_objective_table`; each replaces the first objective of its
-            direction that was not replaced.
+        table: Table that is searched.
+        objectives: Objectives of the form of `read_objective_table`. Each replaces the first
+            objective with the same direction that is not replaced yet.
 
     Raises:
-        ConfigError: One replaces nothing, or is not of that form.
+        ConfigError: An objective replaces none, or is not of that form.
         DataError: A file is missing or damaged, or has another number of rows.
     """
     columns = list(table.columns)
@@ -176,7 +177,7 @@ def read_test_table(table: ObjectiveTable, objectives: Sequence[str]) -> Objecti
 
 
 def _networks(files: Sequence[Path]) -> tuple[TabularSpace, Codes]:
-    """Those of the first encoding that a file has, in the order of the encodings."""
+    """Return space and codes from the first of `_ENCODINGS` that one of the files has."""
     tables = {path: read_arrays(path) for path in dict.fromkeys(files)}
     for name in _ENCODINGS:
         for arrays in tables.values():
@@ -195,7 +196,7 @@ def _networks(files: Sequence[Path]) -> tuple[TabularSpace, Codes]:
 
 
 def _without_others(arrays: Arrays, name: str) -> Arrays:
-    """Without further two-dimensional encodings, of which another might be taken."""
+    """Return the arrays without other two-dimensional encodings, which might be read instead."""
     return {
         key: array
         for key, array in arrays.items()
@@ -204,11 +205,11 @@ def _without_others(arrays: Arrays, name: str) -> Arrays:
 
 
 def read_column(text: str) -> Column:
-    """Read ``"FILE:ARRAY[:COLUMN]:max|min"``.
+    """Read an objective of the form ``"FILE:ARRAY[:COLUMN]:max|min"``.
 
     Raises:
-        ConfigError: It is not of that form, or names what is not there.
-        DataError: The file is missing or damaged, or holds what is no finite number.
+        ConfigError: The text is not of that form, or names a missing array or column.
+        DataError: The file is missing or damaged, or a value is not finite.
     """
     match = re.fullmatch(
         r"(?P<file>.+?):(?P<array>\w+)(?:\[(?P<name>[^\]]+)\])?(?::(?P<column>[^:]+))?:(?P<to>\w+)",
@@ -259,7 +260,7 @@ def _values(path: Path, arrays: Arrays, name: str, column: str) -> Numbers:
 
 
 def column_names(arrays: Arrays, count: int) -> list[str]:
-    """Of the columns of an array, where the file names so many."""
+    """Return the names of an array's columns; empty if the file has no list of ``count`` names."""
     for header in _HEADERS:
         names = arrays.get(header)
         if names is not None and names.ndim == 1 and len(names) == count:

@@ -1,4 +1,4 @@
-"""How much of a table's true front was found: shares of hypervolume in two boxes."""
+"""Normalised hypervolume: share of the hypervolume of a table's true front, in one of two boxes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hwnas.search.tables.table import Column, ObjectiveTable
 
 __all__ = ["Yardstick", "tight_box", "wide_box"]
 
-_POINTS = 10.0  # of error above the best that count in the tight box
-_BEYOND = 0.1
+_POINTS = 10.0  # size of the tight box: percentage points of error above the best
+_BEYOND = 0.1  # relative margin of the boxes
 
 Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """A box of losses, from the ideal point to a reference, and how much of it can be had.
+    """Normalised hypervolume metric within a box of losses below a reference point.
 
     Attributes:
-        losses: Of all N networks, (N, m); what does not count is infinite.
-        reference: The box's worst corner, (m,).
+        losses: Losses of all N networks, (N, m); infinite for networks that do not count.
+        reference: Reference point, the worst corner of the box, (m,).
         whole: Hypervolume of the true front in the box.
     """
 
@@ -35,16 +35,20 @@ class Yardstick:
 
     @classmethod
     def of(cls, losses: Losses, reference: Losses) -> Yardstick:
-        """The box below a reference."""
+        """Return the metric for the box below a reference point."""
         return cls(losses, reference, hypervolume(losses, reference))
 
     def share(self, rows: Rows) -> float:
-        """Hypervolume of the networks of some rows, over that of the true front: 0 to 1."""
+        """Return the hypervolume of some rows' networks, divided by the true front's: 0 to 1."""
         return hypervolume(self.losses[rows], self.reference) / self.whole if self.whole else 0.0
 
 
 def wide_box(table: ObjectiveTable) -> Yardstick:
-    """Linear, up to the worst of the true front plus a tenth of the front's range."""
+    """Return the metric in the wide box, on linear scales.
+
+    The reference point is the worst loss of the true front in each objective, plus a tenth of the
+    front's range.
+    """
     losses = table.losses
     front = losses[non_dominated(losses)]
     margin = _BEYOND * np.where(np.ptp(front, axis=0) > 0, np.ptp(front, axis=0), 1.0)
@@ -52,12 +56,13 @@ def wide_box(table: ObjectiveTable) -> Yardstick:
 
 
 def tight_box(table: ObjectiveTable) -> Yardstick:
-    """Where networks are useful: near the most accurate one, costs in logarithms.
+    """Return the metric in the tight box, the region of useful networks near the most accurate one.
 
-    It reaches to errors ten points above the best and to the cost of the true front's most accurate
-    network plus a tenth. Networks without a path from input to output do not count. What is
-    maximised is a score, the first one (or else the first objective) the accuracy; what is
-    minimised is a cost.
+    The box reaches to ten percentage points of error above the best, and to the cost of the true
+    front's most accurate network plus a tenth. Costs are on a logarithmic scale. Networks without a
+    path from input to output do not count. Maximised objectives are scores, the first of which is
+    the accuracy; minimised objectives are costs. If no objective is maximised, the first one takes
+    the place of the accuracy.
     """
     scores = [j for j, c in enumerate(table.columns) if c.direction == "maximize"] or [0]
     scaled = [_scaled(c, j in scores) for j, c in enumerate(table.columns)]
@@ -78,7 +83,7 @@ def tight_box(table: ObjectiveTable) -> Yardstick:
 
 
 def _order(losses: Losses, scores: Sequence[int]) -> int:
-    """The most accurate point; of equals the one with the smallest losses otherwise."""
+    """Return the index of the most accurate point; ties are decided by the other losses."""
     others = [j for j in range(losses.shape[1]) if j != scores[0]]
     return int(np.lexsort([*losses[:, others].T, losses[:, scores[0]]])[0])
 
@@ -94,5 +99,5 @@ def _scaled(column: Column, score: bool) -> Losses:
 
 
 def _points(column: Column) -> float:
-    """Ten points of a percentage; of a fraction a tenth."""
+    """Return ten percentage points in the column's unit: 10 for percentages, 0.1 for fractions."""
     return _POINTS if np.abs(column.values).max() > 1 else _POINTS / 100

@@ -1,4 +1,4 @@
-"""Training: of supernets on Ray Train, and of single networks."""
+"""Training of supernets, in one process or on Ray Train, and of single networks."""
 
 from hwnas.search.training.batch import Batch, Mixed
 from hwnas.search.training.checkpoint import (

@@ -1,4 +1,4 @@
-"""Among networks of equal MACs, those that matter most for the front."""
+"""Attentive sampling: selection of supernet subnets among candidates of about equal MACs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _Losses = Callable[[Sequence[Architecture]], list[float]]
 def attentive_best(
     space: SearchSpace, rng: random.Random, random_subnets: int, losses: _Losses
 ) -> list[Architecture]:
-    """A sandwich whose random networks are the best of three (AttentiveNAS's BestUp).
+    """Draw a sandwich whose random networks are each the best of three (AttentiveNAS's BestUp).
 
-    AttentiveNAS (Wang et al., CVPR 2021, section 3): draw MACs, then candidates of about these
-    MACs, and train the one that is expected to be the most accurate. Here MACs are those of a
-    random network, the candidates are it and the two nearest to it in MACs of 63 other random ones,
-    and the loss on the images of the step tells what is expected. (The paper tries that too, and
-    prefers a predictor that was trained beforehand.) So each network that is drawn costs three more
-    forward passes.
+    AttentiveNAS (Wang et al., CVPR 2021, section 3) draws MACs, then candidates of about these
+    MACs, and trains the candidate with the highest expected accuracy. Here the candidates are a
+    random network and the two of 63 other random networks that are nearest to it in MACs. The
+    candidate with the lowest loss on the images of the step is trained. (The paper also tries the
+    loss, and prefers a predictor that was trained beforehand.) Each network that is drawn therefore
+    costs three more forward passes.
     """
     return _sandwich(space, rng, random_subnets, losses, min)
 
@@ -37,15 +37,15 @@ def attentive_best(
 def attentive_worst(
     space: SearchSpace, rng: random.Random, random_subnets: int, losses: _Losses
 ) -> list[Architecture]:
-    """The same with the worst of three, which need training most (WorstUp)."""
+    """Draw as `attentive_best`, with the worst of three, which need training most (WorstUp)."""
     return _sandwich(space, rng, random_subnets, losses, max)
 
 
 def knows_macs(space: SearchSpace) -> None:
-    """Refuse a space whose networks have to be traced one by one for their MACs.
+    """Check that a space knows the MACs of its networks without tracing each one.
 
     Raises:
-        ConfigError: It is such a space.
+        ConfigError: The space does not know them.
     """
     if not space.counted(np.zeros((1, len(space.choices)), dtype=np.int64)):
         raise ConfigError(

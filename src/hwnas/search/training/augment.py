@@ -1,4 +1,4 @@
-"""Augmentation of whole batches of uint8 images, and of their masks with them."""
+"""Augmentation of whole batches of uint8 images and of their masks."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from hwnas.search.raw_images import Targets, target_kind
 
 __all__ = ["Augmentation", "cut_mixed"]
 
-_LARGEST_RATIO = 4 / 3  # of a crop's width to its height, or of its height to its width
+_LARGEST_RATIO = 4 / 3  # largest aspect ratio of a crop, in either orientation
 _CROP_TRIES = 10
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to the images of a batch at random; masks are moved as their images are.
+    """Random augmentation of the images of a batch, in the order crop, shift, mirror, erase.
 
-    Other targets stay as they are. Work is done in this order: crop, shift, mirror, erase.
+    Masks are transformed geometrically with their images; other targets are unchanged.
 
     Attributes:
         crop: Smallest area of a random crop, as a share of the image's, in (0, 1]; 1 for no crop.
-            A crop's area is uniform from there to the whole, the logarithm of its aspect ratio from
-            3/4 to 4/3, and its place uniform (Szegedy et al., "Going deeper with convolutions",
-            CVPR 2015, section 6). It is scaled bilinearly, with antialiasing; masks to the nearest.
-        shift_pixels: Largest shift in each direction, edges repeated; 0 for none.
-        flip: Whether half of the images are mirrored left and right.
+            The area of a crop is uniform between this share and the whole image, the logarithm of
+            its aspect ratio is uniform between those of 3/4 and 4/3, and its position is uniform
+            (Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6). Images are
+            scaled bilinearly with antialiasing, masks by nearest neighbour.
+        shift_pixels: Largest shift in each direction, with edges repeated; 0 for none.
+        flip: If True, each image is mirrored left and right with probability 1/2.
         cutout: Side of a square that is erased, as a share of the image's longer side, in [0, 1]; 0
-            for none. It takes the mean colour of its image, and its masks keep their class
-            (DeVries and Taylor, "Improved regularization of convolutional neural networks with
-            cutout", 2017); its centre may be anywhere, so at the edges part of it lies outside.
+            for none. The square is filled with the mean colour of its image, and masks keep their
+            classes there (DeVries and Taylor, "Improved regularization of convolutional neural
+            networks with cutout", 2017). Its centre is uniform over the image, so part of it may
+            lie outside.
     """
 
     crop: float = 1.0
@@ -56,11 +58,11 @@ class Augmentation:
             images: (N, H, W, C) uint8.
             targets: First dimension N; masks are (N, H, W) uint8.
             rng: Source of randomness.
-            size: Height and width of the crops; that of the images if None. Images that are not
-                cropped keep theirs.
+            size: Height and width of the crops; those of the images if None. Without crops, images
+                keep their size.
 
         Returns:
-            Images and targets; none of those that were given is changed.
+            Images and targets; the given ones are not changed.
         """
         if self.crop < 1:
             images, targets = _cropped(images, targets, rng, self.crop, size or images.shape[1:3])
@@ -75,7 +77,7 @@ class Augmentation:
 def _shifted(
     images: Images, targets: Targets, rng: np.random.Generator, most: int
 ) -> tuple[Images, Targets]:
-    """Shift each image by up to so many pixels in each direction, repeating the edges."""
+    """Shift each image by up to ``most`` pixels in each direction, repeating the edges."""
     starts = rng.integers(-most, most + 1, size=(2, len(images), 1))[..., 0].T + most
 
     def moved(pixels: Images) -> Images:
@@ -90,7 +92,7 @@ def _shifted(
 
 
 def _mirrored(images: Images, targets: Targets, rng: np.random.Generator) -> tuple[Images, Targets]:
-    """Mirror half of the images left and right."""
+    """Mirror each image left and right with probability 1/2."""
     chosen = rng.random(len(images)) < 0.5
     images = images.copy()
     images[chosen] = images[chosen, :, ::-1]
@@ -103,11 +105,12 @@ def _mirrored(images: Images, targets: Targets, rng: np.random.Generator) -> tup
 def cut_mixed(
     images: Images, targets: Targets, rng: np.random.Generator
 ) -> tuple[Images, Targets, Targets, float]:
-    """Paste one box of other images of the batch into all, and of their masks into masks.
+    """Paste a box of another image of the batch into each image, and likewise for masks (CutMix).
 
-    The box's area is a uniform share of the image's, and its place uniform; the same for all (Yun
-    et al., "CutMix: regularization strategy to train strong classifiers with localizable features",
-    ICCV 2019, section 3.1 with alpha = 1), but for the box, which lies inside as a whole.
+    The box is the same for all images. Its area is a uniform share of the image's, and its position
+    is uniform (Yun et al., "CutMix: regularization strategy to train strong classifiers with
+    localizable features", ICCV 2019, section 3.1 with alpha = 1). Unlike in the paper, the box lies
+    entirely inside the image.
 
     Args:
         images: (N, H, W, C) uint8.
@@ -115,8 +118,8 @@ def cut_mixed(
         rng: Source of randomness.
 
     Returns:
-        Images and targets, the targets of the images that boxes are from, and the box's share of
-        the area, in [0, 1]. It is 0 for masks, which say all themselves.
+        Images and targets, the targets of the images that the boxes come from, and the box's share
+        of the area, in [0, 1]. The share is 0 for masks, which are mixed themselves.
     """
     n, height, width, _ = images.shape
     side = math.sqrt(rng.random())
@@ -140,7 +143,7 @@ def _cropped(
     least_area: float,
     size: tuple[int, int],
 ) -> tuple[Images, Targets]:
-    """Crop each image at a place of its own, and scale to one size."""
+    """Crop each image at its own random position, and scale all crops to one size."""
     tops, lefts, heights, widths = _places(rng, len(images), images.shape[1:3], least_area)
     masks = target_kind(targets) == "masks"
     found = np.empty((len(images), *size, images.shape[3]), np.uint8)
@@ -156,7 +159,7 @@ def _cropped(
 def _places(
     rng: np.random.Generator, n: int, image: tuple[int, ...], least_area: float
 ) -> tuple[np.ndarray, ...]:
-    """Return tops, lefts, heights and widths of crops; the whole image where none fitted."""
+    """Return tops, lefts, heights and widths of crops; the whole image if no crop fits."""
     height, width = image
     area = rng.uniform(least_area, 1, (_CROP_TRIES, n)) * (height * width)
     most = math.log(_LARGEST_RATIO)
@@ -172,7 +175,7 @@ def _places(
 
 
 def _scaled(pixels: Images, size: tuple[int, int], mode: str = "bilinear") -> Images:
-    """Scale (h, w, C) uint8; PyTorch computes that in integers, far faster than in floats."""
+    """Scale (h, w, C) uint8; PyTorch computes it in integers, far faster than in floats."""
     batch: Tensor = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
     scaled = functional.interpolate(batch, size, mode=mode, antialias=mode == "bilinear")
     return scaled[0].permute(1, 2, 0).numpy()

@@ -1,4 +1,4 @@
-"""A moving average of weights, which is what a training may end with."""
+"""Moving average of weights, with which a training may end."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["MovingAverage"]
 class MovingAverage:
     """Exponential moving average of all weights and running statistics of a network.
 
-    The decay rises from 0.1 to its full value, so that the first weights are soon forgotten:
-    ``min(decay, (1 + n) / (10 + n))`` after n updates, as in TensorFlow's
+    The decay rises from 0.1 to its full value, so that the first weights are soon forgotten. After
+    n updates it is ``min(decay, (1 + n) / (10 + n))``, as in TensorFlow's
     ``ExponentialMovingAverage``.
 
     Args:
-        network: On its device; its tensors must stay the same objects.
-        decay: In (0, 1).
+        network: Network on its device; its tensors must stay the same objects.
+        decay: Full value of the decay, in (0, 1).
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
@@ -30,21 +30,21 @@ class MovingAverage:
         self.tensors = {name: tensor.clone() for name, tensor in self._current.items()}
 
     def update(self, step: int) -> None:
-        """Take in the network as it is after ``step`` updates."""
+        """Update the average with the network's weights after ``step`` updates."""
         average = get_ema_multi_avg_fn(min(self._decay, (1 + step) / (10 + step)))  # type: ignore[no-untyped-call]
         average(list(self.tensors.values()), list(self._current.values()), step)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from saved averages.
+        """Load saved averages.
 
         Raises:
-            KeyError: One is missing.
+            KeyError: An average is missing.
         """
         for name, tensor in self.tensors.items():
             tensor.copy_(tensors[name])
 
     @torch.no_grad()
     def give(self) -> None:
-        """Put the averages into the network."""
+        """Copy the averages into the network."""
         for name, tensor in self._current.items():
             tensor.copy_(self.tensors[name])

@@ -1,4 +1,4 @@
-"""The images of a step, and what is to be learned of them."""
+"""Images and targets of one training step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Batch", "Mixed"]
 
 @dataclass(frozen=True)
 class Mixed:
-    """What else is seen in images of which parts are of other images.
+    """Second targets of images that are mixed with other images (CutMix).
 
     Attributes:
-        targets: Of the other images, first dimension N.
-        share: Of each image that is from the other one, in [0, 1].
+        targets: Targets of the other images, first dimension N.
+        share: Share of each image that comes from the other image, in [0, 1].
     """
 
     targets: Tensor
@@ -31,11 +31,11 @@ class Batch:
     """Images with their targets, all on one device.
 
     Attributes:
-        images: (N, H, W, C) uint8.
-        targets: As the task has them, first dimension N.
-        rows: Of the split, one for each image, int64 (N,); None where nobody asks for them.
-        mixed: What else is in the images, if anything.
-        weight: Of these images among all of a step, in (0, 1].
+        images: Images, (N, H, W, C) uint8.
+        targets: Targets in the task's format, first dimension N.
+        rows: Index of each image in the split, int64 (N,); None if not needed.
+        mixed: Second targets of mixed images; None if the images are not mixed.
+        weight: Share of these images in the step, in (0, 1].
     """
 
     images: Tensor
@@ -45,7 +45,7 @@ class Batch:
     weight: float = 1.0
 
     def to(self, device: torch.device) -> Batch:
-        """Return the same on a device."""
+        """Return the batch on a device."""
         mixed = self.mixed
         return replace(
             self,
@@ -56,7 +56,10 @@ class Batch:
         )
 
     def parts(self, number: int) -> Iterator[Batch]:
-        """Yield so many parts, each with its share of all images as its weight."""
+        """Yield ``number`` parts, each with its share of the images as its weight.
+
+        A part that would have no images is left out.
+        """
         ends = torch.arange(len(self.images)).tensor_split(number)
         for place in (slice(int(rows[0]), int(rows[-1]) + 1) for rows in ends if len(rows)):
             mixed = self.mixed
@@ -70,7 +73,7 @@ class Batch:
             )
 
     def loss(self, task: Task, outputs: Tensor) -> Tensor:
-        """Return the task's loss, where images are mixed that of both targets by their shares."""
+        """Return the task's loss; for mixed images, the losses of both targets by their shares."""
         loss = task.loss(outputs, self.targets)
         if self.mixed is None:
             return loss

@@ -1,4 +1,4 @@
-"""The state of a training as one safetensors file, from which it goes on exactly."""
+"""Checkpoint of a training as one safetensors file, from which it resumes exactly."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Position:
-    """How far a training is.
+    """Progress of a training.
 
     Attributes:
-        step: Steps that were made.
+        step: Number of completed steps.
         seconds: Training time so far, over all sessions.
-        run: What is trained, on what and how (a hash); a checkpoint serves only that.
-        parts: In how many parts each batch goes through; 0 for as many as the recipe says.
-        offset: What is added to ``step`` for the number of steps that would have shown as many
-            images at the present batch size.
-        settings: `TrainConfig.continuable` of the session; empty where an older hwnas wrote it.
+        run: Hash of the network, the data and the settings of the training; a checkpoint of another
+            hash is refused.
+        parts: Number of parts that each batch is split into; 0 for the number in the recipe.
+        offset: Number that is added to ``step`` to give the steps that the images so far would have
+            taken at the current batch size.
+        settings: `TrainConfig.continuable` of the session; empty if an older hwnas wrote it.
     """
 
     step: int
@@ -58,10 +59,10 @@ class Position:
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Position:
-        """Read it from what a checkpoint says of itself.
+        """Read the position from the metadata of a checkpoint.
 
         Raises:
-            KeyError, ValueError, TypeError: Something is missing, or is no number.
+            KeyError, ValueError, TypeError: A value is missing, or is not a number.
         """
         return cls(
             int(about["step"]),
@@ -80,7 +81,7 @@ def save_checkpoint(
     position: Position,
     average: MovingAverage | None = None,
 ) -> None:
-    """Write weights, optimiser and position; the older file stays until the new one is whole."""
+    """Write weights, optimiser state and position; the old file is replaced atomically."""
     tensors = {f"network.{k}": v for k, v in network.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
@@ -96,12 +97,12 @@ def load_checkpoint(
     run: str,
     average: MovingAverage | None = None,
 ) -> Position:
-    """Put the saved state into a network, its optimiser and the moving average of its weights.
+    """Load the saved state into a network, its optimiser and the moving average of its weights.
 
     Raises:
         ArtifactError: The file is damaged.
-        RunError: It is the checkpoint of another training, or of another version of hwnas; the
-            message says which weights differ.
+        RunError: The file is the checkpoint of another training, or of another version of hwnas;
+            the message says which weights differ.
     """
     tensors, about = _load(path)
     schema, weights = about.get("schema"), _under("network.", tensors)
@@ -135,7 +136,7 @@ def load_checkpoint(
 
 
 def read_position(path: Path) -> Position | None:
-    """Return where a checkpoint stands; None where only a look at its weights tells what it is.
+    """Return the position in a checkpoint's metadata; None if the metadata lack it.
 
     Raises:
         ArtifactError: The file is missing or damaged.
@@ -147,16 +148,16 @@ def read_position(path: Path) -> Position | None:
 
 
 def restamp_checkpoint(path: Path, run: str, config: TrainConfig) -> None:
-    """Say anew what a checkpoint is of; for one whose run an older hwnas described otherwise.
+    """Rewrite the hash and the settings of a checkpoint whose hash an older hwnas computed.
 
     Args:
-        path: Of a checkpoint of the training that ``run`` stands for, as the caller knows.
-        run: As the training is called now.
-        config: How it was trained.
+        path: Checkpoint file; the caller knows that it belongs to the training of ``run``.
+        run: Current hash of the training.
+        config: Settings that the checkpoint was trained with.
 
     Raises:
         ArtifactError: The file is missing or damaged.
-        StorageError: It cannot be written.
+        StorageError: The file cannot be written.
     """
     tensors, about = _load(path)
     try:
@@ -167,11 +168,11 @@ def restamp_checkpoint(path: Path, run: str, config: TrainConfig) -> None:
 
 
 def differing_keys(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
-    """Which weights differ in name or shape, in words; empty if none does.
+    """Describe the weights that differ in name or shape; return an empty string if none does.
 
     Args:
-        given: What a file holds.
-        wanted: What the network has.
+        given: Weights in a file.
+        wanted: Weights of the network.
     """
     shapes = [
         f"{name} is {tuple(given[name].shape)} there and {tuple(tensor.shape)} here"
@@ -195,15 +196,16 @@ def save_weights(path: Path, weights: dict[str, Tensor], identity: str = "") -> 
     """Write a state dict.
 
     Args:
-        path: The file.
-        weights: The state dict.
-        identity: Key of all that the weights depend on, for `weights_identity`; none if empty.
+        path: File to write.
+        weights: State dict.
+        identity: Key of everything that the weights depend on, for `weights_identity`; empty for
+            no key.
     """
     _save(path, weights, {"schema": SCHEMA, "identity": identity})
 
 
 def weights_identity(path: Path) -> str | None:
-    """Return the key that `save_weights` was given; None if it was given none.
+    """Return the key that was passed to `save_weights`; None if there was none.
 
     Raises:
         ArtifactError: The file is missing or damaged.
@@ -212,7 +214,7 @@ def weights_identity(path: Path) -> str | None:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """Read what `save_weights` wrote.
+    """Read a state dict that `save_weights` wrote.
 
     Raises:
         ArtifactError: The file is missing or damaged.
@@ -226,7 +228,7 @@ def _save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None
 
 
 def checkpoint_run(path: Path) -> str | None:
-    """Return the training that a checkpoint is of; None if the file does not say.
+    """Return the hash of the training that a checkpoint belongs to; None if the file has none.
 
     Raises:
         ArtifactError: The file is missing or damaged.

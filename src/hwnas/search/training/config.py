@@ -1,4 +1,4 @@
-"""How to train: the ``[train]`` table of a recipe."""
+"""Training settings: the ``[train]`` table of a recipe."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hwnas.search.training.sampling import SAMPLING
 __all__ = ["CONTINUABLE", "NO_EFFECT", "TrainConfig"]
 
 SCHEMA = 1
-"""Raised where a setting changes its meaning, so that no older weights pass for those of now."""
+"""Version that is raised when a setting changes its meaning, so that older weights do not match."""
 NO_EFFECT = frozenset({"checkpoint_seconds", "ranking_check", "ranking_epochs", "workers"})
-"""Settings that decide nothing about trained weights; workers only the order of sums."""
+"""Settings without effect on the trained weights; ``workers`` affects the order of sums only."""
 CONTINUABLE = frozenset({"accumulate", "batch_size", "budget_minutes", "epochs"})
-"""Settings that may change while a training goes on from its checkpoint."""
+"""Settings that may change when a training is resumed from its checkpoint."""
 
 _ABOVE_ZERO = (
     "epochs",
@@ -43,61 +43,65 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train.
+    """Training settings of a supernet or a single network.
 
     Attributes:
-        epochs: Passes over the training images.
-        budget_minutes: Training time, without start-up. With both, a training ends, and its
-            learning rate falls, by the one that is nearer to its end.
-        sampling: A name of `SAMPLING`, or ``"package.module:function"``, a `Sampling`. ``"auto"``
-            is ``"progressive"``, or ``"sandwich"`` for a space with trained weights.
-        random_subnets: Random networks in a sandwich step, beside the largest and the smallest;
-            ``"teacher"``, ``"progressive"`` and ``"fair"`` have one more, in place of the smallest.
-        distillation: Weight of the teacher against the labels, in [0, 1], for all networks of a
-            step but the teacher itself.
-        teacher: ``"original"``, the network that the weights come from, as it was given;
-            ``"largest"``, the largest network of the supernet as it is trained, where a sampling
-            rule puts it first; or ``"auto"``, which is the first for a space with trained weights
-            (`SearchSpace.teacher`) and the second for others.
-        teacher_sees: ``"augmented"``, the images of a step as the others see them; or ``"plain"``,
-            each training image once, as it is, and what the original says of it is kept (the
-            fixed teacher of Beyer et al., "Knowledge distillation: A good teacher is patient and
-            consistent", CVPR 2022), which leaves more of a budget in minutes to small networks.
-        distillation_loss: How far a network is from its teacher: ``"kl"``, the task's own, or
-            ``"alpha"``, AlphaNet's adaptive and clipped alpha-divergence (tasks of classes).
-        batch_size: Images of a step, over all workers.
-        accumulate: In how many parts each worker's share of a batch goes through, one after the
-            other, so that less memory is needed; normalisation sees one part at a time.
-        learning_rate: At its peak.
-        weight_decay: Of AdamW; normalisation and biases are spared.
+        epochs: Number of passes over the training images.
+        budget_minutes: Training time in minutes, without start-up. If both are given, the one that
+            is nearer to its end decides the end of the training and the learning rate.
+        sampling: Sampling rule: a name of `SAMPLING`, or ``"package.module:function"``, a
+            `Sampling`. ``"auto"`` is ``"progressive"``, or ``"sandwich"`` for a space with trained
+            weights.
+        random_subnets: Number of random networks in a sandwich step, in addition to the largest and
+            the smallest; ``"teacher"``, ``"progressive"`` and ``"fair"`` draw one more instead of
+            the smallest.
+        distillation: Weight of the distillation loss against the loss on labels, in [0, 1], for all
+            networks of a step except the teacher itself.
+        teacher: ``"original"``, the given network that the weights come from; ``"largest"``, the
+            largest network of the supernet during its training, if the sampling rule puts it first;
+            or ``"auto"``, which is ``"original"`` for a space with trained weights
+            (`SearchSpace.teacher`) and ``"largest"`` otherwise.
+        teacher_sees: ``"augmented"``, the same augmented images as the students in each step; or
+            ``"plain"``, each training image once without augmentation, with the original's outputs
+            stored (the fixed teacher of Beyer et al., "Knowledge distillation: A good teacher is
+            patient and consistent", CVPR 2022). Stored outputs leave more of a budget in minutes to
+            small networks.
+        distillation_loss: Loss between a network and its teacher: ``"kl"``, the task's own, or
+            ``"alpha"``, AlphaNet's adaptive and clipped alpha-divergence (tasks with classes).
+        batch_size: Images in a step, over all workers.
+        accumulate: Number of parts that each worker's share of a batch is split into. The parts are
+            processed one after the other and need less memory; normalisation sees one part at a
+            time.
+        learning_rate: Peak learning rate.
+        weight_decay: Weight decay of AdamW; normalisation and biases have none.
         warmup: Share of the training in which the learning rate rises, in [0, 1).
         ema: Decay of the moving average of the weights that the training ends with, in [0, 1); 0
             ends with the weights themselves.
-        precision: Of forward passes: ``"bf16"`` (autocast), ``"fp32"``, or ``"auto"``, which is the
-            first on a GPU that computes in it and the second elsewhere.
+        precision: Precision of forward passes: ``"bf16"`` (autocast), ``"fp32"``, or ``"auto"``,
+            which is ``"bf16"`` on a GPU that supports it and ``"fp32"`` elsewhere.
         crop: Smallest area of a random crop of each image, as a share of the image's, in (0, 1]; 1
-            for no crop. A crop may change values, and is for them only if they do not depend on
-            where something is, or how large.
-        first_resolution: Side of the images at the beginning, as a share of what a network takes,
-            in (0, 1]. It rises in eighths (progressive resizing; Tan and Le, "EfficientNetV2",
-            ICML 2021, section 4.2).
-        full_resolution_from: Share of the training, in [0, 1), from which on images have their full
+            for no crop. Use crops with value targets only if the values do not depend on the
+            position or size of an object.
+        first_resolution: Side of the images at the beginning, as a share of the input side of a
+            network, in (0, 1]. It rises in eighths (progressive resizing; Tan and Le,
+            "EfficientNetV2", ICML 2021, section 4.2).
+        full_resolution_from: Share of the training, in [0, 1), after which images have their full
             size.
-        shift_pixels: Images are shifted by up to this much, and their masks with them. None is 1
-            for classes and masks, and 0 for values, which a shift may change: where something is,
-            how large, how far away.
-        flip: Whether images are mirrored left and right at random, and their masks with them.
-        cutout: Side of a square that is erased from each image, as a share of the image's, in
-            [0, 1].
-        cutmix: Share of the steps, in [0, 1], in which a box of other images is pasted into each
-            image, and labels count by area; not for values, nor with ``teacher_sees = "plain"``.
-        label_smoothing: Share of the target probability that is spread over all classes, in [0, 1),
-            in place of the task's own; the task's if None.
-        workers: Processes that train together; 0 trains in this process, without Ray.
-        checkpoint_seconds: Time between checkpoints.
-        ranking_check: How many networks are trained alone after the supernet, to see whether it
-            ranks them as they come out; 0 for no such check.
-        ranking_epochs: Training of each of these.
+        shift_pixels: Largest random shift of the images and their masks. None is 1 for classes and
+            masks, and 0 for values, which a shift may change, such as a position, size or distance.
+        flip: If True, images and their masks are mirrored left and right at random.
+        cutout: Side of a square that is erased from each image, as a share of the image's longer
+            side, in [0, 1].
+        cutmix: Share of the steps, in [0, 1], in which a box of another image is pasted into each
+            image and labels are weighted by area; not for values, nor with
+            ``teacher_sees = "plain"``.
+        label_smoothing: Share of the target probability that is spread over all classes, in [0, 1);
+            the task's own if None.
+        workers: Number of processes that train together; 0 trains in this process, without Ray.
+        checkpoint_seconds: Time between checkpoints, in seconds.
+        ranking_check: Number of networks that are trained alone after the supernet, to compare the
+            supernet's ranking with theirs; 0 for no such check.
+        ranking_epochs: Epochs of each of these trainings.
     """
 
     epochs: float | None = None
@@ -183,7 +187,7 @@ class TrainConfig:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that decides the trained weights and is not the default, and a schema number."""
+        """Settings that affect the trained weights and differ from the default, with a schema."""
         return {"schema": SCHEMA} | {
             each.name: getattr(self, each.name)
             for each in fields(self)
@@ -193,19 +197,19 @@ class TrainConfig:
 
     @property
     def continued_identity(self) -> dict[str, Any]:
-        """What a checkpoint has in common with every training that may go on from it."""
+        """Settings that a checkpoint shares with every training that may resume from it."""
         return {name: value for name, value in self.identity.items() if name not in CONTINUABLE}
 
     @property
     def continuable(self) -> dict[str, Any]:
-        """The settings that may change while a training goes on from its checkpoint."""
+        """Settings that may change when a training is resumed from its checkpoint."""
         return {name: getattr(self, name) for name in sorted(CONTINUABLE)}
 
     def augmentation(self, kind: TargetKind) -> Augmentation:
-        """Return what is done to images at random.
+        """Return the random augmentation of the images.
 
         Args:
-            kind: What the targets are.
+            kind: Kind of the targets.
         """
         shift = self.shift_pixels
         if shift is None:
@@ -213,10 +217,10 @@ class TrainConfig:
         return Augmentation(self.crop, shift, self.flip, self.cutout)
 
     def resolution(self, share: float) -> float:
-        """Return the side of images, as a share of the full one, in (0, 1].
+        """Return the side of the images as a share of their full side, in (0, 1].
 
         Args:
-            share: Of the training that is done, in [0, 1].
+            share: Share of the training that is done, in [0, 1].
         """
         if share >= self.full_resolution_from:
             return 1.0
@@ -225,7 +229,7 @@ class TrainConfig:
         return min(1.0, max(first, math.floor(risen * _RESOLUTIONS) / _RESOLUTIONS))
 
     def adjusted(self, settings: Mapping[str, Any]) -> TrainConfig:
-        """The same training with some other settings; ``epochs`` takes the place of a budget.
+        """Return these settings with some replaced; ``epochs`` removes a budget in minutes.
 
         Raises:
             ConfigError: A setting is unknown or out of range.

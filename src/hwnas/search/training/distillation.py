@@ -1,4 +1,4 @@
-"""How far a network is from its teacher."""
+"""Distillation losses between a network and its teacher."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CLIP = 5.0
 
 
 def distillation_loss(task: Task, name: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of that name: ``"kl"``, the task's own, or ``"alpha"``.
+    """Return the distillation loss by name: ``"kl"``, the task's own, or ``"alpha"``.
 
     Raises:
-        ConfigError: The task's outputs are no class scores, so they have no probabilities.
+        ConfigError: The loss compares class probabilities, and the task's outputs are values.
     """
     if name == "kl":
         return task.distillation_loss
@@ -34,7 +34,7 @@ def distillation_loss(task: Task, name: str) -> Callable[[Tensor, Tensor], Tenso
 
 
 def _alpha_of_pixels(outputs: Tensor, teacher_outputs: Tensor) -> Tensor:
-    """In the mean over pixels; a teacher of another resolution has others."""
+    """Return the mean alpha-divergence over pixels, at the resolution of the teacher's outputs."""
     return alpha_divergence(at_size(outputs, teacher_outputs.shape[2:]), teacher_outputs)
 
 
@@ -44,27 +44,28 @@ def alpha_divergence(
     alphas: tuple[float, float] = _ALPHAS,
     clip: float = _CLIP,
 ) -> Tensor:
-    """The larger of two alpha-divergences of each image or pixel, in the mean over all.
+    """Return the larger of two alpha-divergences of each image or pixel, averaged over all.
 
-    AlphaNet (Wang et al., ICML 2021). With p the teacher's probabilities and q the network's,
+    The loss is that of AlphaNet (Wang et al., ICML 2021). With p the teacher's probabilities and q
+    the network's,
 
         D_a(p || q) = 1 / (a (a - 1)) * sum_i q_i [(p_i / q_i)^a - 1]
 
-    (a = 1 is KL(p || q), a = 0 KL(q || p)). A negative alpha punishes a network that is less sure
-    than its teacher, a positive one that is surer, so each image takes the larger of the two. The
-    gradient is
+    (a = 1 is KL(p || q), a = 0 is KL(q || p)). A negative alpha penalises a network that is less
+    certain than its teacher. A positive alpha penalises a network that is more certain. Each image
+    therefore takes the larger of the two. The gradient is
 
         -1 / a * E_q[(p / q)^a * grad log q]
 
-    whose weights (p / q)^a are clipped at 5, since they have no bound. The value is that of the
-    clipped divergence too, so it is not what the gradient is of: an optimiser that needs values
-    would be misled.
+    whose weights (p / q)^a are clipped at 5, since they are unbounded. The value is that of the
+    clipped divergence, and the gradient is not the gradient of this value, so an optimiser that
+    uses values would be misled.
 
     Args:
-        outputs: Logits (N, K) or (N, K, ...) of the network, classes second.
-        teacher_outputs: Of its teacher; gets no gradient.
-        alphas: One below and one above 0.
-        clip: Of the weights.
+        outputs: Logits of the network, (N, K) or (N, K, ...), classes second.
+        teacher_outputs: Logits of the teacher, same shape; they get no gradient.
+        alphas: Two alphas, one below and one above 0.
+        clip: Upper bound of the weights.
 
     Returns:
         A scalar.
@@ -79,7 +80,7 @@ def alpha_divergence(
 
 
 def _one(log_p: Tensor, log_q: Tensor, alpha: float, clip: float) -> tuple[Tensor, Tensor]:
-    """Value without gradient, and a term whose gradient is that of the divergence."""
+    """Return the value without gradient, and a term whose gradient is that of the divergence."""
     q = log_q.detach().exp()
     log_ratio = log_p - log_q.detach()
     weights = (alpha * log_ratio).exp().clamp(max=clip)

@@ -1,4 +1,4 @@
-"""Each option of each choice trained equally often."""
+"""Fair sampling: each option of each choice is trained equally often."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ __all__ = ["fair", "fair_cycle", "fair_draw"]
 def fair(
     space: SearchSpace, rng: random.Random, random_subnets: int, step: int, seed: int
 ) -> list[Architecture]:
-    """As many draws as `fair_draw` has next, without a teacher (FairNAS, Chu et al., ICCV 2021).
+    """Return the next networks of `fair_draw`, without a teacher (FairNAS, Chu et al., ICCV 2021).
 
-    FairNAS makes a step of as many networks as a layer has options, no option twice, and adds up
+    A step of FairNAS trains as many networks as a layer has options, no option twice, and adds up
     their gradients (strict fairness, section 3.2). Here choices may have different numbers of
-    options, and may be there in some networks only, so a step has ``random_subnets + 1`` networks,
-    and it is over `fair_cycle` draws that all counts are equal; with choices that all have so many
-    options and are always there, each step is one of FairNAS's.
+    options, and may be present in some networks only. A step therefore has ``random_subnets + 1``
+    networks, and all counts are equal after `fair_cycle` draws. If all choices are always present
+    and have ``random_subnets + 1`` options, each step is a step of FairNAS.
     """
     count = random_subnets + 1
     return [fair_draw(space, step * count + i, seed) for i in range(count)]
 
 
 def fair_draw(space: SearchSpace, draw: int, seed: int) -> Architecture:
-    """One network of an endless series that is a function of the seed.
+    """Return one network of an endless series that is a function of the seed.
 
-    Each choice goes through its options in a random order, then in another one, and so on; a choice
-    that has no effect in a network does not move on in it.
+    Each choice goes through its options in a random order, then in another random order, and so on.
+    A choice that has no effect in a network does not advance.
 
     Args:
-        space: Whose network.
-        draw: Place in the series, counted from 0.
-        seed: Of the orders.
+        space: Space of the networks.
+        draw: Index in the series, from 0.
+        seed: Seed of the orders.
     """
     turns: dict[str, int] = {}
     orders: dict[str, list[Option]] = {}
@@ -57,7 +57,10 @@ def fair_draw(space: SearchSpace, draw: int, seed: int) -> Architecture:
 
 
 def fair_cycle(space: SearchSpace) -> int:
-    """After how many draws, counted from any multiple of it, options of a choice are even."""
+    """Return the number of draws after which each choice has drawn its options equally often.
+
+    The draws are counted from any multiple of this number.
+    """
     rounds: dict[str, int] = {}
     for choice in space.choices:
         before = 1 if choice.when is None else rounds[choice.when.name]

@@ -1,4 +1,4 @@
-"""Whether an error says that memory ran out."""
+"""Detection of out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SAID = ("out of memory", "can't allocate memory", "cannot allocate memory", "al
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """On a GPU, where it has a type of its own, or on a CPU, where only its words tell."""
+    """Return whether an error means out of memory: on a GPU by its type, on a CPU by its text."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     said = str(error).lower()

@@ -1,4 +1,4 @@
-"""Progressive shrinking: options are opened one kind after the other, the largest first."""
+"""Progressive shrinking: options become available one kind after the other, the largest first."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hwnas.search_spaces.choices import Option
 __all__ = ["open_options", "progressive"]
 
 _ALONE = 6
-"""Length of the phase in which the largest network is trained alone, as a part of the whole."""
+"""Relative length of the phase in which the largest network is trained alone."""
 _KINDS = (
     (4, ("resolution", "kernel_size", "patch_size")),
     (5, ("depth",)),
     (5, ("width", "expand_ratio")),
 )
-"""Length of each further phase, and what it opens; the last one also opens all that is not listed
-here."""
+"""Relative length of each further phase, and the kinds of choices that it opens; the last phase
+also opens all choices that are not listed here."""
 _STEPWISE = ("depth", "width", "expand_ratio")
 _FIRST_STEP = 1 / 6
 
@@ -26,20 +26,21 @@ _FIRST_STEP = 1 / 6
 def progressive(
     space: SearchSpace, rng: random.Random, random_subnets: int, share: float
 ) -> list[Architecture]:
-    """The largest, and random ones of what is open at this share of the training.
+    """Return the largest network and random networks of the options that are open.
 
-    Progressive shrinking (once-for-all, Cai et al., ICLR 2020, section 3.3): at first the largest
-    network alone, then kernel sizes and resolutions, then depths, then widths and expansions, each
-    phase on top of those before. The phases' lengths are about in the proportions of the paper's
-    schedule; phases that open nothing in this space are left out. Two departures: the teacher is
-    the largest network as it is in this step, not a frozen one; and resolutions wait for their
-    phase, too.
+    This is progressive shrinking (once-for-all, Cai et al., ICLR 2020, section 3.3): at first the
+    largest network is trained alone, then kernel sizes and resolutions are opened, then depths,
+    then widths and expansion ratios; options stay open. The lengths of the phases are about in the
+    proportions of the paper's schedule. Phases that open nothing in this space are left out. There
+    are two departures: the teacher is the largest network as it is in this step, not a frozen one;
+    and resolutions wait for their phase as well.
 
     Args:
-        space: Whose networks.
+        space: Space of the networks.
         rng: Source of randomness.
-        random_subnets: One more than this are drawn, once anything is open.
-        share: Of the training that is done, in [0, 1].
+        random_subnets: Number of random networks less one; none are drawn before an option is
+            opened.
+        share: Share of the training that is done, in [0, 1].
     """
     options = open_options(space, share)
     if all(len(each) == 1 for each in options.values()):
@@ -52,11 +53,11 @@ def progressive(
 
 
 def open_options(space: SearchSpace, share: float) -> Mapping[str, tuple[Option, ...]]:
-    """The options of each choice that may be drawn; never fewer at a later share.
+    """Return the options of each choice that may be drawn; a later share never has fewer.
 
     Args:
-        space: Whose choices.
-        share: Of the training that is done, in [0, 1].
+        space: Space of the choices.
+        share: Share of the training that is done, in [0, 1].
     """
     kinds = {choice.name: _kind(choice) for choice in space.choices}
     present = sorted(set(kinds.values()))
@@ -74,7 +75,7 @@ def open_options(space: SearchSpace, share: float) -> Mapping[str, tuple[Option,
 
 
 def _opened(choice: Choice, begun: float) -> int:
-    """How many options are open when a phase is so far, negative before it."""
+    """Return the number of open options at a phase's progress, which is negative before it."""
     if begun < 0:
         return 1
     if begun < _FIRST_STEP and _leaf(choice) in _STEPWISE:

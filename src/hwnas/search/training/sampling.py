@@ -1,4 +1,4 @@
-"""Which networks of a supernet a training step trains."""
+"""Sampling rules, which draw the networks of a supernet that a training step trains."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ __all__ = [
 ]
 
 Sampling = Callable[..., list[Architecture]]
-"""Draws the networks of one step: ``(space, rng, random_subnets)``, and whichever it takes of
+"""Function that draws the networks of one step. It is called with ``(space, rng, random_subnets)``
+and with those of the following that it accepts:
 
-- ``step``: counted from 0;
-- ``share``: of the training that is done, in [0, 1);
-- ``seed``: of the training;
-- ``losses``: gives the losses of networks on the images of this step, see `Losses`.
+- ``step``: index of the step, from 0;
+- ``share``: share of the training that is done, in [0, 1);
+- ``seed``: seed of the training;
+- ``losses``: function that returns the losses of networks on the images of this step, see `Losses`.
 
-At least one architecture. If the first is the largest of the space, it is the teacher of the
-others; otherwise all of them learn from labels alone. Everything random comes from ``rng``, or from
-``seed`` and ``step``, so that workers that train together draw the same.
+It returns at least one architecture. If the first is the largest of the space, it is the teacher of
+the others; otherwise all of them learn from labels alone. All random numbers come from ``rng``, or
+from ``seed`` and ``step``, so that workers that train together draw the same networks.
 """
 
 Losses = Callable[[Sequence[Architecture]], list[float]]
-"""Losses of some networks on the labels of a step, before they are trained on it; the mean over all
-workers. It costs a forward pass for each."""
+"""Function that returns the losses of networks on the labels of a step, before they are trained on
+it, averaged over all workers. It costs a forward pass for each network."""
 
 _FURTHER = ("step", "share", "seed", "losses")
 
@@ -49,11 +50,11 @@ _FURTHER = ("step", "share", "seed", "losses")
 def auto(
     space: SearchSpace, rng: random.Random, random_subnets: int, share: float
 ) -> list[Architecture]:
-    """Progressive shrinking, or where the largest network is trained already the sandwich rule.
+    """Draw by progressive shrinking, or by the sandwich rule if the space has trained weights.
 
-    In experiments/ranking it agrees with training each network alone about as much as
-    multiply-accumulates do, more than most rules. It begins
-    with training the largest one, of which a network with trained weights has no need.
+    In experiments/ranking, the ranking by progressive shrinking agrees with that of networks
+    trained alone about as well as the ranking by multiply-accumulates does, and better than most
+    rules. It begins by training the largest network, which trained weights make unnecessary.
     """
     if space.pretrained:
         return sandwich(space, rng, random_subnets)
@@ -61,18 +62,18 @@ def auto(
 
 
 def sandwich(space: SearchSpace, rng: random.Random, random_subnets: int) -> list[Architecture]:
-    """The largest, random ones, the smallest (the sandwich rule, Yu and Huang, ICCV 2019)."""
+    """Draw by the sandwich rule: largest, random ones, smallest (Yu and Huang, ICCV 2019)."""
     drawn = [space.sample(rng) for _ in range(random_subnets)]
     return [space.largest(), *drawn, space.smallest()]
 
 
 def teacher(space: SearchSpace, rng: random.Random, random_subnets: int) -> list[Architecture]:
-    """The largest and random ones in place of the smallest, so that no student is favoured."""
+    """Draw the largest network and random ones; no smallest one, so that no student is favoured."""
     return [space.largest(), *(space.sample(rng) for _ in range(random_subnets + 1))]
 
 
 def uniform(space: SearchSpace, rng: random.Random, random_subnets: int) -> list[Architecture]:
-    """One random network (single path one-shot, Guo et al., ECCV 2020)."""
+    """Draw one random network (single path one-shot, Guo et al., ECCV 2020)."""
     return [space.sample(rng)]
 
 
@@ -86,11 +87,11 @@ SAMPLING: Mapping[str, Sampling] = {
     "teacher": teacher,
     "uniform": uniform,
 }
-"""The rules by name. A user's own is ``"package.module:function"``."""
+"""Sampling rules by name. A user's own rule is named ``"package.module:function"``."""
 
 
 def sampling_rule(name: str) -> Sampling:
-    """The rule of a name, to be called with all that a rule may ask for.
+    """Return the rule of a name, wrapped to accept all arguments that a rule may take.
 
     Raises:
         ConfigError: There is no such rule.
@@ -109,17 +110,17 @@ def sampling_rule(name: str) -> Sampling:
 
 
 def networks_a_step(name: str, random_subnets: int) -> int:
-    """How many networks a rule trains in a step, at the most; 1 for a user's own."""
+    """Return the most networks that a rule trains in a step; 1 for a user's own rule."""
     if name not in SAMPLING:
         return 1
     return {"uniform": 1, "fair": random_subnets + 1}.get(name, random_subnets + 2)
 
 
 def check_sampling(name: str, space: SearchSpace) -> None:
-    """Refuse a rule that this space has not what it takes for.
+    """Check that a space supports a sampling rule.
 
     Raises:
-        ConfigError: There is no such rule, or it goes by MACs that the space cannot tell.
+        ConfigError: There is no such rule, or it needs MACs that the space does not know.
     """
     if resolve("train.sampling", name, SAMPLING) in (attentive_best, attentive_worst):
         knows_macs(space)

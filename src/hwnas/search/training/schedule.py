@@ -1,4 +1,4 @@
-"""How far a training is, and what follows from that: its learning rate, its batches, its end."""
+"""Schedule of a training: learning rate, batches and end as functions of its progress."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["Schedule"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """The order of images and the learning rate, each a function of how far a training is.
+    """Order of the images and learning rate, as functions of the progress of a training.
 
     Attributes:
-        config: How to train.
-        split: The training images.
-        seed: Of everything random.
-        offset: What is added to a step's number for the number of steps that would have shown as
-            many images at this batch size; not 0 where earlier steps had another one.
+        config: Training settings.
+        split: Training images.
+        seed: Seed of the random numbers.
+        offset: Number that is added to a step's index to give the steps that the images so far
+            would have taken at this batch size; not 0 if earlier steps had another batch size.
     """
 
     config: TrainConfig
@@ -36,15 +36,15 @@ class Schedule:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in one pass over the images."""
+        """Number of whole batches in one pass over the images."""
         return len(self.split) // self.config.batch_size
 
     def epoch(self, step: int) -> float:
-        """Passes over the images before a step."""
+        """Return the number of passes over the images before a step."""
         return (step + self.offset) / self.steps_per_epoch
 
     def share(self, step: int, seconds: float) -> float:
-        """Share of the budget that is used up before a step, after so many seconds."""
+        """Return the share of the budget that is used up before a step and after some seconds."""
         shares = []
         if self.config.epochs is not None:
             steps = max(1, round(self.config.epochs * self.steps_per_epoch))
@@ -54,7 +54,10 @@ class Schedule:
         return max(shares)
 
     def learning_rate(self, share: float) -> float:
-        """Linear warm-up, then half a cosine to zero (Loshchilov and Hutter, ICLR 2017)."""
+        """Return the learning rate: linear warm-up, then half a cosine to zero.
+
+        Loshchilov and Hutter, ICLR 2017.
+        """
         peak, warmup = self.config.learning_rate, self.config.warmup
         if share < warmup:
             return peak * (share / warmup * 0.9 + 0.1)
@@ -65,9 +68,9 @@ class Schedule:
         """Return a worker's part of a step's images, augmented.
 
         Args:
-            step: Counted from 0.
-            rank: Of the worker.
-            world: The number of workers.
+            step: Index of the step, from 0.
+            rank: Rank of the worker.
+            world: Number of workers.
             resolution: Side of crops, as a share of the images' side, in (0, 1].
         """
         size = self.config.batch_size
@@ -88,14 +91,14 @@ class Schedule:
         )
 
     def continued(self, position: Position) -> tuple[Schedule, Position] | None:
-        """Go on from a checkpoint, perhaps with another budget or another size of batches.
+        """Resume from a checkpoint, possibly with another budget or batch size.
 
-        A training of another budget stands where that much of the new one is used up: its learning
-        rate goes on from there, also where it had come down to zero at the end of the old one.
+        Under another budget, the progress is the share of the new budget that is used up. The
+        learning rate continues from there, even if it was zero at the end of the old budget.
 
         Returns:
-            The schedule from there on and the position in its terms; None where the training is
-            already beyond the end that these settings give it, so that it has to start anew.
+            The resumed schedule, and the position in its terms. None if the training is already
+            beyond the end that these settings give, so that it has to start again.
         """
         before, now = position.settings, self.config.continuable
         if not before or before == now:

@@ -1,4 +1,4 @@
-"""One step of a training: forward and backward passes of a supernet's networks, or of one."""
+"""Training steps: forward and backward passes of a supernet's networks, or of one network."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ _ASKED_AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Moment:
-    """What a step has to know of the training that it is part of.
+    """Context of a step within its training.
 
     Attributes:
-        rng: For what the step draws at random; a function of seed and step.
-        step: Counted from 0.
-        share: Of the training that is done, in [0, 1).
-        seed: Of the training.
-        parts: In how many parts the images go through, one after the other.
-        autocast: Whether forward passes compute in bfloat16; its range needs no scaled loss.
-        workers: Those that make the step together, each with its images.
-        resolution: Side of the images, as a share of what a network takes, in (0, 1].
+        rng: Source of randomness of the step; a function of seed and step.
+        step: Index of the step, from 0.
+        share: Share of the training that is done, in [0, 1).
+        seed: Seed of the training.
+        parts: Number of parts that the images are split into; they are processed one after the
+            other.
+        autocast: True if forward passes compute in bfloat16, whose range needs no loss scaling.
+        workers: Workers that make the step together, each with its own images.
+        resolution: Side of the images, as a share of the input side of a network, in (0, 1].
     """
 
     rng: random.Random
@@ -53,24 +54,25 @@ class Moment:
     resolution: float = 1.0
 
     def inputs(self, task: Task, images: Tensor, shape: tuple[int, int, int]) -> Tensor:
-        """Return images as a network of an input shape takes them in this step."""
+        """Preprocess images for a network of an input shape, at the resolution of this step."""
         height, width = (max(1, round(side * self.resolution)) for side in shape[1:])
         return task.preprocessing.at(height, width)(images)
 
     def forward_passes(self, images: Tensor) -> AbstractContextManager[None]:
-        """In which they are made."""
+        """Return the context of forward passes: autocast to bfloat16 if enabled."""
         return torch.autocast(images.device.type, torch.bfloat16, enabled=self.autocast)
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A trained network that others learn from, beside the labels.
+    """Trained network that other networks learn from by distillation.
 
     Attributes:
-        network: (N, *input_shape) -> outputs of the task; in evaluation mode, without gradients.
-        input_shape: Channels, height and width that it takes.
-        said: What it said of each image of the split as it is, (images, ...) float16; None if it
-            is asked in every step.
+        network: Network from (N, *input_shape) to outputs of the task, in evaluation mode and
+            without gradients.
+        input_shape: Channels, height and width of its inputs.
+        said: Stored outputs for each image of the split without augmentation, (images, ...)
+            float16; None if outputs are computed in every step.
     """
 
     network: nn.Module
@@ -78,7 +80,7 @@ class Teacher:
     said: Tensor | None = None
 
     def says(self, task: Task, part: Batch, moment: Moment) -> Tensor:
-        """Its outputs for some images, float32."""
+        """Return the teacher's outputs for a part of a batch, float32."""
         if self.said is not None:
             assert part.rows is not None
             return self.said[part.rows.cpu()].to(part.images.device).float()
@@ -88,13 +90,14 @@ class Teacher:
     def prepared(
         self, sees: str, task: Task, split: Split, workers: Workers | None = None
     ) -> Teacher:
-        """This one, or one that was asked about each image of a split and says that ever after.
+        """Return this teacher, or one with stored outputs for each image of a split.
 
         Args:
-            sees: ``"augmented"`` for the first, ``"plain"`` for the second.
-            task: Whose outputs these are.
-            split: The training images.
-            workers: Those that ask together, each about its part; this process alone if None.
+            sees: ``"augmented"`` for this teacher, ``"plain"`` for stored outputs.
+            task: Task of the teacher.
+            split: Training images.
+            workers: Workers that compute the outputs together, each for its part of the images;
+                this process alone if None.
         """
         if sees == "augmented":
             return self
@@ -122,24 +125,24 @@ class Teacher:
 
 
 class Step(Protocol):
-    """What one step does with its images: forward and backward passes that leave gradients."""
+    """Forward and backward passes of one training step, which leave gradients."""
 
     def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
-        """Losses of the first and of the last network of the step, means over its images.
+        """Compute gradients; return the mean losses of the step's first and last network.
 
         Args:
-            batch: Of this step.
-            moment: Of the training.
+            batch: Batch of this step.
+            moment: Context of the step.
         """
 
 
 @dataclass(frozen=True)
 class SupernetStep:
-    """Trains some networks of a supernet on one batch.
+    """Step that trains some networks of a supernet on one batch.
 
-    All learn from labels, and from a teacher: the one that is given, or else the first network of
-    the step if that is the largest of the space (in-place distillation, Yu and Huang, ICCV 2019).
-    Gradients of all add up.
+    All networks learn from labels and from a teacher. The teacher is the given one; without one, it
+    is the first network of the step if that is the largest of the space (in-place distillation, Yu
+    and Huang, ICCV 2019). The gradients of all networks add up.
     """
 
     supernet: Supernet
@@ -151,7 +154,10 @@ class SupernetStep:
     teacher: Teacher | None = None
 
     def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
-        """Forward and backward for every network; a loss that is not finite goes first."""
+        """Compute gradients of every network; return the first and last network's losses.
+
+        A loss that is not finite takes the place of the last network's loss.
+        """
         parts = list(batch.parts(moment.parts))
         networks = self._rule(
             self.supernet.space,
@@ -207,7 +213,7 @@ class SupernetStep:
         return outputs.float()
 
     def _losses(self, part: Batch, moment: Moment, networks: Sequence[Architecture]) -> list[float]:
-        """On labels; the same on all workers, which would train different networks otherwise."""
+        """Return losses on labels, averaged over the workers so that all draw the same networks."""
         with torch.no_grad():
             outputs = (self._outputs(part, moment, network) for network in networks)
             losses = torch.stack([part.loss(self.task, each) for each in outputs])
@@ -219,7 +225,7 @@ class SupernetStep:
 
 @dataclass(frozen=True)
 class NetworkStep:
-    """Trains one network on labels, and on what a teacher says where one is given."""
+    """Step that trains one network on labels, and by distillation if a teacher is given."""
 
     network: nn.Module
     task: Task
@@ -229,7 +235,7 @@ class NetworkStep:
     distillation_loss: str = "kl"
 
     def __call__(self, batch: Batch, moment: Moment) -> tuple[float, float]:
-        """Forward and backward."""
+        """Compute gradients; return the loss twice."""
         total = torch.zeros((), device=batch.images.device)
         for part in batch.parts(moment.parts):
             with moment.forward_passes(part.images):
@@ -249,10 +255,10 @@ class NetworkStep:
         config: TrainConfig,
         teacher: Teacher | None = None,
     ) -> NetworkStep:
-        """Return the step that settings ask for, with their label smoothing and distillation.
+        """Return a step with the label smoothing and distillation of training settings.
 
         Raises:
-            ConfigError: Labels are to be smoothed, and the task has none.
+            ConfigError: Label smoothing is set, and the task has no labels.
         """
         task = smoothed(task, config.label_smoothing)
         how = config.distillation, config.distillation_loss

@@ -1,4 +1,4 @@
-"""Training a supernet, in this process or on Ray Train workers."""
+"""Training of a supernet, in this process or on Ray Train workers."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _ROW_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class SupernetTraining:
-    """All that a supernet's training depends on.
+    """Inputs of a supernet's training.
 
     Attributes:
-        space: Whose supernet is trained.
-        task: Gives preprocessing and losses.
-        data: Its training split is used, nothing else.
-        config: How to train.
-        seed: Of everything random.
-        run: Hash of the above; a checkpoint of another is refused.
-        folder: Where checkpoint, weights and training curve go.
+        space: Space of the supernet.
+        task: Task with preprocessing and losses.
+        data: Images, of which only the training split is used.
+        config: Training settings.
+        seed: Seed of the random numbers.
+        run: Hash of the above; a checkpoint of another hash is refused.
+        folder: Folder of checkpoint, weights and training curve.
     """
 
     space: SearchSpace
@@ -55,19 +55,19 @@ class SupernetTraining:
 def train_supernet(
     training: SupernetTraining, on_row: Callable[[TrainingRow], None] = lambda row: None
 ) -> Path:
-    """Train, or go on training from the checkpoint in the folder.
+    """Train a supernet, or resume from the checkpoint in the folder.
 
     Args:
-        training: What and how. With ``config.workers`` above 0, Ray must have been started.
-        on_row: Called now and then with the latest point of the training curve.
+        training: Inputs of the training. If ``config.workers`` is above 0, Ray must be running.
+        on_row: Function that is called at intervals with the latest point of the training curve.
 
     Returns:
-        The file of the trained weights, the state of ``Supernet.shared``.
+        File of the trained weights, which are the state of ``Supernet.shared``.
 
     Raises:
         DivergedError: A loss is not finite.
-        DeviceError: Memory ran out, also for half as many images at a time.
-        WorkerError: Workers died again and again.
+        DeviceError: Memory ran out, also with half as many images at a time.
+        WorkerError: Workers died repeatedly.
         StorageError: The folder cannot be written.
     """
     with storage_errors(training.folder):
@@ -76,20 +76,20 @@ def train_supernet(
         _train(training, Workers(), torch.device("cpu"), on_row)
     else:
         with _following(training.folder / ROWS, on_row):
-            # Workers run in a folder of their own.
+            # Workers run in their own folder, so a relative path would be wrong.
             _train_on_ray(replace(training, folder=training.folder.absolute()))
     return training.folder / WEIGHTS
 
 
 def read_rows(folder: Path) -> list[TrainingRow]:
-    """The training curve; of a training that was resumed, each step once."""
+    """Read the training curve; after a resumption, each step appears once."""
     path = folder / ROWS
     rows: dict[int, TrainingRow] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             row = TrainingRow(**json.loads(line))
         except (ValueError, TypeError):
-            continue  # cut off by a kill
+            continue  # a line that was cut off by a kill
         rows = {step: kept for step, kept in rows.items() if step < row.step}
         rows[row.step] = row
     return list(rows.values())
@@ -106,7 +106,7 @@ def _train(
         if workers.rank == 0:
             save_weights(training.folder / WEIGHTS, supernet.shared.state_dict())
     except Exception as error:
-        workers.agree(error)  # raises it, once all know
+        workers.agree(error)  # raises the error once all workers know of it
         raise
     workers.agree()
 
@@ -137,6 +137,8 @@ def _trained(
     )
     rows = training.folder / ROWS
     with storage_errors(rows), rows.open("a", encoding="utf-8") as file:
+        if workers.rank == 0 and _is_cut_off(rows):
+            file.write("\n")
         curve = _Curve(file, on_row)
         fit(
             supernet,
@@ -154,12 +156,18 @@ def _trained(
     return supernet
 
 
+def _is_cut_off(path: Path) -> bool:
+    """Return whether a file ends within a line, as a kill may leave it."""
+    content = path.read_bytes()
+    return bool(content) and not content.endswith(b"\n")
+
+
 def teacher_of(space: SearchSpace, config: TrainConfig) -> Teacher | None:
-    """The network that all others learn from; None if it is the largest as it is trained.
+    """Return the trained teacher of a space; None if the largest network teaches during training.
 
     Raises:
-        ConfigError: The original is asked for, and the space has none; or what a teacher says of
-            plain images is to be kept, and it is trained along with the others.
+        ConfigError: The settings ask for the original and the space has none, or they ask for
+            stored outputs and the teacher is trained along with the others.
     """
     original = None if config.teacher == "largest" else space.teacher()
     if original is None and config.teacher == "original":
@@ -177,7 +185,7 @@ def teacher_of(space: SearchSpace, config: TrainConfig) -> Teacher | None:
 
 
 class _Curve:
-    """Appends points of the training curve to a file: one now and then, notes, and the last."""
+    """Writer of the training curve: points at intervals, points with notes, and the last point."""
 
     def __init__(self, file: TextIO, on_row: Callable[[TrainingRow], None]) -> None:
         self._file, self._on_row = file, on_row
@@ -206,7 +214,7 @@ def _train_on_ray(training: SupernetTraining) -> None:
     workers = training.config.workers
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     cpus = max(1, int(resources.get("CPU", 1)) // workers)
-    worker: Any = _ray_worker  # Ray's types do not know that its result comes back
+    worker: Any = _ray_worker  # Ray's types do not allow a result of the worker
     trainer = TorchTrainer(
         worker,
         train_loop_config={"training": ray.put(training), "threads": cpus},
@@ -223,7 +231,7 @@ def _train_on_ray(training: SupernetTraining) -> None:
     )
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="ray")  # Ray's about Ray
+            warnings.filterwarnings("ignore", module="ray")  # Ray's warnings about itself
             result: Any = trainer.fit()
     except Exception as error:
         raise _cause(error) from error
@@ -232,7 +240,7 @@ def _train_on_ray(training: SupernetTraining) -> None:
 
 
 def _ray_worker(config: dict[str, Any]) -> HwnasError | None:
-    """Train; an error of ours is returned, because Ray would only start the same again."""
+    """Train; return an hwnas error instead of raising it, since Ray would retry in vain."""
     import ray
     import ray.train
     import ray.train.torch
@@ -250,7 +258,7 @@ def _ray_worker(config: dict[str, Any]) -> HwnasError | None:
 
 
 def _cause(error: BaseException) -> HwnasError:
-    """What went wrong in a worker, from the layers of errors that Ray wraps around it."""
+    """Return a worker's error, unwrapped from the errors of Ray around it."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, HwnasError):
@@ -264,7 +272,7 @@ def _cause(error: BaseException) -> HwnasError:
 
 
 class _following:
-    """Calls back with the rows that another process appends to a file."""
+    """Context in which a callback receives the rows that another process appends to a file."""
 
     def __init__(self, path: Path, on_row: Callable[[TrainingRow], None]) -> None:
         self._path, self._on_row = path, on_row

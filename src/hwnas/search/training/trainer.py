@@ -1,7 +1,7 @@
-"""The training loop: of a supernet, of a network alone, or to fine-tune one.
+"""Training loop for supernets, for single networks and for fine-tuning.
 
-Everything random in a step (order of images, augmentation, architectures) is a function of the seed
-and the step's number, so a training that was cut short goes on exactly as it would have.
+All random numbers of a step (order of images, augmentation, architectures) are a function of the
+seed and the step's index, so an interrupted training resumes exactly.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ __all__ = ["NetworkStep", "SupernetStep", "TrainConfig", "TrainingRow", "fit"]
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """One point of the training curves.
+    """Point of the training curves.
 
     Attributes:
-        step: Counted from 0.
+        step: Index of the step, from 0.
         epoch: Passes over the training images so far.
         seconds: Training time so far.
-        loss: Of the largest network (or the only one), on labels.
-        loss_smallest: Of the smallest or last one of the step, on labels or on its teacher.
-        learning_rate: Of the step.
-        share: Of the whole training that is done, in [0, 1].
-        note: What the user should know of this step; empty for nearly all.
+        loss: Loss on labels of the largest (or only) network.
+        loss_smallest: Loss of the smallest or last network of the step, on labels or with its
+            teacher.
+        learning_rate: Learning rate of the step.
+        share: Share of the training that is done, in [0, 1].
+        note: Message to the user about this step; mostly empty.
     """
 
     step: int
@@ -63,7 +64,7 @@ class TrainingRow:
 
 @dataclass
 class _Clock:
-    """Training time over sessions."""
+    """Clock of the training time, summed over sessions."""
 
     before: float
     started: float = field(default_factory=time.perf_counter)
@@ -89,36 +90,37 @@ def fit(
 ) -> Position:
     """Train until the budget is used up.
 
-    If memory runs out in a step, that step and all that follow send each batch through in twice as
-    many parts, which a row's note says; if that is not enough, the training stops. So it is where
-    memory runs out on one of several workers, and where one fails otherwise, all stop.
+    If memory runs out in a step, that step and all later ones split each batch into twice as many
+    parts, and a row's note says so. If memory runs out again, the training stops. With several
+    workers, all split their batches if memory runs out on one of them, and all stop if one fails.
 
-    A checkpoint may be of other `CONTINUABLE` settings: weights and moments of the optimiser stay,
-    and the training goes on where that much of the new budget is used up. A training that would be
-    over by then starts anew, which its first row's note says.
+    A checkpoint may have other `CONTINUABLE` settings. Weights and optimiser state are kept, and
+    the progress is the share of the new budget that is used up. A training that would already be
+    over starts again from the beginning, and the note of its first row says so.
 
     Args:
-        network: Whose parameters are trained; on its device. Ends with the moving average of its
-            weights where ``config.ema`` asks for that.
-        step: Leaves gradients of a batch in these parameters.
-        split: The training images.
-        config: How to train.
-        seed: Of everything random.
-        checkpoint: Where the state is kept; a training goes on from there if the file exists.
-        run: Hash of what is trained, on what and how; a checkpoint of another is refused.
-        rank: Which of the workers this is.
-        world: How many workers train together, each on its part of every batch.
+        network: Network to train, on its device. If ``config.ema`` is not 0, it ends with the
+            moving average of its weights.
+        step: Step that leaves the gradients of a batch in the network's parameters.
+        split: Training images.
+        config: Training settings.
+        seed: Seed of the random numbers.
+        checkpoint: Checkpoint file; if it exists, the training resumes from it.
+        run: Hash of the network, the data and the settings; a checkpoint of another hash is
+            refused.
+        rank: Rank of this worker.
+        world: Number of workers that train together, each on its part of every batch.
         until: Share of the budget, in (0, 1], at which to stop; with a checkpoint, the training can
-            go on from there.
-        on_row: Called after every step, on every worker.
+            be resumed from there.
+        on_row: Function that is called after every step, on every worker.
 
     Returns:
-        Where the training ended.
+        Position at the end of the training.
 
     Raises:
         DivergedError: A loss is not finite. The last checkpoint with finite weights is kept.
-        DeviceError: Memory ran out, also for half as many images at a time.
-        RunError: The checkpoint is of another training.
+        DeviceError: Memory ran out, also with half as many images at a time.
+        RunError: The checkpoint belongs to another training.
         ArtifactError: The checkpoint is damaged.
     """
     _check_batch(split, config, world)
@@ -129,7 +131,7 @@ def fit(
             *(checkpoint, run, until, on_row),
         )
     except Exception as error:
-        workers.agree(error)  # raises it, once all know
+        workers.agree(error)  # raises the error once all workers know of it
         raise
 
 
@@ -199,10 +201,10 @@ def _resumed(
     schedule: Schedule,
     run: str,
 ) -> tuple[Schedule, Position, str]:
-    """Go on from a checkpoint where these settings allow it.
+    """Resume from a checkpoint if the settings allow it.
 
     Returns:
-        The schedule from there on, the position, and what the user should know.
+        The resumed schedule, the position, and a message to the user, mostly empty.
     """
     found = read_position(checkpoint)
     if found is not None and found.run == run and schedule.continued(found) is None:
@@ -231,7 +233,7 @@ def _check_batch(split: Split, config: TrainConfig, world: int) -> None:
 
 
 def _autocast(config: TrainConfig, device: torch.device) -> bool:
-    """Whether forward passes compute in bfloat16."""
+    """Return whether forward passes compute in bfloat16."""
     if config.precision != "auto":
         return config.precision == "bf16"
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -239,13 +241,14 @@ def _autocast(config: TrainConfig, device: torch.device) -> bool:
 
 @dataclass(frozen=True)
 class _Made:
-    """What a step gave.
+    """Result of a step.
 
     Attributes:
-        losses: Of this worker's images.
-        parts: In how many parts they went through.
-        note: What the user should know of it.
-        flat: The losses and all gradients in one tensor, for the workers to average; None alone.
+        losses: Losses on this worker's images.
+        parts: Number of parts that the images were split into.
+        note: Message to the user, mostly empty.
+        flat: Losses and all gradients in one tensor, for the workers to average; None with a single
+            worker.
     """
 
     losses: tuple[float, float]
@@ -262,12 +265,12 @@ def _within_memory(
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
 ) -> _Made:
-    """Make a step, in twice as many parts if memory runs out for the first time.
+    """Make a step; if memory runs out for the first time, repeat it in twice as many parts.
 
-    All workers do the same: where memory ran out on one of them, all begin the step again.
+    If memory runs out on one worker, all workers repeat the step.
 
     Raises:
-        DeviceError: It ran out again, or there is nothing to halve.
+        DeviceError: Memory ran out again, or a part has too few images to halve.
     """
     try:
         return _attempt(network, step, batch, moment, optimizer)
@@ -275,9 +278,9 @@ def _within_memory(
         if not ran_out_of_memory(error):
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    # Out of the handler, whose traceback held the tensors of the failed passes.
+    # Outside of the handler, whose traceback holds the tensors of the failed passes.
     at_once = math.ceil(len(batch.images) / moment.parts)
-    fewest = config.batch_size // moment.workers.world  # the same for all, as images may not be
+    fewest = config.batch_size // moment.workers.world  # equal on all workers, unlike len(images)
     if moment.parts > config.accumulate or fewest < 4 * moment.parts:
         raise _no_memory(moment.step, f"with {at_once} images at a time", reason)
     if batch.images.is_cuda:
@@ -301,7 +304,7 @@ def _attempt(
     moment: Moment,
     optimizer: torch.optim.Optimizer,
 ) -> _Made:
-    """Make a step; where it fails on one worker, it fails on all."""
+    """Make a step; if it fails on one worker, it fails on all of them."""
     workers = moment.workers
     optimizer.zero_grad(set_to_none=True)
     try:
@@ -315,9 +318,9 @@ def _attempt(
 
 
 def _begun(moment: Moment, rank: int) -> Moment:
-    """With its random numbers at their beginning, so that a second attempt draws the same."""
+    """Return the context with reset random numbers, so that a second attempt draws the same."""
     rng = random.Random(f"{moment.seed}-{moment.step}")
-    torch.manual_seed(rng.getrandbits(32) + rank)  # of dropout
+    torch.manual_seed(rng.getrandbits(32) + rank)  # for dropout
     return replace(moment, rng=rng)
 
 
@@ -339,7 +342,7 @@ def _no_memory(step: int, tried: str, reason: str) -> DeviceError:
 
 
 def _is_finite(network: nn.Module) -> bool:
-    """Whether a training could go on from these weights."""
+    """Return whether all weights are finite, so that a training can resume from them."""
     return all(bool(parameter.isfinite().all()) for parameter in network.parameters())
 
 
@@ -355,18 +358,18 @@ def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 
 
 def _flat(network: nn.Module, losses: tuple[float, float]) -> Tensor:
-    """The losses and all gradients one after the other."""
+    """Concatenate the losses and all gradients."""
     gradients = [p.grad for p in network.parameters() if p.grad is not None]
     values = torch.tensor(losses, dtype=gradients[0].dtype, device=gradients[0].device)
     return torch.cat([values, *(gradient.reshape(-1) for gradient in gradients)])
 
 
 def _average_gradients(network: nn.Module, made: _Made, workers: Workers) -> tuple[float, float]:
-    """Average over the workers: gradients of all that took part in this step, and the losses.
+    """Average the gradients of this step and the losses over the workers.
 
-    All workers draw the same architectures, so all have gradients for the same parameters: blocks
-    that were skipped are skipped everywhere, and nobody waits for them. Because all see the same
-    losses, all stop where one diverges.
+    All workers draw the same architectures, so all have gradients for the same parameters, and
+    parameters of skipped blocks are not exchanged. All workers see the same losses, so all of them
+    stop if one diverges.
     """
     if made.flat is None:
         return made.losses

@@ -1,4 +1,4 @@
-"""Workers that train together: what one of them meets, all get to know."""
+"""Agreement of training workers on errors and values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _AGREED = "_all_workers_know"
 
 @dataclass(frozen=True)
 class _Report:
-    """What a worker tells the others of an error.
+    """Report of a worker's error to the others.
 
     Attributes:
-        reason: Its first line.
-        memory: Whether memory ran out.
-        error: The error itself, where it is one of ours.
+        reason: First line of the error's message.
+        memory: True if memory ran out.
+        error: Error itself if it is an hwnas error, else None.
     """
 
     reason: str
@@ -40,17 +40,17 @@ class _Report:
 
 
 class Workers:
-    """This worker among those that train together, each of which takes every step with the others.
+    """One of the workers that train together and take every step at the same time.
 
-    Collectives hang or mix up where a worker is missing. So before each of them all workers agree
-    that none has failed; one that fails says so at the next such point of the others. They agree by
-    the largest of two numbers, the same collective everywhere, so it does not matter which of these
-    points the others are at.
+    Collective operations hang or mix up if a worker is missing. All workers therefore agree before
+    each collective that none has failed. A worker that fails calls `agree` with its error, which
+    meets the next `agree` of the others. Every agreement is the same collective, the maximum of two
+    numbers, so it does not matter which of these points the others have reached.
 
     Args:
-        rank: Which of the workers this is.
-        world: How many there are; alone, there is nothing to agree on.
-        device: Where collectives take their tensors.
+        rank: Rank of this worker.
+        world: Number of workers; a single worker has nothing to agree on.
+        device: Device of the tensors in collectives.
     """
 
     def __init__(self, rank: int = 0, world: int = 1, device: torch.device | str = "cpu") -> None:
@@ -59,16 +59,16 @@ class Workers:
         self._device = torch.device(device)
 
     def agree(self, error: Exception | None = None, value: float = 0.0) -> float:
-        """Wait for all workers, and raise in all of them where one has failed.
+        """Wait for all workers, and raise an error in all of them if one has failed.
 
-        Memory that ran out is raised as such only where no worker failed otherwise.
+        An out-of-memory error is raised only if no worker failed for another reason.
 
         Args:
-            error: What this one failed with. It is raised again, after the others know of it.
-            value: At least 0.
+            error: Error of this worker. It is raised again once the others know of it.
+            value: Value of this worker, at least 0.
 
         Returns:
-            The largest value that a worker gave.
+            The largest value of all workers.
         """
         if self.world == 1 or getattr(error, _AGREED, False):
             if error is not None:
@@ -80,7 +80,7 @@ class Workers:
             torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
             failed, largest = told.tolist()
             reports = self._reports(error) if failed else []
-        except Exception as lost:  # of another worker, which is gone
+        except Exception as lost:  # another worker is gone
             raise _agreed(error or lost) from None
         if not failed:
             return float(largest)
@@ -93,7 +93,7 @@ class Workers:
         return reports
 
     def _verdict(self, error: Exception | None, reports: list[_Report | None]) -> Exception:
-        """The error that this worker stops with; of memory in all of them, or in none."""
+        """Return the error to raise here; it is out of memory in all workers or in none."""
         failed = [(rank, each) for rank, each in enumerate(reports) if each is not None]
         others = [(rank, each) for rank, each in failed if not each.memory]
         own = reports[self.rank]
@@ -105,18 +105,18 @@ class Workers:
         return report.error or WorkerError(f"worker {rank} of the training failed: {report.reason}")
 
     def add_up(self, values: Tensor) -> None:
-        """Replace values by their sum over the workers, which have just agreed."""
+        """Replace values by their sum over the workers, which must have just agreed."""
         if self.world > 1:
             torch.distributed.all_reduce(values)
 
     def average(self, values: Tensor) -> None:
-        """Replace values by their mean over the workers, which have just agreed."""
+        """Replace values by their mean over the workers, which must have just agreed."""
         if self.world > 1:
             self.add_up(values)
             values /= self.world
 
 
 def _agreed(error: Exception) -> Exception:
-    """Mark an error that all workers know of, without holding on to its traceback."""
+    """Mark an error as known to all workers, without keeping its traceback alive."""
     setattr(error, _AGREED, True)
     return error

@@ -1,4 +1,4 @@
-"""A model of one's own as a search space: its channels and residual blocks made elastic."""
+"""Search space within a user's model: its channels and residual blocks are made elastic."""
 
 from hwnas.search_spaces.any_model.analysis import elastic
 from hwnas.search_spaces.any_model.sources import named_elastic

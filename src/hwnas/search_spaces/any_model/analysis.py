@@ -1,4 +1,4 @@
-"""From a model to the space of the networks within it."""
+"""Construction of the space of the networks within a model."""
 
 from __future__ import annotations
 
@@ -36,28 +36,30 @@ def elastic(
     keep: Sequence[str] = (),
     pretrained: bool = False,
 ) -> ElasticSpace:
-    """The space of all narrower and shallower networks within a model, with its weights.
+    """Return the space of all narrower and shallower networks within a model, with its weights.
 
-    Channels that go together become one choice each, sorted such that narrow networks keep those
-    that matter most; residual blocks that keep their shape may be skipped. The model itself is
-    left as it is.
+    Channels that can only be cut together become one choice. They are sorted such that narrow
+    networks keep the most important ones. Residual blocks that keep the shape of their input may
+    be skipped. The model itself is left unchanged.
 
     Args:
-        model: Takes images (N, C, H, W) and returns one tensor. Its weights become those of the
-            supernet.
-        example_input: An input for it, at least one image; nothing is learned from it, except
+        model: Network that takes images (N, C, H, W) and returns one tensor. Its weights become
+            those of the supernet.
+        example_input: Input of the model, at least one image. The only thing learned from it is
             which residual blocks change it least.
-        widths: Parts of the channels that may stay, each in (0, 1]; rounded up to the step.
-        step: Widths are multiples of this, or all channels.
-        min_depth: The part of each row of residual blocks that stays at least, in [0, 1].
-        keep: Names of modules whose layers and blocks stay as they are.
+        widths: Shares of the channels that may remain, each in (0, 1]; widths are rounded up to the
+            step.
+        step: Widths are multiples of this number, or all channels.
+        min_depth: Smallest share of each run of residual blocks that remains, in [0, 1]; the number
+            of blocks is rounded down.
+        keep: Names of modules whose layers and blocks stay unchanged.
         pretrained: Whether the model is trained, so that a supernet may learn from it.
 
     Returns:
-        The space; its ``fixed`` lists what is not elastic, and why.
+        The space; its ``fixed`` lists what is not elastic, with reasons.
 
     Raises:
-        ConfigError: An option is out of range, the model cannot be traced, or nothing of it can be
+        ConfigError: An option is out of range, the model cannot be traced, or no part of it can be
             made elastic.
     """
     _check_options(model, example_input, widths, step, min_depth, keep)

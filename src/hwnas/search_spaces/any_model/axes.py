@@ -1,7 +1,7 @@
-"""Which tensors of a layer hang on its input and output channels, and how a layer is cut.
+"""Channel axes of layers: the tensor dimensions along an axis, and the resizing of a cut layer.
 
-Layers whose input and output channels are the same ones, such as normalisations and depthwise
-convolutions, have the one side ``out``.
+Layers whose input and output channels are the same, such as normalisations and depthwise
+convolutions, have the single side ``out``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["Axis", "axes_of", "held", "resize", "runs", "unit"]
 
 @dataclass(frozen=True, order=True)
 class Axis:
-    """A row of channels that a layer or a single parameter has.
+    """Channel axis of a layer or of a single parameter.
 
     Attributes:
-        name: Of the layer, or of the parameter.
-        side: Of the layer; ``own`` for a parameter that belongs to no layer known here.
-        dim: Of such a parameter; 0 for layers.
+        name: Name of the layer or parameter.
+        side: Side of the layer; ``own`` for a parameter that belongs to no layer known here.
+        dim: Dimension of such a parameter; 0 for layers.
     """
 
     name: str
@@ -38,10 +38,10 @@ def _one_sided(layer: nn.Module) -> bool:
 
 
 def axes_of(name: str, layer: nn.Module) -> dict[str, tuple[Axis, int]]:
-    """The axis and its length for the sides ``in`` and ``out`` of a layer; none for other modules.
+    """Return axis and length of the sides ``in`` and ``out`` of a layer; empty for other modules.
 
-    A grouped convolution with as many outputs as inputs has one axis for both sides; with other
-    numbers it cannot be cut and has none.
+    A grouped convolution with as many outputs as inputs has one axis for both sides. A grouped
+    convolution with other numbers cannot be cut and has no axis.
     """
     if isinstance(layer, _ConvNd):
         if layer.groups > 1 and layer.in_channels != layer.out_channels:
@@ -67,7 +67,10 @@ def axes_of(name: str, layer: nn.Module) -> dict[str, tuple[Axis, int]]:
 
 
 def unit(layer: nn.Module) -> int:
-    """Channels that have to stay together: those of one group of a layer that has groups."""
+    """Return the number of channels that have to stay together.
+
+    They are the channels of one group; 1 for layers without groups.
+    """
     if isinstance(layer, _ConvNd):
         return layer.out_channels // layer.groups if layer.groups > 1 else 1
     if isinstance(layer, nn.GroupNorm) and layer.num_groups > 1:
@@ -76,7 +79,7 @@ def unit(layer: nn.Module) -> int:
 
 
 def held(network: nn.Module, axis: Axis) -> Iterator[tuple[str, int]]:
-    """Name and dimension of each tensor that is as long as the axis."""
+    """Yield name and dimension of each tensor that has the length of the axis."""
     if axis.side == "own":
         yield axis.name, axis.dim
         return
@@ -92,10 +95,10 @@ def held(network: nn.Module, axis: Axis) -> Iterator[tuple[str, int]]:
 
 
 def resize(layer: nn.Module, sides: dict[str, int]) -> None:
-    """Tell a layer, whose tensors were cut, how many channels it has.
+    """Set the numbers of channels of a layer whose tensors were cut.
 
     Args:
-        layer: As before, except for its tensors.
+        layer: Layer with cut tensors; its numbers of channels are still the old ones.
         sides: Channels of the sides that were cut.
     """
     if isinstance(layer, _ConvNd):
@@ -127,14 +130,17 @@ def _resize_convolution(layer: _ConvNd, sides: dict[str, int]) -> None:
 
 
 def _resize_group_norm(layer: nn.GroupNorm, channels: int) -> None:
-    """Groups are left out whole, so that those that stay normalise the same channels."""
+    """Set the number of channels and of groups of a group normalisation.
+
+    Groups are removed as a whole, so that remaining groups normalise the same channels.
+    """
     if layer.num_groups > 1:
         layer.num_groups = channels // unit(layer)
     layer.num_channels = channels
 
 
 def runs(positions: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Ascending positions as pairs of a start and a length."""
+    """Return ascending positions as pairs of a start and a length."""
     found: list[list[int]] = []
     for position in positions:
         if found and position == sum(found[-1]):

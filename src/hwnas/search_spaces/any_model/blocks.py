@@ -1,7 +1,7 @@
 """Residual blocks that keep the shape of their input, so that a network works without them.
 
-A block qualifies where what it returns is its input plus something, perhaps several times and with
-an activation behind it, as in ResNet (He et al., CVPR 2016) and in transformers.
+A block qualifies if it returns its input plus something, perhaps several times and followed by an
+activation, as in ResNet (He et al., CVPR 2016) and in transformers.
 """
 
 from __future__ import annotations
@@ -31,34 +31,39 @@ class Run:
     """Neighbouring blocks of one parent, of which some may be skipped.
 
     Attributes:
-        name: The parent, or the first block where a parent has several runs.
-        blocks: Names, from the one that changes its input the most to the one that does least.
+        name: Name of the parent, or of the first block if the parent is the root or already names
+            another run.
+        blocks: Names of the blocks, from the one that changes its input most to the one that
+            changes it least.
     """
 
     name: str
     blocks: tuple[str, ...]
 
     def kept(self, depth: int) -> tuple[str, ...]:
-        """The blocks that stay at a depth."""
+        """Return the blocks that remain at a depth."""
         return self.blocks[:depth]
 
     def skipped(self, depth: int) -> tuple[str, ...]:
-        """The blocks that are left out at a depth."""
+        """Return the blocks that are skipped at a depth."""
         return self.blocks[depth:]
 
     def depths(self, smallest: float) -> tuple[int, ...]:
-        """Numbers of blocks to choose from; at least the part ``smallest`` of them stays."""
+        """Return the possible numbers of blocks, increasing.
+
+        They start at the share ``smallest`` of all blocks, rounded down.
+        """
         return tuple(range(math.floor(smallest * len(self.blocks)), len(self.blocks) + 1))
 
 
 @dataclass
 class _Call:
-    """A module at work.
+    """Call of a module that is still running.
 
     Attributes:
-        given: What its input was.
-        stream: The input and all that was added to it.
-        summed: Whether anything was.
+        given: Copy of the module's input.
+        stream: Input, and results of adding something to it.
+        summed: Whether anything was added.
     """
 
     given: Tensor
@@ -66,11 +71,11 @@ class _Call:
     summed: bool = False
 
     def holds(self, value: Any) -> bool:
-        """Whether this is the input, perhaps with something added."""
+        """Return whether a value is the input, perhaps with something added."""
         return any(value is tensor for tensor in self.stream)
 
     def is_residual(self, output: Any) -> bool:
-        """Whether the module gave back its input with something added, in the same shape."""
+        """Return whether an output is the input with something added, in the same shape."""
         return self.summed and self.holds(output) and output.shape == self.given.shape
 
 
@@ -82,7 +87,7 @@ class _Block:
 
 
 class _Watch(TorchFunctionMode):
-    """Follows the inputs of all modules that are at work through sums."""
+    """Function mode that follows the inputs of all running modules through sums and activations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,15 +112,15 @@ class _Watch(TorchFunctionMode):
 
 
 def residual_runs(network: nn.Module, example: Tensor) -> tuple[Run, ...]:
-    """The residual blocks of a network that may be skipped, innermost ones only.
+    """Return the residual blocks of a network that may be skipped, innermost ones only.
 
-    Which blocks of a run go first follows from how little they change what flows through them on
-    the example, relative to its norm (block influence, Men et al., "ShortGPT", 2024, with the norm
-    of the change in place of the cosine).
+    Blocks of a run are skipped in the order of how little they change their input on the example,
+    relative to its norm (block influence, Men et al., "ShortGPT", 2024, with the norm of the change
+    in place of the cosine).
 
     Args:
-        network: In evaluation mode.
-        example: An input (N, C, H, W).
+        network: Network in evaluation mode.
+        example: Input (N, C, H, W).
     """
     found, called = _watched(network, example)
     once = [block for block in found if called[block.name] == 1]
@@ -136,7 +141,7 @@ def _parent(name: str) -> str:
 
 
 def _watched(network: nn.Module, example: Tensor) -> tuple[list[_Block], dict[str, int]]:
-    """Calls that were residual, in the order in which they ended, and how often modules ran."""
+    """Return residual calls in the order in which they ended, and the number of calls by module."""
     watch, called = _Watch(), defaultdict[str, int](int)
     found: list[_Block] = []
 

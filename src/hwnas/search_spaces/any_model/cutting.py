@@ -1,4 +1,4 @@
-"""A network with its channels in another order, and with only the first of them."""
+"""Cutting of a network to the first channels of its groups, and reordering of channels."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ __all__ = [
 
 
 class PassThrough(nn.Identity):
-    """In place of a block that is left out: gives back the first of what it is called with."""
+    """Module in place of a skipped block; it returns its first argument."""
 
     def forward(self, input: Tensor, *others: Any, **options: Any) -> Tensor:
-        """The input."""
+        """Return the input."""
         return input
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What stays of a network.
+    """Description of what remains of a network.
 
     Attributes:
-        tensors: By name of a tensor, the positions that stay in each dimension that is cut.
-        sides: By name of a layer, the channels of each side that is cut.
-        attributes: By names of a module and of a number that it has, what the number becomes.
-        skipped: Names of modules that are left out, for their input to pass through.
+        tensors: Remaining positions in each cut dimension, by tensor name.
+        sides: Channels of each cut side, by layer name.
+        attributes: New value of each number that a module stores, by names of module and number.
+        skipped: Names of modules that are skipped, so that their input passes through.
     """
 
     tensors: Mapping[str, Mapping[int, Positions]]
@@ -59,13 +59,13 @@ def plan(
     skipped: Iterable[str] = (),
     shapes: Mapping[str, torch.Size] | None = None,
 ) -> Cut:
-    """What stays of a network with narrower groups.
+    """Return what remains of a network with narrower groups.
 
     Args:
-        network: The whole network; only names and shapes are looked at.
-        widths: How many of its first channels a group keeps; groups left out keep all.
-        skipped: Names of modules to leave out.
-        shapes: Those of `shapes_of`, where they are known already.
+        network: Whole network; only names and shapes are read.
+        widths: Number of first channels that each group keeps; groups that are not given keep all.
+        skipped: Names of modules to skip.
+        shapes: Result of `shapes_of`, if already known.
     """
     removed: dict[Axis, list[Positions]] = defaultdict(list)
     attributes: dict[tuple[str, str], int] = {}
@@ -93,11 +93,11 @@ def plan(
 
 
 def cut(network: nn.Module, what: Cut) -> nn.Module:
-    """A smaller copy of a network, with its own tensors; on meta while that is the device.
+    """Return a smaller copy of a network, with its own tensors; on the meta device if those are.
 
     Args:
-        network: The whole network; left as it is.
-        what: From `plan`.
+        network: Whole network; left unchanged.
+        what: Result of `plan`.
     """
     smaller = copy.deepcopy(network)
     for name in what.skipped:
@@ -116,11 +116,11 @@ def cut(network: nn.Module, what: Cut) -> nn.Module:
 
 
 def reorder(network: nn.Module, orders: Mapping[ChannelGroup, Positions]) -> None:
-    """Put the channels of groups into another order, in place; what is computed stays the same.
+    """Put the channels of groups into another order, in place; the network's function is unchanged.
 
     Args:
-        network: The whole network.
-        orders: The channels of each group in their new order.
+        network: Whole network.
+        orders: Channels of each group in their new order.
     """
     tensors = _tensors(network)
     with torch.no_grad():
@@ -136,17 +136,17 @@ def reorder(network: nn.Module, orders: Mapping[ChannelGroup, Positions]) -> Non
 
 
 def shapes_of(network: nn.Module) -> dict[str, torch.Size]:
-    """The shapes of all parameters and buffers, by name."""
+    """Return the shapes of all parameters and buffers, by name."""
     return {name: tensor.shape for name, tensor in _tensors(network).items()}
 
 
 def module_of(axis: Axis) -> str:
-    """The name of the module whose tensors are as long as an axis."""
+    """Return the name of the module whose tensors have an axis."""
     return axis.name.rpartition(".")[0] if axis.side == "own" else axis.name
 
 
 def segments_of(dims: Mapping[int, Positions]) -> Segments:
-    """Which pieces of a tensor stay, where that is not its corner."""
+    """Return the remaining pieces of a tensor, by dimension, where they are not its corner."""
     return tuple(
         (dim, runs(positions.tolist()))
         for dim, positions in dims.items()
@@ -168,7 +168,7 @@ def _is_module(network: nn.Module, name: str) -> bool:
 
 
 def _replace(holder: nn.Module, key: str, dims: Mapping[int, Positions]) -> None:
-    """Cut one parameter or buffer of a module."""
+    """Replace one parameter or buffer of a module by the positions that remain."""
     whole = getattr(holder, key)
     part = whole.detach()
     if part.is_meta:

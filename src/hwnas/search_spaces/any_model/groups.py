@@ -1,8 +1,8 @@
-"""Channels that can only be cut together, from the dependency graph of a network.
+"""Groups of channels that can only be cut together, from the dependency graph of a network.
 
 Torch-Pruning (Fang et al., "DepGraph: Towards Any Structural Pruning", CVPR 2023) follows a channel
-from layer to layer. Here its answers are taken apart into single positions, and positions that are
-coupled are put together anew, so that what was concatenated stays several groups.
+from layer to layer. Here its results are split into single positions, and coupled positions are
+grouped anew. Channels that are concatenated thereby remain separate groups.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """Where the channels of a group lie along one axis.
+    """Positions of a group's channels along one axis.
 
     Attributes:
-        axis: Of a layer or parameter.
-        positions: Of shape (copies, channels): the places of each channel. A linear layer behind a
-            flattened feature map has a copy for each pixel.
+        axis: Axis of a layer or parameter.
+        positions: Positions of each channel, of shape (copies, channels). A linear layer behind a
+            flattened feature map has one copy for each pixel.
     """
 
     axis: Axis
@@ -45,12 +45,12 @@ class Member:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A number that a module has written down, and that goes down with the channels of a group.
+    """Number that a module stores and that decreases with the channels of a group.
 
     Attributes:
-        module: Its name.
-        key: Of the number.
-        divisor: Channels for each one of it.
+        module: Name of the module.
+        key: Name of the number.
+        divisor: Channels for each unit of the number.
     """
 
     module: str
@@ -60,15 +60,15 @@ class Attribute:
 
 @dataclass(frozen=True, eq=False)
 class ChannelGroup:
-    """Channels that are alike in all layers that they go through.
+    """Channels that go through the same layers in the same way.
 
     Attributes:
-        name: The first layer that makes them.
-        channels: How many there are.
-        unit: How many neighbours have to stay together.
-        members: All axes that they are on.
-        attributes: Numbers of modules that hang on how many there are.
-        heads: Whether they are those of attention heads, each of ``unit`` channels.
+        name: Name of the first layer that produces the channels.
+        channels: Number of channels.
+        unit: Number of neighbouring channels that have to stay together.
+        members: All axes that the channels are on, with their positions.
+        attributes: Numbers of modules that depend on the number of channels.
+        heads: Whether the channels are those of attention heads, each of ``unit`` channels.
     """
 
     name: str
@@ -80,20 +80,20 @@ class ChannelGroup:
 
     @property
     def choice(self) -> str:
-        """What is chosen: a width, or how many heads."""
+        """Name of the choice: of a width, or of a number of heads."""
         return f"{self.name}.{'heads' if self.heads else 'width'}"
 
     def width(self, option: int) -> int:
-        """How many channels there are at an option of the choice."""
+        """Return the number of channels at an option of the choice."""
         return option * self.unit if self.heads else option
 
     def option(self, width: int) -> int:
-        """The inverse of `width`."""
+        """Return the option for a number of channels; the inverse of `width`."""
         return width // self.unit if self.heads else width
 
 
 class _Couplings:
-    """Which positions of which axes are coupled; a position is a number over all axes."""
+    """Coupled positions of all axes; a position is an index over the channels of all axes."""
 
     def __init__(self, network: nn.Module, left_out: Collection[Axis]) -> None:
         self.network = network
@@ -119,12 +119,15 @@ class _Couplings:
             self.size += length
 
     def position(self, layer: nn.Module, side: str) -> int | None:
-        """Where the axis of a layer starts."""
+        """Return the first position of the axis of a layer; None if the layer has no axis."""
         sides = axes_of(self.names[layer], layer)
         return self.start[sides[side][0]] if sides else None
 
     def followed(self, layer: nn.Module) -> bool:
-        """Whether nothing more is to be learned from the output channels of a layer."""
+        """Return whether the output channels of a layer need not be followed.
+
+        They need not if they are already followed or left out, or if the layer has no axis.
+        """
         start = self.position(layer, "out")
         if start is None or start in self.left_out:
             return True
@@ -132,14 +135,14 @@ class _Couplings:
         return self.touched.issuperset(range(start, start + channels))
 
     def couple(self, one: int, other: int) -> None:
-        """Note that two positions can only be cut together."""
+        """Record that two positions can only be cut together."""
         if one in self.left_out or other in self.left_out:
             return
         self.pairs.append((one, other))
         self.touched |= {one, other}
 
     def of_parameter(self, parameter: nn.Parameter, dim: int) -> int:
-        """Where the axis of a parameter that belongs to no known layer starts."""
+        """Return the first position of the axis of a parameter that belongs to no known layer."""
         axis = Axis(self._parameters[id(parameter)], "own", dim)
         self._add(axis, parameter.shape[dim])
         return self.start[axis]
@@ -148,16 +151,17 @@ class _Couplings:
 def channel_groups(
     network: nn.Module, example: Tensor, left_out: Collection[Axis] = ()
 ) -> tuple[tuple[ChannelGroup, ...], dict[str, str]]:
-    """The groups of channels of a network that may be cut.
+    """Return the groups of channels of a network that may be cut.
 
     Args:
-        network: In evaluation mode; its parameters ask for gradients, since the graph is that of
-            autograd. It is left as it was.
-        example: An input (N, C, H, W).
-        left_out: Axes whose channels are followed in another way.
+        network: Network in evaluation mode. Its parameters require gradients, since the graph is
+            that of autograd. The network is left unchanged.
+        example: Input (N, C, H, W).
+        left_out: Axes whose channels are followed elsewhere.
 
     Returns:
-        The groups in the order of the network, and by layer, why its channels are in none.
+        The groups in the order of the network, and the reason for each layer whose channels are in
+        no group, by layer name.
 
     Raises:
         ConfigError: Torch-Pruning cannot follow the network.
@@ -186,12 +190,12 @@ def _why_not(layer: nn.Module, seen: bool) -> str:
 
 def _dependency_graph(network: nn.Module, example: Tensor) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what it treats as element-wise; all is tried later
+        warnings.simplefilter("ignore")  # about element-wise operators; groups are tested later
         from torch_pruning.dependency import DependencyGraph
 
         try:
             return DependencyGraph().build_dependency(network, example, verbose=False)
-        except Exception as error:  # whatever it stumbles over, the user's model is the cause
+        except Exception as error:  # any failure is due to the user's model
             raise ConfigError(
                 f"torch-pruning cannot follow {type(network).__name__} "
                 f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
@@ -200,7 +204,7 @@ def _dependency_graph(network: nn.Module, example: Tensor) -> Any:
 
 
 def _follow(couplings: _Couplings, graph: Any, root: nn.Module) -> None:
-    """Note all that the output channels of one layer are coupled with."""
+    """Record all positions that the output channels of one layer are coupled with."""
     start = couplings.position(root, "out")
     assert start is not None
     channels = axes_of("", root)["out"][1]
@@ -234,7 +238,7 @@ def _kind(module: nn.Module) -> str:
 
 
 def _assembled(couplings: _Couplings) -> tuple[tuple[ChannelGroup, ...], dict[str, str]]:
-    """Positions that are coupled, as groups; and why others are not."""
+    """Return coupled positions as groups, and the reasons for layers that are in none."""
     labels = _labels(couplings)
     reasons = {int(labels[position]): reason for position, reason in couplings.barred}
     places: dict[int, dict[Axis, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -271,7 +275,7 @@ def _of_makers(network: nn.Module, barred: Mapping[str, str]) -> dict[str, str]:
 
 
 def _labels(couplings: _Couplings) -> npt.NDArray[np.int32]:
-    """One number for each position, equal where positions are coupled."""
+    """Return one label for each position; coupled positions have equal labels."""
     pairs = np.array(couplings.pairs, dtype=np.int64).reshape(-1, 2)
     edges = coo_array(
         (np.ones(len(pairs), dtype=np.int8), (pairs[:, 0], pairs[:, 1])),
@@ -282,7 +286,7 @@ def _labels(couplings: _Couplings) -> npt.NDArray[np.int32]:
 
 
 def _maker(network: nn.Module, axes: list[Axis]) -> str | None:
-    """The first layer that has these channels as outputs; None for those of the input image."""
+    """Return the first layer that outputs these channels; None for those of the input image."""
     for axis in axes:
         if axis.side == "out":
             layer = network.get_submodule(axis.name)
@@ -295,7 +299,7 @@ def _maker(network: nn.Module, axes: list[Axis]) -> str | None:
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    """The name, with a number where the layer makes channels of several groups."""
+    """Return the name, with a number appended if the layer makes channels of several groups."""
     if name not in taken:
         return name
     number = next(n for n in range(2, len(taken) + 3) if f"{name}#{n}" not in taken)
@@ -317,7 +321,7 @@ def _units(network: nn.Module, members: tuple[Member, ...]) -> Iterator[int]:
 
 
 def _whole_units(network: nn.Module, group: ChannelGroup) -> bool:
-    """Whether each block of ``group.unit`` channels fills whole groups of each layer."""
+    """Return whether each block of ``group.unit`` channels fills whole groups of each layer."""
     if group.unit == 1:
         return True
     if group.channels % group.unit:

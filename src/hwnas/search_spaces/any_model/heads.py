@@ -1,9 +1,10 @@
-"""Attention heads, which a network can only lose whole.
+"""Attention heads, which a network can only lose as a whole.
 
-An attention is a module that knows its number of heads, the layers that make queries, keys and
-values, and the layer that reads what the heads have found. How they are laid out in these layers,
-and which numbers of the module go down with the heads, is proposed here and tried: without some
-heads a network has to compute what the whole one does when nothing of these heads is read.
+An attention consists of a module that stores its number of heads, the layers that compute queries,
+keys and values, and the layer that reads the output of the heads. The layout of the heads in these
+layers, and the numbers of the module that decrease with the heads, are proposed here and tested:
+without some heads, a network has to compute what the whole network computes if nothing of these
+heads is read.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _PROJECTIONS = 3  # queries, keys and values
 
 @dataclass(frozen=True)
 class Attention:
-    """A module with heads.
+    """Module with attention heads, and the layers around them.
 
     Attributes:
-        name: Of the module that knows how many heads there are.
-        heads: How many.
-        head_dim: Channels of each.
-        makers: Layers that make queries, keys and values, in one or several.
-        reader: The layer that reads what the heads found.
+        name: Name of the module that stores the number of heads.
+        heads: Number of heads.
+        head_dim: Channels of each head.
+        makers: Names of the layers that compute queries, keys and values, in one or several.
+        reader: Name of the layer that reads the output of the heads.
     """
 
     name: str
@@ -47,17 +48,17 @@ class Attention:
 
     @property
     def channels(self) -> int:
-        """Of all heads."""
+        """Number of channels of all heads."""
         return self.heads * self.head_dim
 
     @property
     def axes(self) -> frozenset[Axis]:
-        """The rows of channels that heads are on."""
+        """Axes that the channels of the heads are on."""
         return frozenset([*(Axis(maker, "out") for maker in self.makers), Axis(self.reader, "in")])
 
 
 def attentions(network: nn.Module, example: Tensor) -> tuple[Attention, ...]:
-    """The attentions of a network, the innermost where modules that know of heads are nested."""
+    """Return the attentions of a network; of nested modules with heads, the innermost."""
     owners = {name: n for name, module in network.named_modules() if (n := _heads(module))}
     calls = _calls(network, example, owners)
     found: dict[str, Attention] = {}
@@ -71,7 +72,7 @@ def attentions(network: nn.Module, example: Tensor) -> tuple[Attention, ...]:
 def head_groups(
     network: nn.Module, example: Tensor, found: Sequence[Attention]
 ) -> dict[Attention, ChannelGroup]:
-    """For each attention that can lose heads on its own, its channels as a group."""
+    """Return the channels of each attention that can lose heads on its own, as a group."""
     random = scrambled(network, example)
     whole: dict[Attention, ChannelGroup] = {}
     for attention in found:
@@ -88,12 +89,13 @@ def head_groups(
 def with_width(
     network: nn.Module, example: Tensor, width: ChannelGroup, narrow: Sequence[Attention]
 ) -> ChannelGroup | None:
-    """A group whose width decides the number of heads of attentions that cannot lose them alone.
+    """Return a group whose width also decides the number of heads of attentions.
 
-    That is so where an attention takes the width of its input for that of its heads.
+    These attentions cannot lose heads alone, because they use the width of their input as the width
+    of all heads.
 
     Returns:
-        The group with the heads in it; None if the widths differ, or it does not work either.
+        The group with the heads in it; None if the widths differ, or the network fails with it.
     """
     inner = [a for a in narrow if a.channels == width.channels]
     if len(inner) != len(narrow) or len({a.head_dim for a in inner}) != 1:
@@ -115,7 +117,7 @@ def with_width(
 
 
 def _heads(module: nn.Module) -> int:
-    """How many heads a module says it has; 0 for most modules, and for a single head."""
+    """Return the number of heads that a module states; 0 for most modules and for a single head."""
     counts = {value for key, value in _numbers(module).items() if _is_count(key)}
     return counts.pop() if len(counts) == 1 and max(counts) > 1 else 0
 
@@ -130,7 +132,7 @@ def _is_count(key: str) -> bool:
 
 
 def _calls(network: nn.Module, example: Tensor, owners: Mapping[str, int]) -> list[str]:
-    """Names of layers in the order in which they run, and of owners as they start and end."""
+    """Return the names of layers in the order of execution, and of owners at start and end."""
     calls: list[str] = []
     handles = []
     for name, module in network.named_modules():
@@ -155,7 +157,11 @@ def _is_projection(module: nn.Module) -> bool:
 
 
 def _attention(network: nn.Module, name: str, heads: int, calls: Sequence[str]) -> Attention | None:
-    """What lies between start and end of an owner that ran once, and the layer behind it."""
+    """Return the attention of an owner that ran once; None if there is none.
+
+    The attention consists of the layers between the owner's start and end, and perhaps the next
+    layer.
+    """
     if calls.count(name) != 2:
         return None
     start = calls.index(name)
@@ -182,13 +188,13 @@ def _widths_of(network: nn.Module, name: str) -> tuple[int, int]:
 
 
 def _group(network: nn.Module, attention: Attention, layout: str) -> ChannelGroup:
-    """The channels of all heads, if each maker has them in this layout.
+    """Return the channels of all heads, if each maker has them in this layout.
 
     Args:
-        network: That the attention is of.
-        attention: Where heads are.
+        network: Network that contains the attention.
+        attention: Attention with these heads.
         layout: ``"projections"``: all heads of queries, then of keys, then of values;
-            ``"heads"``: the queries, keys and values of a head, then those of the next.
+            ``"heads"``: queries, keys and values of one head, then those of the next.
     """
     members = []
     for maker in attention.makers:
@@ -210,7 +216,11 @@ def _group(network: nn.Module, attention: Attention, layout: str) -> ChannelGrou
 def _tried(
     random: nn.Module, attention: Attention, group: ChannelGroup, example: Tensor
 ) -> ChannelGroup | None:
-    """The group with the numbers that make the network right without half of the heads."""
+    """Return the group with the attributes that make the network correct without half of the heads.
+
+    Returns:
+        The group; None if no proposed attributes do.
+    """
     width = attention.head_dim * max(1, attention.heads // 2)
     silent = _silenced(random, group, width, example)
     for attributes in _attributes(random.get_submodule(attention.name), attention):
@@ -222,7 +232,7 @@ def _tried(
 
 
 def _attributes(owner: nn.Module, attention: Attention) -> Iterator[tuple[Attribute, ...]]:
-    """Which numbers of an owner may have to go down with its heads, likelier ones first."""
+    """Yield the numbers of an owner that may decrease with its heads, likelier sets first."""
     numbers = _numbers(owner)
     counts = [
         Attribute(attention.name, key, attention.head_dim)
@@ -242,7 +252,7 @@ def _attributes(owner: nn.Module, attention: Attention) -> Iterator[tuple[Attrib
 
 
 def _silenced(network: nn.Module, group: ChannelGroup, width: int, example: Tensor) -> Tensor:
-    """What the whole network gives if nothing is read of the channels behind the first ones."""
+    """Return the whole network's output if no channel after the first ``width`` is read."""
     reader = group.members[-1]
     (name, dim), *_ = held(network, reader.axis)
     weight = network.get_parameter(name)

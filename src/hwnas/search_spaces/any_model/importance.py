@@ -1,4 +1,4 @@
-"""Which channels of a group matter, from the weights."""
+"""Importance of the channels of a group, from the weights."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ __all__ = ["importance_order"]
 
 
 def importance_order(network: nn.Module, group: ChannelGroup) -> npt.NDArray[np.int64]:
-    """Channels of a group from the most important to the least, blocks of ``group.unit`` together.
+    """Return the channels of a group by decreasing importance.
 
-    The importance of a channel is the sum of its squared weights over all layers that it goes
-    through (DepGraph, Fang et al., CVPR 2023, section 3.4). Each layer's sum is divided by its
-    mean over the channels first, so that large layers do not outvote small ones.
+    Blocks of ``group.unit`` channels stay together. The importance of a channel is the sum of its
+    squared weights over all layers that it goes through (DepGraph, Fang et al., CVPR 2023,
+    section 3.4). Each layer's sum is first divided by its mean over the channels, so that large
+    layers do not outweigh small ones.
 
     Returns:
         Indices of channels, of shape (group.channels,); ties keep their order.
@@ -38,7 +39,7 @@ def importance_order(network: nn.Module, group: ChannelGroup) -> npt.NDArray[np.
 
 
 def _squares(weight: torch.Tensor, dim: int) -> npt.NDArray[np.float64]:
-    """Sum of squares over all dimensions but one."""
+    """Return the sum of squares over all dimensions but one."""
     rows = weight.detach().double().movedim(dim, 0).flatten(1) if weight.dim() > 1 else None
     squares = weight.detach().double().square() if rows is None else rows.square().sum(1)
     result: npt.NDArray[np.float64] = squares.cpu().numpy()

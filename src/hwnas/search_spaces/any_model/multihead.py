@@ -1,7 +1,7 @@
-"""PyTorch's multi-head attention in a form that can lose heads.
+"""Multi-head attention with the function of PyTorch's, in a form that can lose heads.
 
-`torch.nn.MultiheadAttention` insists on heads that fill the width of its input. The same
-computation with a linear layer for each of queries, keys and values does not.
+`torch.nn.MultiheadAttention` requires heads that fill the width of its input. The same computation
+with separate linear layers for queries, keys and values does not.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ __all__ = ["HeadAttention", "with_separate_heads"]
 
 
 class HeadAttention(nn.Module):
-    """What a `torch.nn.MultiheadAttention` computes, called as that is.
+    """Attention that computes what a `torch.nn.MultiheadAttention` computes, with the same call.
 
     Args:
-        attention: Its weights are copied. It has to be one that `with_separate_heads` replaces.
+        attention: Attention whose weights are copied. It has to be one that `with_separate_heads`
+            replaces.
     """
 
-    in_proj_bias = None  # tells PyTorch's encoder layers that their fast path is not for this
+    in_proj_bias = None  # keeps PyTorch's encoder layers off their fast path
 
     def __init__(self, attention: nn.MultiheadAttention) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class HeadAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """See `torch.nn.MultiheadAttention.forward`, for batches."""
+        """See `torch.nn.MultiheadAttention.forward`; inputs are batches."""
         if not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         q, k, v = (
@@ -69,7 +70,10 @@ class HeadAttention(nn.Module):
     def _mask(
         self, attention: Tensor | None, padding: Tensor | None, like: Tensor
     ) -> Tensor | None:
-        """Both masks as one that is added, (N or 1, heads or 1, queries or 1, keys)."""
+        """Return both masks as one additive mask; None if there is no mask.
+
+        The shape broadcasts to (N or 1, heads or 1, queries or 1, keys).
+        """
         mask = None
         if attention is not None:
             mask = _added(attention, like)
@@ -82,9 +86,10 @@ class HeadAttention(nn.Module):
 
 
 def with_separate_heads(network: nn.Module) -> nn.Module:
-    """The same network with every `torch.nn.MultiheadAttention` that allows it replaced, in place.
+    """Replace, in place, each `torch.nn.MultiheadAttention` that allows it; return the network.
 
-    Those that learn further keys, or whose keys and values have widths of their own, are left.
+    Attentions that append keys of their own, or whose keys and values have their own widths, are
+    left unchanged.
     """
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
@@ -107,7 +112,7 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def _added(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask that says where not to look, as what is added to scores."""
+    """Return a mask as a term to add to scores: boolean masks become -inf where they are true."""
     if mask.dtype != torch.bool:
         return mask.to(like.dtype)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))

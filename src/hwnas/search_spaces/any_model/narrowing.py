@@ -1,4 +1,4 @@
-"""Which channels of a network can be fewer, and to how many; all of it is tried."""
+"""Detection of the channels that can be narrowed, and their possible widths; all are tested."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ def narrow_groups(
     step: int,
     keep: Sequence[str] = (),
 ) -> tuple[dict[ChannelGroup, tuple[int, ...]], dict[str, str]]:
-    """The groups of channels that can be narrow, with their widths; each was tried.
+    """Return the groups of channels that can be narrowed, with their widths; each group is tested.
 
     Args:
-        network: In evaluation mode.
-        example: An input for it.
-        output: What it makes of that.
-        options: Widths of a group, increasing.
-        step: What widths are multiples of, for the reasons.
+        network: Network in evaluation mode.
+        example: Input of the network.
+        output: Output of the network for the example.
+        options: Function that returns the widths of a group, increasing.
+        step: Number that widths are multiples of, for the reasons.
         keep: Names of modules whose channels stay.
 
     Returns:
-        The groups that have narrower widths, and by layer, why it is in no such group.
+        The widths of each group that has narrower ones, and the reason for each layer that is in no
+        such group, by layer name.
     """
     groups, fixed = _all_groups(network, example)
     wanted, reasons = _wanted(network, example, output, groups, options, step, keep)
@@ -57,18 +58,18 @@ def narrow_groups(
 
 
 def within(name: str, modules: Iterable[str]) -> bool:
-    """Whether a name is that of one of the modules, or lies in it."""
+    """Return whether a name is that of one of the modules, or of something inside one."""
     return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
 def _makes(network: nn.Module, axis: Axis) -> bool:
-    """Whether a layer has these channels as outputs of its own."""
+    """Return whether an axis is the output of a layer that computes new channels."""
     layer = network.get_submodule(axis.name) if axis.side == "out" else None
     return isinstance(layer, nn.Linear) or (isinstance(layer, _ConvNd) and layer.groups == 1)
 
 
 def _all_groups(network: nn.Module, example: Tensor) -> tuple[list[ChannelGroup], dict[str, str]]:
-    """The groups that the graph of the network has, and why layers are in none."""
+    """Return the groups of the network's graph, and the reasons for layers that are in none."""
     asked = [p.requires_grad for p in network.parameters()]
     network.requires_grad_(True)
     found = attentions(network, example)
@@ -89,7 +90,7 @@ def _wanted(
     step: int,
     keep: Sequence[str],
 ) -> tuple[dict[ChannelGroup, tuple[int, ...]], dict[str, str]]:
-    """The widths of all groups that have narrower ones, and why others have not."""
+    """Return the widths of all groups that have narrower ones, and the reasons for other groups."""
     fixed: dict[str, str] = {}
     wanted: dict[ChannelGroup, tuple[int, ...]] = {}
     barred = _reused(network, example) | _tied(network) | _parametrised(network)
@@ -121,7 +122,10 @@ def _with_heads(
     groups: Sequence[ChannelGroup],
     found: Sequence[Attention],
 ) -> tuple[list[ChannelGroup], dict[str, str]]:
-    """All groups, with those of heads, alone or as part of the width; and why others are not."""
+    """Return all groups, including those of heads, and the reasons for heads in no group.
+
+    Heads form a group of their own, or are part of a group whose width decides their number.
+    """
     alone = head_groups(network, example, found)
     left = [attention for attention in found if attention not in alone]
     together: list[ChannelGroup] = []
@@ -135,7 +139,10 @@ def _with_heads(
 
 
 def _reused(network: nn.Module, example: Tensor) -> dict[str, str]:
-    """Layers with weights that run more than once, which would be cut for all of their places."""
+    """Return the reasons for layers with weights that run more than once, by layer name.
+
+    Such a layer would be cut for all of its calls.
+    """
     calls: dict[str, int] = {}
     handles = []
     for name, module in network.named_modules():
@@ -159,7 +166,7 @@ def _reused(network: nn.Module, example: Tensor) -> dict[str, str]:
 
 
 def _tied(network: nn.Module) -> dict[str, str]:
-    """Layers that share a parameter with another layer."""
+    """Return the reasons for layers that share a parameter with another layer, by name."""
     owner: dict[int, str] = {}
     found: dict[str, str] = {}
     for name, parameter in network.named_parameters(remove_duplicate=False):
@@ -172,7 +179,10 @@ def _tied(network: nn.Module) -> dict[str, str]:
 
 
 def _parametrised(network: nn.Module) -> dict[str, str]:
-    """Layers whose weights are computed from others, such as by weight normalisation."""
+    """Return the reasons for layers whose weights are computed from others, by layer name.
+
+    Weight normalisation is an example.
+    """
     return {
         name: f"the weight of {name!r} is parametrised; apply torch.nn.utils.parametrize."
         "remove_parametrizations"

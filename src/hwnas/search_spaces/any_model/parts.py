@@ -1,8 +1,8 @@
-"""What the networks within a model ask of hardware, from the traces of a few of them.
+"""Operator counts of the networks within a model, from the traces of a few of them.
 
-What an operator computes, reads and writes is a polynomial of the widths that it depends on, of
-degree two at the most: a convolution has a product of its input and output channels to compute.
-Some traces settle the polynomials of all operators, further ones have to agree to the last byte.
+The multiply-accumulates and bytes of an operator are polynomials of the widths that it depends on,
+of degree two at most: a convolution computes a product of its input and output channels. Some
+traces determine the polynomials of all operators; further traces have to agree to the last byte.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["KnownParts", "known_parts"]
 
 Codes = npt.NDArray[np.int64]
 
-_MARKER = "erfinv"  # an operator that no network has
+_MARKER = "erfinv"  # operator that marks blocks; no network has it
 _FIELDS = ("macs", "read_bytes", "written_bytes", "weight_bytes")
-_RANDOM, _ROUNDS, _CHECKED = 12, 4, 6  # traces
-_MOST = 400  # sizes that one operator may have
+_RANDOM, _ROUNDS, _CHECKED = 12, 4, 6  # random traces a round, rounds, traces to check
+_MOST = 400  # largest number of sizes of one operator
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class _Place:
     """Operators that depend on the same choices.
 
     Attributes:
-        columns: Of the choices in a code.
-        options: How many each has.
-        block: Column of the depth, and for each of its options whether the operators are there;
-            None where they always are.
+        columns: Columns of the choices in a code.
+        options: Number of options of each choice.
+        block: Column of the depth, and for each of its options whether the operators are present;
+            None if they are always present.
     """
 
     columns: tuple[int, ...]
@@ -51,7 +51,7 @@ class _Place:
     block: tuple[int, tuple[bool, ...]] | None
 
     def chosen(self, codes: Codes) -> Codes:
-        """Which part stands here in N networks, (N,)."""
+        """Return the index of the part at this place in N networks, of shape (N,)."""
         index = np.zeros(len(codes), dtype=np.int64)
         for column, options in zip(self.columns, self.options, strict=True):
             index = index * options + codes[:, column]
@@ -63,11 +63,11 @@ class _Place:
 
 @dataclass(frozen=True)
 class KnownParts:
-    """The parts that networks are put together of, and where each stands.
+    """Parts that networks consist of, and the places of the parts.
 
     Attributes:
-        table: All of them.
-        places: In the order of the table.
+        table: Table of all parts.
+        places: Places in the order of the table.
     """
 
     table: PartTable
@@ -84,12 +84,14 @@ def known_parts(
     """Learn the parts of a space whose networks are narrower and shallower than the largest.
 
     Args:
-        space: Its other choices, if there are any, are none that change an operator.
-        widths: The numbers of channels, by the name of a choice, in the order of its options.
-        runs: Blocks that may be left out, by the name of the choice of how many stay.
+        space: Search space; choices other than those of widths and runs must not change any
+            operator.
+        widths: Numbers of channels in the order of a choice's options, by the name of the choice.
+        runs: Blocks that may be skipped, by the name of the choice of how many remain.
 
     Returns:
-        None if the networks cannot be traced, or traces are other than polynomials say.
+        The parts; None if the networks cannot be traced, or if traces disagree with the
+        polynomials.
     """
     try:
         found = _Traces(space, widths, runs).parts()
@@ -99,7 +101,7 @@ def known_parts(
 
 
 class _Traces:
-    """Networks of full depth, as rows of operators that are the same but for their sizes."""
+    """Traces of networks of full depth, as rows of operators that differ only in their sizes."""
 
     def __init__(
         self, space: SearchSpace, widths: Mapping[str, Sequence[int]], runs: Mapping[str, Run]
@@ -115,7 +117,7 @@ class _Traces:
         self._blocks: tuple[str, ...] = ()
 
     def parts(self) -> KnownParts | None:
-        """All operators, grouped by what they depend on; None if one does not fit."""
+        """Return all operators, grouped by the choices they depend on; None if one does not fit."""
         single = self._singles()
         operators = len(self._rows[0])
         if any(len(row) != operators for row in self._rows):
@@ -139,7 +141,11 @@ class _Traces:
         return KnownParts(PartTable.of(parts), places)
 
     def _settled(self, depends: Sequence[tuple[int, ...]]) -> list[list[Step]] | None:
-        """Each operator at all of its sizes, after as few random traces as that takes."""
+        """Return each operator at all of its sizes, after as few random traces as that takes.
+
+        Returns:
+            The sizes; None if the largest number of traces does not determine them.
+        """
         for _ in range(_ROUNDS):
             for _ in range(_RANDOM):
                 self._add(self._randomly())
@@ -150,7 +156,11 @@ class _Traces:
         return None
 
     def _singles(self) -> dict[int, tuple[Step, ...]]:
-        """Traces with all as it is in the largest, but for one choice in each."""
+        """Return traces of networks that differ from the largest in one choice only.
+
+        Returns:
+            Operators of such a network, by the column of the choice.
+        """
         self._add(self._largest)
         found = {}
         for column, widths in self._widths.items():
@@ -173,7 +183,11 @@ class _Traces:
         return row
 
     def _steps(self, operator: int, columns: tuple[int, ...]) -> list[Step] | None:
-        """An operator at all options that it depends on; None if traces do not settle that."""
+        """Return an operator at all options that it depends on.
+
+        Returns:
+            The sizes; None if the traces do not determine them, or there are too many.
+        """
         grid = list(itertools.product(*(self._widths[column] for column in columns)))
         if len(grid) > _MOST:
             return None
@@ -208,7 +222,7 @@ def _resized(step: Step, macs: int, read: int, written: int, weights: int) -> St
 
 
 def _monomials(widths: Sequence[Sequence[int]], scale: Sequence[int]) -> npt.NDArray[np.float64]:
-    """One, all widths, and all products of two, of shape (networks, monomials)."""
+    """Return 1, all scaled widths and all products of two, of shape (networks, monomials)."""
     x = np.array(widths, dtype=float).reshape(len(widths), len(scale)) / np.array(
         scale, dtype=float
     )
@@ -219,7 +233,7 @@ def _monomials(widths: Sequence[Sequence[int]], scale: Sequence[int]) -> npt.NDA
 def _traced(
     space: SearchSpace, code: Codes, runs: Mapping[str, Run]
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    """The steps of a network of full depth, and for each the block that it is in, or nothing."""
+    """Return the operators of a network of full depth, and the block of each, empty if none."""
     architecture = space.decode(code)
     order: list[str] = []
 
@@ -252,7 +266,7 @@ def _traced(
 
 
 def _agrees(space: SearchSpace, found: KnownParts) -> bool:
-    """Whether some networks of any depth are what their own traces say."""
+    """Return whether the parts of some networks of any depth agree with their traces."""
     rng = np.random.default_rng(1)
     options = [len(choice.options) for choice in space.choices]
     drawn = rng.integers(0, options, (_CHECKED, len(options)))

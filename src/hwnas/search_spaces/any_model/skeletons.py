@@ -1,7 +1,7 @@
-"""Activating a network within a given one: the modules of one frame are told their sizes.
+"""Activation of a network within a given one: the modules of one frame are set to its sizes.
 
-Nothing is copied. What a module becomes for the options that it depends on is worked out once, with
-the places of its tensors in the shared ones; then a network is as many look-ups as it has modules.
+Nothing is copied. The variant of a module for the options that it depends on is computed once, with
+the places of its tensors in the shared ones. A network then takes one look-up for each module.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = ["ElasticSkeletons"]
 
 @dataclass(frozen=True)
 class _Variant:
-    """What a module becomes.
+    """State of a module for given options of its choices.
 
     Attributes:
-        numbers: All numbers that it may have written down.
-        piece: Its tensors.
+        numbers: Values of all numbers that the module stores, by name.
+        piece: Slots of its tensors.
     """
 
     numbers: Mapping[str, Any]
@@ -51,13 +51,13 @@ class _Variant:
 
 @dataclass(frozen=True)
 class _Site:
-    """A module that has tensors or numbers of its own.
+    """Module that has tensors or numbers of its own.
 
     Attributes:
-        name: Of the module.
-        module: In the frame.
-        groups: What lies in it of each group, by the name of the choice.
-        variants: Those that there were so far, by the options of these choices.
+        name: Name of the module.
+        module: Module in the frame.
+        groups: Part of each group that lies in the module, by the name of the group's choice.
+        variants: Variants made so far, by the options of these choices.
     """
 
     name: str
@@ -67,16 +67,17 @@ class _Site:
 
 
 class ElasticSkeletons:
-    """The networks of an elastic space without weights; see `hwnas.search_spaces.skeletons`.
+    """Networks of an elastic space without weights; see `hwnas.search_spaces.skeletons`.
 
-    The newest skeleton takes the place of the one before.
+    The newest skeleton replaces the one before.
 
     Args:
-        space: Of the networks.
-        whole: The whole network, on the meta device.
-        groups: By the names of their choices.
-        width: How many channels a group has, by the name of its choice and the option.
-        runs: By the names of their choices.
+        space: Space of the networks.
+        whole: Whole network, on the meta device.
+        groups: Channel groups, by the names of their choices.
+        width: Function that returns the number of channels of a group, from the name of its choice
+            and the option.
+        runs: Runs of blocks, by the names of their choices.
         shared: Names of the shared tensors.
     """
 
@@ -110,7 +111,7 @@ class ElasticSkeletons:
         }
 
     def of(self, architecture: Architecture) -> Skeleton:
-        """The skeleton of a network.
+        """Return the skeleton of a network.
 
         Raises:
             ConfigError: The network is of another space.
@@ -185,7 +186,7 @@ class ElasticSkeletons:
         return found
 
     def _numbers(self, site: _Site, what: Cut) -> dict[str, Any]:
-        """All numbers of a module whose sizes change; none of others."""
+        """Return all numbers of a module whose sizes change; empty for other modules."""
         if not site.groups:
             return {}
         resized = copy.copy(self._whole.get_submodule(site.name))
@@ -202,7 +203,7 @@ class ElasticSkeletons:
 
 
 def _part(group: ChannelGroup, name: str) -> ChannelGroup:
-    """What of a group lies in a module."""
+    """Return the part of a group that lies in a module."""
     return replace(
         group,
         members=tuple(member for member in group.members if module_of(member.axis) == name),

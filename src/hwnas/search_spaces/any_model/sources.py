@@ -1,4 +1,4 @@
-"""The model that a recipe names: of one's own, or of a library, with weights from a file."""
+"""Models that a recipe names: from a user's code or a library, with weights from a file."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def named_elastic(
     pretrained: bool | None = None,
     folder: Path = Path(),
 ) -> ElasticSpace:
-    """The space of a recipe's ``[space] name = "elastic"``.
+    """Return the space of a recipe's ``[space] name = "elastic"``.
 
     Args:
         image_shape: Height, width and channels.
         outputs: Length of the output vector, of an image or of each of its pixels.
-        model: ``"package.module:function"``, called with whichever it takes of ``image_shape`` and
-            ``outputs``; ``"timm:NAME"``, or ``"hf:NAME"``.
-        weights: A safetensors file with the state of the model; random weights if empty, the same
-            ones each time.
+        model: ``"package.module:function"``, called with those of ``image_shape`` and ``outputs``
+            that it accepts; ``"timm:NAME"``, or ``"hf:NAME"``.
+        weights: Safetensors file with the state of the model. If empty, the model keeps the weights
+            that it is built with; random ones are the same each time.
         widths: See `elastic`.
         step: See `elastic`.
         min_depth: See `elastic`.
         keep: See `elastic`.
-        pretrained: Whether the model comes with trained weights, which the supernet then learns
-            from. If None, that is so with a file of ``weights``, and with a model of ``hf:`` that
-            has as many outputs as are wanted.
-        folder: Where a relative path starts.
+        pretrained: Whether the model has trained weights, which the supernet then learns from. If
+            None, this is true with a file of ``weights``, and for a model of ``hf:`` that has as
+            many outputs as are wanted.
+        folder: Folder that relative paths start from.
 
     Raises:
         ConfigError: The model cannot be made, its output has another shape, or it cannot be made
@@ -84,7 +84,7 @@ def named_elastic(
 
 
 def _check_outputs(model: str, shape: tuple[int, ...], images: int, outputs: int) -> None:
-    """Raise where a model gives other outputs than are wanted."""
+    """Raise if a model has another output shape than is wanted."""
     if shape[:2] != (images, outputs):
         raise ConfigError(
             f"space.model {model!r} gives outputs of {shape} for {images} images; expected "
@@ -100,14 +100,15 @@ def make_model(
     pretrained: bool = True,
     folder: Path = Path(),
 ) -> nn.Module:
-    """A model by its name in a recipe.
+    """Return a model by its name in a recipe.
 
     Args:
         name: See `named_elastic`.
         image_shape: Height, width and channels.
         outputs: Length of the output vector.
-        pretrained: Whether a model of ``hf:`` comes with its weights; those of ``timm:`` never do.
-        folder: Where a relative path behind ``hf:`` starts.
+        pretrained: Whether a model of ``hf:`` is loaded with its weights; those of ``timm:`` never
+            are.
+        folder: Folder that a relative path behind ``hf:`` starts from.
 
     Raises:
         ConfigError: The name is unknown, its library is not installed, or building it fails.
@@ -137,7 +138,7 @@ def _called(name: str, factory: Any, given: Mapping[str, Any]) -> Any:
         return build("space.model", factory, {}, **given)
     except ConfigError:
         raise
-    except Exception as error:  # a user's function may fail in any way; say which
+    except Exception as error:  # user code may raise anything; name the type
         raise ConfigError(f"space.model {name!r} fails: {type(error).__name__}: {error}") from error
 
 
@@ -149,17 +150,17 @@ def _from_timm(
         made: nn.Module = timm.create_model(
             name, pretrained=False, num_classes=outputs, in_chans=image_shape[2]
         )
-    except Exception as error:  # unknown names and bad options are of many types there
+    except Exception as error:  # unknown names and bad options raise many types
         raise ConfigError(f"space.model 'timm:{name}': {error}") from error
     return made
 
 
 class Logits(nn.Module):
-    """A model of Transformers that returns the tensor that counts.
+    """Model of Transformers that returns its logits as a tensor.
 
     Args:
-        model: An image classifier.
-        trained: Whether all of its weights are.
+        model: Image classifier.
+        trained: Whether all of its weights are trained.
     """
 
     def __init__(self, model: nn.Module, trained: bool) -> None:
@@ -167,7 +168,7 @@ class Logits(nn.Module):
         self.model, self.trained = model, trained
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (N, outputs) of images (N, C, H, W)."""
+        """Return logits (N, outputs) of images (N, C, H, W)."""
         logits: Tensor = self.model(pixel_values=images).logits
         return logits
 
@@ -189,13 +190,13 @@ def _from_transformers(
             use_safetensors=True,
             output_loading_info=True,
         )
-    except Exception as error:  # network, names and formats fail in many types there
+    except Exception as error:  # network, names and formats raise many types
         reason = (str(error).splitlines() or [type(error).__name__])[0].removesuffix(".")
         raise ConfigError(
             f"space.model 'hf:{name}': {reason}. Give the name of an image classifier on the hub, "
             "or a folder that `save_pretrained` has made"
         ) from error
-    # A head for other outputs is there at random: no teacher.
+    # A head for other outputs starts at random, so the model is no teacher.
     return Logits(made, not loaded["missing_keys"] and not loaded["mismatched_keys"])
 
 
@@ -217,7 +218,7 @@ _LIBRARIES = {"hf": _from_transformers, "timm": _from_timm}
 
 
 def load_weights(network: nn.Module, path: Path) -> None:
-    """Put the state of a safetensors file into a model.
+    """Load the state of a safetensors file into a model.
 
     Raises:
         ArtifactError: There is no such file, it is damaged, or it has other keys or shapes.

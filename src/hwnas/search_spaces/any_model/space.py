@@ -1,4 +1,4 @@
-"""The networks that are parts of a given one: narrower, and with fewer residual blocks."""
+"""Search space of the networks within a given one: narrower, and with fewer residual blocks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ __all__ = ["ElasticSpace", "Fixed"]
 
 @dataclass(frozen=True)
 class Fixed:
-    """Something of a network that could not be made elastic.
+    """Layer or block of a network that could not be made elastic.
 
     Attributes:
-        name: Of a layer or block.
-        reason: Why not.
+        name: Name of the layer or block.
+        reason: Reason why it is not elastic.
     """
 
     name: str
@@ -41,17 +41,17 @@ class Fixed:
 
 
 class ElasticSpace(SearchSpace):
-    """All narrower and shallower networks within a given one, weights included; see `elastic`.
+    """Space of all narrower and shallower networks within a given one, including its weights.
 
-    `build` gives copies of the given model, cut to size, with the weights that stay; the largest
-    is the whole model with its channels sorted.
+    `elastic` constructs it. `build` returns copies of the given model, cut to size, with the
+    weights that remain; the largest network is the whole model with its channels sorted.
 
     Args:
-        network: The whole network in evaluation mode, its channels sorted by importance.
+        network: Whole network in evaluation mode, with its channels sorted by importance.
         image_shape: Channels, height and width.
-        widths: The options of each group of channels.
-        depths: The options of each run of blocks.
-        fixed: What could not be made elastic.
+        widths: Options of each group of channels.
+        depths: Options of each run of blocks.
+        fixed: Layers and blocks that could not be made elastic.
         pretrained: Whether the weights are trained.
     """
 
@@ -86,7 +86,7 @@ class ElasticSpace(SearchSpace):
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
-        """The class of the model, its weights, and the order in which blocks are skipped."""
+        """Class of the model, hash of its weights, image shape, and order of skipping blocks."""
         return {
             "model": type(self._network).__qualname__,
             "weights": _digest(self._network),
@@ -95,37 +95,49 @@ class ElasticSpace(SearchSpace):
         } | ({"pretrained": True} if self.pretrained else {})
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
-        """Channels, height and width of one input image."""
+        """Return channels, height and width of one input image."""
         return self._image_shape
 
     def build(self, architecture: Architecture) -> nn.Module:
-        """A plain module with the weights of the given model that stay, in training mode."""
+        """Return a plain module in training mode, with the given model's weights that remain."""
         on_meta = torch.empty(0).is_meta
         whole = self._blank if on_meta else self._network
         return cut(whole, self._cut(architecture)).train()
 
     def teacher(self) -> nn.Module | None:
-        """The given network, if its weights are trained."""
+        """Return a copy of the given network if its weights are trained, otherwise None."""
         if not self.pretrained:
             return None
         return copy.deepcopy(self._network).requires_grad_(False).eval()
 
     def segments(self, architecture: Architecture) -> Mapping[str, Segments]:
-        """See `SearchSpace.segments`: of layers that read what was concatenated, say."""
+        """See `SearchSpace.segments`.
+
+        A layer that reads a concatenation has segments, for example.
+        """
         tensors = self._cut(architecture).tensors.items()
         found = {name: segments_of(dims) for name, dims in tensors}
         return {name: segments for name, segments in found.items() if segments}
 
     def skeletons(self, shared: Container[str]) -> ElasticSkeletons:
-        """See `SearchSpace.skeletons`: put together in microseconds."""
+        """See `SearchSpace.skeletons`.
+
+        Skeletons are assembled in microseconds.
+        """
         return ElasticSkeletons(self, self._blank, self._groups, self._width, self._runs, shared)
 
     def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]] | None:
-        """See `SearchSpace.parts`; learned from some traces when it is first asked for."""
+        """See `SearchSpace.parts`.
+
+        The parts are learned from a few traces at the first call.
+        """
         return None if self._parts is None else self._parts.of(codes)
 
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
-        """How many of the blocks that may be left out are there, (N,)."""
+        """Return the number of skippable blocks that are present, of shape (N,).
+
+        None if the parts of the networks are unknown.
+        """
         if self._parts is None:
             return None
         depths = [
@@ -158,7 +170,10 @@ class ElasticSpace(SearchSpace):
         return self._groups[choice].width(int(option))
 
     def _condition(self, group: ChannelGroup, depths: Mapping[Run, tuple[int, ...]]) -> When | None:
-        """A group that lies within one block that may be skipped has an effect only with it."""
+        """Return the condition under which a group has an effect; None if it always has one.
+
+        A group inside one skippable block has an effect only if that block is present.
+        """
         for name, run in self._runs.items():
             for rank, block in enumerate(run.blocks):
                 if all(member.axis.name.startswith(f"{block}.") for member in group.members):

@@ -1,4 +1,4 @@
-"""What was found in a network is tried before it is believed."""
+"""Tests of the groups and blocks that were found in a network, before they are used."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ __all__ = [
     "skippable",
 ]
 
-_TOLERANCE = 1e-4  # of the largest output; sums in another order differ by 1e-6
+_TOLERANCE = 1e-4  # relative to the largest output; another order of summation causes 1e-6
 
 _OTHER_OUTPUT = "its output is"
 
 
 def checked_output(network: nn.Module, example: Tensor) -> Tensor:
-    """What the network computes from the example.
+    """Return the output of the network for the example.
 
     Raises:
-        ConfigError: It does not run, or gives something else than one tensor.
+        ConfigError: The network does not run, or returns something other than one tensor.
     """
     try:
         with torch.no_grad():
             output = network(example)
-    except Exception as error:  # a user's module may fail in any way; say where
+    except Exception as error:  # user code may raise anything; say where
         raise ConfigError(
             f"{type(network).__name__} does not run on an input of "
             f"{tuple(example.shape)}: {_reason(error)}{_place(error, network)}"
@@ -57,10 +57,10 @@ def checked_output(network: nn.Module, example: Tensor) -> Tensor:
 
 
 def check_traceable(network: nn.Module, example: Tensor) -> None:
-    """Raise if what the network does depends on the values of tensors.
+    """Raise if the network's computation depends on the values of tensors.
 
     Raises:
-        ConfigError: What it does depends on the values of tensors.
+        ConfigError: The computation depends on the values of tensors.
     """
     blank = copy.deepcopy(network).to("meta")
     try:
@@ -78,12 +78,13 @@ def check_traceable(network: nn.Module, example: Tensor) -> None:
 def permutable(
     network: nn.Module, groups: Sequence[ChannelGroup], example: Tensor
 ) -> tuple[list[ChannelGroup], dict[str, str]]:
-    """The groups whose channels can change places without any change of the output.
+    """Return the groups whose channels can be permuted without any change of the output.
 
-    Tried with random weights: those of a fresh network have too many ones and zeros to tell.
+    The test uses random weights, because those of a fresh network have too many ones and zeros to
+    show a change.
 
     Returns:
-        These groups, and by name of others, why not.
+        These groups, and the reason for each other group, by name.
     """
     random = scrambled(network, example)
     expected = checked_output(random, example)
@@ -97,7 +98,7 @@ def permutable(
 
 
 def is_output(network: nn.Module, group: ChannelGroup, example: Tensor, output: Tensor) -> bool:
-    """Whether the channels of a group are those of the network's output."""
+    """Return whether the channels of a group are those of the network's output."""
     if group.channels not in output.shape:
         return False
     return _fails(network, {group: group.unit}, (), example, output).startswith(_OTHER_OUTPUT)
@@ -106,16 +107,16 @@ def is_output(network: nn.Module, group: ChannelGroup, example: Tensor, output: 
 def cuttable(
     network: nn.Module, widths: Mapping[ChannelGroup, int], example: Tensor, output: Tensor
 ) -> tuple[list[ChannelGroup], dict[str, str]]:
-    """The groups that can be narrow, alone and all together.
+    """Return the groups that can be narrowed, each alone and all together.
 
     Args:
-        network: In evaluation mode.
-        widths: The smallest width of each group.
-        example: An input.
-        output: What the whole network makes of it.
+        network: Network in evaluation mode.
+        widths: Smallest width of each group.
+        example: Input of the network.
+        output: Output of the whole network for the example.
 
     Returns:
-        These groups, and by name of others, why not.
+        These groups, and the reason for each other group, by name.
     """
     if not any(_fails(network, part, (), example, output) for part in _parted(widths)):
         return list(widths), {}
@@ -141,7 +142,7 @@ def cuttable(
 
 
 def _parted(widths: Mapping[ChannelGroup, int]) -> Iterator[dict[ChannelGroup, int]]:
-    """All groups, and parts of them such that any two groups are told apart by one part."""
+    """Yield all groups, and subsets of them such that one subset separates any two groups."""
     yield dict(widths)
     for bit in range(max(len(widths) - 1, 0).bit_length()):
         for side in (0, 1):
@@ -151,7 +152,11 @@ def _parted(widths: Mapping[ChannelGroup, int]) -> Iterator[dict[ChannelGroup, i
 def skippable(
     network: nn.Module, runs: Sequence[Run], smallest: float, example: Tensor, output: Tensor
 ) -> tuple[list[Run], dict[str, str]]:
-    """The runs of blocks that can be short, without blocks that cannot; and why these cannot."""
+    """Return the runs of blocks that can be shortened.
+
+    Returns:
+        The runs without the blocks that cannot be skipped, and the reasons for these, by name.
+    """
     good: list[Run] = []
     reasons: dict[str, str] = {}
     for run in runs:
@@ -180,7 +185,7 @@ def _fails(
     example: Tensor,
     output: Tensor,
 ) -> str:
-    """Why a part of the network does not run; empty if it does."""
+    """Return the reason why a part of the network does not run; empty if it does."""
     found = narrowed(network, widths, skipped, example)
     if isinstance(found, str):
         return found
@@ -193,18 +198,18 @@ def narrowed(
     skipped: Sequence[str],
     example: Tensor,
 ) -> Tensor | str:
-    """What a part of the network computes from the example, or why it does not run."""
+    """Return the output of a part of the network for the example, or why it does not run."""
     smaller = cut(network, plan(network, widths, skipped))
     try:
         with torch.no_grad():
             output = smaller(example)
-    except Exception as error:  # the graph may have missed anything
+    except Exception as error:  # the graph may have missed a dependency
         return f"{_reason(error)}{_place(error, smaller)}"
     return output if isinstance(output, Tensor) else f"{_OTHER_OUTPUT} a {type(output).__name__}"
 
 
 def alike(found: Tensor, expected: Tensor) -> bool:
-    """Whether two outputs differ by no more than sums in another order do."""
+    """Return whether two outputs differ by no more than another order of summation causes."""
     if found.shape != expected.shape:
         return False
     largest = float(expected.abs().max())
@@ -224,9 +229,9 @@ def _reversed(group: ChannelGroup) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def scrambled(network: nn.Module, example: Tensor) -> nn.Module:
-    """A copy with random weights that keep activations of about the size that they had.
+    """Return a copy with random weights that keep activations at about the size that they had.
 
-    Where they do not, so that the output overflows, it is a copy with the weights as they are.
+    If the output is not finite with these weights, the copy has the original weights.
     """
     random = copy.deepcopy(network)
     generator = torch.Generator().manual_seed(0)
@@ -250,7 +255,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _place(error: BaseException, network: nn.Module) -> str:
-    """The innermost module that failed, and the line of it that is not PyTorch's."""
+    """Return the innermost module that failed, and the line in it that is not PyTorch's."""
     names = {id(module): name for name, module in network.named_modules()}
     module = line = ""
     for frame, number in traceback.walk_tb(error.__traceback__):

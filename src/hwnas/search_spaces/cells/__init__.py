@@ -1,4 +1,4 @@
-"""Cells: the networks of NAS-Bench-201."""
+"""Space of cell networks: the networks of NAS-Bench-201."""
 
 from hwnas.search_spaces.cells.space import CellSpace, nasbench201
 

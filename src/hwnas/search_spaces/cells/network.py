@@ -1,4 +1,4 @@
-"""NAS-Bench-201's networks as modules, put together of what was chosen."""
+"""Modules of NAS-Bench-201's networks, built from chosen operations."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _NODES = 4
 
 
 class Nothing(nn.Module):
-    """An edge that carries nothing."""
+    """Operation ``none`` of an edge: its output is zero."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zeros in the shape of x."""
+        """Return zeros in the shape of x."""
         return torch.zeros_like(x)
 
 
 class Cell(nn.Module):
-    """Four nodes; each is the sum of what its edges bring: (N, C, H, W) -> (N, C, H, W).
+    """Cell of four nodes, each the sum of the outputs of its edges: (N, C, H, W) -> (N, C, H, W).
 
-    An edge with ``none`` is left out of the sum, so it costs nothing on any device; a node that no
-    edge leads to is zero.
+    An edge with ``none`` is left out of the sum, so it costs nothing on any device. A node whose
+    incoming edges are all ``none`` is zero.
 
     Args:
-        edges: What each edge does, in the order of `EDGES`.
+        edges: Operation of each edge, in the order of `EDGES`.
     """
 
     def __init__(self, edges: Sequence[nn.Module]) -> None:
@@ -38,7 +38,7 @@ class Cell(nn.Module):
         self.edges = nn.ModuleList(edges)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last node, for an input of shape (N, C, H, W)."""
+        """Return the last node, for an input of shape (N, C, H, W)."""
         nodes = [x]
         for node in range(1, _NODES):
             brought = [
@@ -51,7 +51,7 @@ class Cell(nn.Module):
 
 
 class Halving(nn.Module):
-    """A residual block of stride 2: (N, C, H, W) -> (N, C', H / 2, W / 2)."""
+    """Residual block of stride 2: (N, C, H, W) -> (N, C', H / 2, W / 2)."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
@@ -65,13 +65,13 @@ class Halving(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Halve height and width of x, rounded up."""
+        """Return the output, whose height and width are half those of x, rounded up."""
         halved: Tensor = self.body(x) + self.shortcut(x)
         return halved
 
 
 def operation(channels: int, name: str) -> nn.Module:
-    """What an edge does by its name: (N, C, H, W) -> (N, C, H, W)."""
+    """Return the operation of an edge by its name: (N, C, H, W) -> (N, C, H, W)."""
     if name == "none":
         return Nothing()
     if name == "skip_connect":
@@ -82,13 +82,13 @@ def operation(channels: int, name: str) -> nn.Module:
 
 
 def stem(in_channels: int, channels: int) -> nn.Module:
-    """The first convolution."""
+    """Return the stem: a convolution and its normalisation."""
     conv = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False)
     return nn.Sequential(OrderedDict(conv=conv, norm=nn.BatchNorm2d(channels)))
 
 
 def head(channels: int, outputs: int) -> nn.Module:
-    """What makes outputs of the last map."""
+    """Return the head, which maps the last feature map to the outputs."""
     return nn.Sequential(
         OrderedDict(
             norm=nn.BatchNorm2d(channels),
@@ -104,7 +104,7 @@ def _relu_conv_norm(
     in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
 ) -> nn.Module:
     conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
-    # Not in place: the node that it reads has other edges too.
+    # Not in place, because other edges read the same node.
     parts = OrderedDict(activation=nn.ReLU(), conv=conv, norm=nn.BatchNorm2d(out_channels))
     return nn.Sequential(parts)
 

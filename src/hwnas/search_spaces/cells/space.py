@@ -1,7 +1,7 @@
-"""NAS-Bench-201's networks (Dong and Yang, ICLR 2020): one cell of six edges, stacked.
+"""Space of NAS-Bench-201's networks (Dong and Yang, ICLR 2020): one cell of six edges, stacked.
 
-The rows of published tables (`hwnas.search_spaces.tabular.NasBench201Space`) are these networks;
-here they can be built, trained with shared weights, exported and measured.
+The same networks are rows of published tables (`hwnas.search_spaces.tabular.NasBench201Space`).
+With this space they can be built, trained with shared weights, exported and measured.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from hwnas.search_spaces.tabular.nasbench201 import EDGES, OPERATIONS
 
 __all__ = ["CellSpace", "nasbench201"]
 
-# From small to large; published tables number them in the order of `OPERATIONS`.
+# Ordered from small to large; published tables use the order of `OPERATIONS`.
 _OPTIONS = ("none", "skip_connect", "avg_pool_3x3", "nor_conv_1x1", "nor_conv_3x3")
 _NUMBERS = np.array([OPERATIONS.index(option) for option in _OPTIONS])
-_WIDTHS = (1, 2, 4)  # of the three stages, as multiples of the first
+_WIDTHS = (1, 2, 4)  # channels of the three stages, as multiples of the first stage's
 
 
 class CellSpace(BlockSpace):
-    """All 15,625 cells in one skeleton: a stem, then stages of equal cells, each half the size.
+    """Space of all 15,625 cells: a stem, then stages of equal cells, each of half the resolution.
 
-    Cells that compute the same by symmetry, or that differ only in edges that lead nowhere, are
-    different architectures, as they are in the published tables. Networks without any path from
-    input to output are among them too; their outputs are constant.
+    Cells that are isomorphic, or that differ only in edges on no path from input to output, are
+    different architectures, as in the published tables. The space also contains networks without
+    any path from input to output; their outputs are constant.
 
     Args:
-        image_shape: Height, width and channels of the images; at least 4 pixels each way.
+        image_shape: Height, width and channels of the images; height and width at least 4 pixels.
         outputs: Length of the output vector.
-        channels: Of the first stage; each stage has twice those of the one before.
-        cells: In each of the three stages.
+        channels: Channels of the first stage; each later stage has twice those of the one before.
+        cells: Number of cells in each of the three stages.
 
     Raises:
         ConfigError: A number is out of range.
@@ -75,7 +75,7 @@ class CellSpace(BlockSpace):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Sizes of the images and of the skeleton."""
+        """Sizes of the images and of the stacked network."""
         return {
             "image_shape": list(self.image_shape),
             "outputs": self.outputs,
@@ -84,13 +84,13 @@ class CellSpace(BlockSpace):
         }
 
     def input_shape(self, architecture: Architecture) -> tuple[int, int, int]:
-        """Channels, height and width of one input image."""
+        """Return channels, height and width of one input image."""
         height, width, channels = self.image_shape
         return channels, height, width
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Stem, the edges of each cell, what halves the feature maps, and head."""
+        """Stem, edges of each cell, blocks that halve the resolution, and head."""
         found = [Place("stem", partial(stem, self.image_shape[2], self.channels))]
         for stage, factor in enumerate(_WIDTHS):
             channels = self.channels * factor
@@ -119,7 +119,7 @@ class CellSpace(BlockSpace):
         return nn.Sequential(parts)
 
     def architecture_of(self, row: npt.ArrayLike) -> Architecture:
-        """The architecture that a published table means by six numbers.
+        """Return the architecture of a row of a published table.
 
         Args:
             row: Index into `OPERATIONS` for each edge, shape (6,).
@@ -137,19 +137,19 @@ class CellSpace(BlockSpace):
         return self.architecture(dict(zip((c.name for c in self.choices), names, strict=True)))
 
     def parts(self, codes: npt.NDArray[np.int64]) -> tuple[PartTable, npt.NDArray[np.int64]]:
-        """See `SearchSpace.parts`: edges, nodes, and the skeleton as one part."""
+        """Return edges, nodes, and the rest as one part; see `SearchSpace.parts`."""
         nothing, skip = _OPTIONS.index("none"), _OPTIONS.index("skip_connect")
         return self._part_table, chosen_parts(codes, nothing, skip, len(_OPTIONS))
 
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Convolutions on the longest path of a cell."""
+        """Return the number of convolutions on the longest path of each cell, (N,)."""
         table, published = self.published(codes)
         return table.depth(published)
 
     def published(
         self, codes: npt.NDArray[np.int64]
     ) -> tuple[NasBench201Space, npt.NDArray[np.int64]]:
-        """The same cells as rows of the table."""
+        """Return the table's space, and the same cells as rows of the table."""
         return NasBench201Space(), _NUMBERS[codes]
 
     @cached_property
@@ -162,7 +162,7 @@ class CellSpace(BlockSpace):
         return part_table(tuple(stages), self.cells, _OPTIONS, self._rest(tuple(stages)))
 
     def _rest(self, stages: Skeleton) -> Counter[Step]:
-        """Steps of the stem, of what halves the feature maps, and of the head."""
+        """Return the operator counts of stem, blocks that halve the resolution, and head."""
         (channels, height, width), *others = stages
         body = Sketch(self.image_shape[2], height, width=width).conv(channels, 3, activation=False)
         for channels, *_ in others:
@@ -177,5 +177,5 @@ class CellSpace(BlockSpace):
 def nasbench201(
     image_shape: tuple[int, int, int], outputs: int, channels: int = 16, cells: int = 5
 ) -> CellSpace:
-    """The space of a recipe's ``[space] name = "nasbench201"``; see `CellSpace`."""
+    """Return the space of a recipe's ``[space] name = "nasbench201"``; see `CellSpace`."""
     return CellSpace(image_shape, outputs, channels, cells)

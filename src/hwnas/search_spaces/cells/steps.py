@@ -1,8 +1,8 @@
-"""What NAS-Bench-201's networks ask of hardware, drafted edge by edge instead of traced.
+"""Operator counts of NAS-Bench-201's networks, drafted edge by edge instead of traced.
 
-Shapes: N cells of 6 edges and 4 nodes. As they run in PyTorch: an edge that carries nothing is left
-out, a node that no edge leads to is made of zeros, and what no output depends on runs all the same,
-but is dead.
+Shapes: N cells of 6 edges and 4 nodes. The counts follow PyTorch's execution: an edge with ``none``
+is left out, a node whose incoming edges are all ``none`` is a tensor of zeros, and operators that
+no output depends on still run, but are marked as dead.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Skeleton", "chosen_parts", "part_table"]
 _NODES = 4
 _LAST = _NODES - 1
 _ABSENT = 0
-_PLAIN, _OF_ONE = 1, 2  # sums of two tensors, and of one with itself
-_DEAD = 2  # how many kinds of sums there are: dead ones come after live ones
+_PLAIN, _OF_ONE = 1, 2  # sums of two tensors, and of one tensor with itself
+_DEAD = 2  # offset from a live sum to the dead one of the same kind
 _PAIRS = tuple(
     (node, count) for node in range(2, _NODES) for count in range(2, node + 1)
-)  # places of sums: the node, and how many of its edges carry something at least
+)  # places of sums: the node, and the least number of its edges that are not ``none``
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -37,17 +37,17 @@ Skeleton = tuple[tuple[int, int, int], ...]
 def part_table(
     stages: Skeleton, cells: int, operations: Sequence[str], rest: Counter[Step]
 ) -> PartTable:
-    """For each edge what it does, for each node how it comes about, and the rest of the network.
+    """Return the operator counts of each operation of an edge, of zeros, of sums, and of the rest.
 
     Args:
         stages: Sizes of the feature maps.
-        cells: In each stage.
-        operations: The options of each edge.
-        rest: Steps of all but the cells.
+        cells: Number of cells in each stage.
+        operations: Options of each edge.
+        rest: Operator counts of all but the cells.
     """
 
     def both(*drafts: Callable[[Sketch], object]) -> list[Counter[Step]]:
-        """Each draft alive, then each dead."""
+        """Return each draft live, then each draft dead."""
         return [_drafted(draft, stages, cells, dead) for dead in (False, True) for draft in drafts]
 
     edges = [both(*(_edge(operation) for operation in operations))] * len(EDGES)
@@ -57,13 +57,13 @@ def part_table(
 
 
 def chosen_parts(codes: Integers, nothing: int, skip: int, options: int) -> Integers:
-    """Which part of a `part_table` stands at each place, (N, places).
+    """Return the index of the chosen part of a `part_table` for each place, (N, places).
 
     Args:
         codes: Index of each edge's operation, (N, 6).
-        nothing: Index of the operation that carries nothing.
-        skip: Index of the one that passes on what it gets.
-        options: How many operations there are.
+        nothing: Index of the operation ``none``.
+        skip: Index of the identity operation.
+        options: Number of operations.
     """
     carries, skips = codes != nothing, codes == skip
     needed = _needed(carries)
@@ -85,7 +85,7 @@ def chosen_parts(codes: Integers, nothing: int, skip: int, options: int) -> Inte
 
 
 def _needed(carries: Flags) -> Flags:
-    """Whether the output depends on each node, (N, 4)."""
+    """Return whether the output depends on each node, (N, 4)."""
     needed = np.zeros((len(carries), _NODES), dtype=bool)
     needed[:, _LAST] = True
     for edge, (start, end) in reversed(list(enumerate(EDGES))):
@@ -94,13 +94,13 @@ def _needed(carries: Flags) -> Flags:
 
 
 def _sums_of_one(carries: Flags, skips: Flags, brought: Integers) -> Flags:
-    """Whether the first two tensors that are added up at each node are one, (N, 4)."""
+    """Return whether the first two tensors added at each node are the same tensor, (N, 4)."""
     every = np.arange(_NODES)
-    tensors = np.tile(every, (len(carries), 1))  # which tensor each node is: its own, or passed on
+    tensors = np.tile(every, (len(carries), 1))  # id of each node's tensor, new or passed on
     found = np.zeros(tensors.shape, dtype=bool)
     for node in range(1, _NODES):
         incoming = [(edge, start) for edge, (start, end) in enumerate(EDGES) if end == node]
-        # What an edge brings: a node's tensor, or one that it made, with a number of its own.
+        # Tensor that each edge brings: a node's tensor, or a new one with an id of its own.
         brings = np.stack(
             [
                 np.where(skips[:, edge], tensors[:, start], _NODES + edge)
@@ -136,7 +136,7 @@ def _edge(operation: str) -> Callable[[Sketch], object]:
 
 
 def _zeros(sketch: Sketch) -> object:
-    """PyTorch makes them of a tensor in their shape, and lets go of it by a view."""
+    """Draft a node of zeros: PyTorch creates them from a tensor of the shape and detaches them."""
     return sketch.simple("other").view()
 
 

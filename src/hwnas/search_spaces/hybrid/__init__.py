@@ -1,4 +1,4 @@
-"""Networks of convolution and attention."""
+"""Space of networks of convolution and attention."""
 
 from hwnas.search_spaces.hybrid.config import HybridConfig, HybridStage
 from hwnas.search_spaces.hybrid.presets import PRESETS

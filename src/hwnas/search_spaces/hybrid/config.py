@@ -1,4 +1,4 @@
-"""What is elastic and what is fixed in a space of convolution and attention."""
+"""Configuration of a space of convolution and attention."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ Fused = Literal["none", "first", "all"]
 
 @dataclass(frozen=True)
 class HybridStage:
-    """A row of blocks of one width; the first changes the size, and is a convolution.
+    """Sequence of blocks of one width; the first changes the size, and is a convolution.
 
     Attributes:
         channels: Output channels at width multiplier 1.
-        stride: Of the first block; 1 or 2.
-        depth: Options for the number of blocks, with the first.
-        blocks: What each block after the first may be, from small to large. A network of
-            ``"both"`` holds the weights of either, so that is last where there are several.
+        stride: Stride of the first block; 1 or 2.
+        depth: Options for the number of blocks, including the first.
+        blocks: Options for the kind of each block after the first, from small to large. A block of
+            kind ``"both"`` holds the weights of the other kinds, so it is the last of several.
         expand_ratio: Options for hidden channels of convolutions, as a multiple of their input's.
-        mlp_ratio: Options for hidden channels of the perceptron behind an attention.
-        fused: Which blocks' convolutions are a full 3x3 and a pointwise one, in place of a
-            pointwise, a depthwise 3x3 and a pointwise one: ``"none"``, ``"first"`` or ``"all"``.
-        attention_stride: 1 or 2; at 2 attention works on a quarter of the pixels.
+        mlp_ratio: Options for hidden channels of the perceptron after an attention, as a multiple
+            of its channels.
+        fused: Blocks whose convolution is fused: ``"none"``, ``"first"`` or ``"all"``. A fused one
+            is a full 3x3 and a pointwise convolution, in place of a pointwise, a depthwise 3x3 and
+            a pointwise one.
+        attention_stride: 1 or 2; with 2, attention works on a quarter of the pixels.
     """
 
     channels: int
@@ -77,12 +79,12 @@ class HybridStage:
             )
 
     def kinds_with(self, part: BlockKind) -> tuple[BlockKind, ...]:
-        """The options for blocks that have a convolution, or an attention."""
+        """Return the options for blocks that contain a convolution, or an attention."""
         return tuple(kind for kind in self.blocks if kind in (part, "both"))
 
     @property
     def ratios(self) -> Mapping[str, tuple[BlockKind, ...]]:
-        """The sizes that are chosen for blocks after the first, and which blocks have them."""
+        """Names of the ratios chosen for blocks after the first, with the kinds that have them."""
         found = {
             "expand_ratio": self.kinds_with("convolution"),
             "mlp_ratio": self.kinds_with("attention"),
@@ -92,10 +94,10 @@ class HybridStage:
 
 @dataclass(frozen=True)
 class HybridConfig:
-    """All that defines a `HybridSpace`. Lists of options go from small to large.
+    """Configuration of a `HybridSpace`. Lists of options go from small to large.
 
     Attributes:
-        stages: From the stem to the head.
+        stages: Stages from the stem to the head.
         resolution: Options for height and width of the input, in pixels.
         width: Options for the width multiplier of all channels.
         head_width: Channels of an attention head. Attention works on half the channels of a stage.
@@ -105,7 +107,7 @@ class HybridConfig:
         stem_stride: Stride of the first convolution; 1 or 2.
         head_channels: Channels of the last convolution.
         feature_channels: Length of the vector before the last linear layer.
-        dropout: Probability, in [0, 1), before the last linear layer.
+        dropout: Dropout probability, in [0, 1), before the last linear layer.
     """
 
     stages: tuple[HybridStage, ...]
@@ -137,7 +139,7 @@ class HybridConfig:
 
 
 def heads_of(channels: int, head_width: int) -> int:
-    """Heads of an attention on half the channels of a stage; what is no whole head is left out."""
+    """Return the number of whole attention heads in half the channels of a stage, at least 1."""
     return max(1, channels // 2 // head_width)
 
 
@@ -152,7 +154,7 @@ def _check_heads(config: HybridConfig) -> None:
 
 
 def _check_expansions(config: HybridConfig) -> None:
-    """Raise where shared weights would lack an expansion layer."""
+    """Raise if shared weights would lack an expansion layer."""
     before = config.stem_channels
     for s, stage in enumerate(config.stages):
         first = [] if stage.fused in ("first", "all") else [before]
@@ -164,7 +166,7 @@ def _check_expansions(config: HybridConfig) -> None:
 
 
 def _check_distinct(config: HybridConfig) -> None:
-    """Raise where rounding makes two options one network, which would then have two ids."""
+    """Raise if rounding makes two options the same network, which would then have two ids."""
     for width in config.width:
         channels = scaled_channels(config.stem_channels, width)
         for s, stage in enumerate(config.stages):

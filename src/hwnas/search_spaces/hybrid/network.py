@@ -1,4 +1,4 @@
-"""One network of convolution and attention blocks: stem, stages, head."""
+"""Modules of a `HybridSpace`: stem, blocks of convolution and attention, head."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Hybrid", "attention", "block", "convolution", "head", "stem"]
 
 
 class Hybrid(nn.Module):
-    """One network of a `HybridSpace`: (N, C, H, W) -> (N, outputs)."""
+    """Network of a `HybridSpace`: (N, C, H, W) -> (N, outputs)."""
 
     def __init__(self, stem: nn.Module, stages: list[nn.Sequential], head: nn.Module) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Hybrid(nn.Module):
         self.head = head
 
     def forward(self, images: Tensor) -> Tensor:
-        """Outputs (N, outputs) of images (N, C, H, W)."""
+        """Return outputs (N, outputs) of images (N, C, H, W)."""
         x = self.stem(images)
         for stage in self.stages:
             x = stage(x)
@@ -38,7 +38,7 @@ class Hybrid(nn.Module):
 
 
 class PooledHead(nn.Module):
-    """Convolution, mean, two linear layers: (N, C, H, W) -> (N, outputs)."""
+    """Convolution, spatial mean, two linear layers: (N, C, H, W) -> (N, outputs)."""
 
     def __init__(self, conv: nn.Module, classifier: nn.Module) -> None:
         super().__init__()
@@ -46,13 +46,13 @@ class PooledHead(nn.Module):
         self.classifier = classifier
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs of a map x."""
+        """Return the outputs (N, outputs) of a feature map x."""
         outputs: Tensor = self.classifier(self.conv(x).mean((2, 3)))
         return outputs
 
 
 def stem(config: HybridConfig, width: float) -> ConvNormAct:
-    """The first convolution."""
+    """Return the first convolution."""
     channels = scaled_channels(config.stem_channels, width)
     return ConvNormAct(config.in_channels, channels, 3, config.stem_stride, activation="hard_swish")
 
@@ -60,7 +60,7 @@ def stem(config: HybridConfig, width: float) -> ConvNormAct:
 def convolution(
     stage: HybridStage, inputs: int, outputs: int, ratio: float, first: bool
 ) -> nn.Module:
-    """The convolution of a block: (N, inputs, H, W) -> (N, outputs, H / stride, W / stride)."""
+    """Return a block's convolution: (N, inputs, H, W) -> (N, outputs, H / stride, W / stride)."""
     hidden, stride = hidden_channels(inputs, ratio), stage.stride if first else 1
     if stage.fused == "all" or (stage.fused == "first" and first):
         return FusedBottleneck(inputs, hidden, outputs, stride)
@@ -68,7 +68,7 @@ def convolution(
 
 
 def attention(config: HybridConfig, stage: HybridStage, channels: int) -> Context:
-    """The attention of a block."""
+    """Return the attention of a block."""
     heads = heads_of(channels, config.head_width)
     return Context.attention(channels, heads, config.head_width, stage.attention_stride)
 
@@ -82,7 +82,7 @@ def block(
     expand_ratio: float | None = None,
     mlp_ratio: float | None = None,
 ) -> nn.Sequential:
-    """Block ``b`` of stage ``s``; the first is a convolution from the channels before."""
+    """Return block ``b`` of stage ``s``; the first is a convolution of the previous stage's map."""
     stage = config.stages[s]
     outputs, before = stage.channels, config.stages[s - 1].channels if s else config.stem_channels
     inputs = scaled_channels(outputs if b else before, width)
@@ -99,7 +99,7 @@ def block(
 
 
 def head(config: HybridConfig, width: float) -> PooledHead:
-    """What makes outputs of the last stage's map."""
+    """Return the head, which maps the last stage's feature map to the outputs."""
     channels, inner, features = (
         scaled_channels(count, width)
         for count in (

@@ -1,4 +1,4 @@
-"""Spaces of convolution and attention by name, for a size of images."""
+"""Named configurations of convolution and attention, fitted to a size of images."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _small(image_shape: tuple[int, int, int]) -> HybridConfig:
 
 
 def _large(image_shape: tuple[int, int, int]) -> HybridConfig:
-    """Around LowFormer-B0, with attention wherever a search wants it."""
+    """Return a space around LowFormer-B0, with attention as an option of every later block."""
     return HybridConfig(
         stages=(
             HybridStage(32, 2, (1, 2), expand_ratio=(2, 4), fused="all"),
@@ -58,7 +58,7 @@ def _large(image_shape: tuple[int, int, int]) -> HybridConfig:
 
 
 def _lowformer_b0(image_shape: tuple[int, int, int]) -> HybridConfig:
-    """The authors' network, except that all its convolutions have normalisations, not biases."""
+    """Return the authors' network, except that all convolutions have normalisations, not biases."""
     return HybridConfig(
         stages=(
             HybridStage(32, fused="all"),

@@ -1,9 +1,9 @@
-"""Networks of convolution and attention, stage by stage, with their places as a choice.
+"""Space of networks of convolution and attention, in which the position of attention is a choice.
 
-Macro design and slimmed attention are LowFormer's (Nottebaum, Dunnhofer and Micheloni, WACV 2025).
-AsCAN (Kag et al., NeurIPS 2024) places attention asymmetrically, less of it in early stages; here
-any block after a stage's first may be a convolution, an attention or both, so that is one of the
-networks, not a rule.
+The macro design and the slimmed attention are LowFormer's (Nottebaum, Dunnhofer and Micheloni, WACV
+2025). AsCAN (Kag et al., NeurIPS 2024) places attention asymmetrically, less of it in early stages.
+Here any block after a stage's first may be a convolution, an attention or both, so the space
+contains AsCAN's placement among others.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["HybridSpace", "hybrid"]
 
 
 class HybridSpace(ConfiguredSpace[HybridConfig]):
-    """Stages of blocks that convolve, attend, or do both.
+    """Space of networks whose blocks are convolutions, attentions, or both.
 
     Args:
-        config: What is elastic and what is fixed; the preset ``"large"`` at 224 pixels if None.
+        config: Fixed and elastic dimensions; the preset ``"large"`` at 224 pixels if None.
     """
 
     name = "hybrid"
@@ -42,7 +42,7 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
         super().__init__(PRESETS["large"]((224, 224, 3)) if config is None else config)
 
     def decisions(self) -> Iterator[Choice]:
-        """Resolution, width, and what each stage and block may be."""
+        """Yield the choices of resolution and width, and of each stage and block."""
         yield Choice("resolution", self.config.resolution)
         yield Choice("width", self.config.width)
         for s, stage in enumerate(self.config.stages):
@@ -53,7 +53,7 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Blocks, stem and head; all have some width."""
+        """Blocks, stem and head; all depend on the width."""
         config, width = self.config, {"width": "width"}
         found = []
         for s, stage in enumerate(config.stages):
@@ -70,7 +70,7 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
         return Hybrid(blocks["stem"], rows(blocks, "stages"), blocks["head"])
 
     def part_table(self) -> PartTable:
-        """Attentions, perceptrons, convolutions, and the rest as one part."""
+        """Return the counts of attentions, perceptrons, convolutions, and the rest as one part."""
         return part_table(self.config)
 
     def chosen_parts(self, indices: Indices) -> npt.NDArray[np.int64]:
@@ -79,7 +79,7 @@ class HybridSpace(ConfiguredSpace[HybridConfig]):
 
 
 def _choices_of_block(stage: HybridStage, name: str, b: int) -> Iterator[Choice]:
-    """What a block after a stage's first is, and the sizes of what it then has."""
+    """Yield the choices of a block after a stage's first: its kind, and the ratios of that kind."""
     there = When.deeper(f"{name}.depth", stage.depth, b)
     kind = Choice(f"{name}.block{b}.kind", stage.blocks, there)
     yield kind
@@ -102,14 +102,14 @@ def hybrid(
     feature_channels: int | None = None,
     dropout: float | None = None,
 ) -> HybridSpace:
-    """The space of a recipe's ``[space] name = "hybrid"``.
+    """Return the space of a recipe's ``[space] name = "hybrid"``.
 
     Args:
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, e.g. the number of classes.
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96), ``"large"`` or
             ``"lowformer-b0"`` (that one network); chosen by the size of the images if None.
-        stages: As in `HybridConfig`, in place of the preset's; so are all that follow.
+        stages: Stages in place of the preset's; this and all that follow are as in `HybridConfig`.
         resolution: Options for the input's height and width, in pixels.
         width: Options for the width multiplier.
         head_width: Channels of an attention head.
@@ -117,7 +117,7 @@ def hybrid(
         stem_stride: Stride of the first convolution.
         head_channels: Channels of the last convolution.
         feature_channels: Length of the vector before the last linear layer.
-        dropout: Probability before the last linear layer.
+        dropout: Dropout probability before the last linear layer.
 
     Raises:
         ConfigError: The preset is unknown, an option is out of range, or the images are too small.

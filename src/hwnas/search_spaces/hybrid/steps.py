@@ -1,4 +1,4 @@
-"""What hybrid networks ask of hardware, put together of parts that are traced once each."""
+"""Operator counts of hybrid networks, composed of parts that are traced once each."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ Parts = list[Counter[Step]]
 
 
 def part_table(config: HybridConfig) -> PartTable:
-    """For each block none and every attention, perceptron and convolution; then all the rest.
+    """Return the operator counts of the parts of each block, then of all the rest.
 
-    The first block of a stage has a convolution only. Parts are in the order of width, resolution
-    and ratio.
+    A block consists of an attention, a perceptron and a convolution, each of which may be absent;
+    the first block of a stage has a convolution only. Parts are ordered by width, resolution and
+    ratio, after an entry for no part.
     """
     places: list[Parts] = []
     for s, stage in enumerate(config.stages):
@@ -53,7 +54,7 @@ def part_table(config: HybridConfig) -> PartTable:
 
 
 def chosen_parts(config: HybridConfig, indices: Indices) -> npt.NDArray[np.int64]:
-    """Which part of a `part_table` stands at each place, (N, places)."""
+    """Return the index of the chosen part of a `part_table` for each place, (N, places)."""
     size = indices["width"] * len(config.resolution) + indices["resolution"]
     nothing = np.zeros_like(size)
     columns = []
@@ -79,19 +80,19 @@ def chosen_parts(config: HybridConfig, indices: Indices) -> npt.NDArray[np.int64
 
 
 def _sides(config: HybridConfig, resolution: int) -> list[int]:
-    """Of the images, of what each stage takes, and of what the head takes."""
+    """Return the sides of the images, of each stage's input, and of the head's input."""
     strides = [config.stem_stride, *(stage.stride for stage in config.stages)]
     return list(itertools.accumulate(strides, lambda side, by: -(-side // by), initial=resolution))
 
 
 def _channels(config: HybridConfig, stage: int, width: float) -> tuple[int, int]:
-    """What a stage takes and gives."""
+    """Return the input and output channels of a stage."""
     before = config.stages[stage - 1].channels if stage else config.stem_channels
     return scaled_channels(before, width), scaled_channels(config.stages[stage].channels, width)
 
 
 def _rest(config: HybridConfig, width: float, resolution: int) -> Counter[Step]:
-    """Stem and head."""
+    """Return the operator counts of stem and head."""
     side = _sides(config, resolution)[-1]
     _, channels = _channels(config, len(config.stages) - 1, width)
     images = (config.in_channels, resolution, resolution)

@@ -1,4 +1,4 @@
-"""Building blocks of the networks."""
+"""Layers and blocks of the networks."""
 
 from hwnas.search_spaces.layers.attention import Attention, FeedForward, PreNorm
 from hwnas.search_spaces.layers.bottleneck import BasicBlock, Bottleneck

@@ -1,9 +1,9 @@
-"""Blocks of transformers for images (ViT, Dosovitskiy et al., ICLR 2021).
+"""Transformer blocks for images (ViT, Dosovitskiy et al., ICLR 2021).
 
 Shapes: N images, T tokens, C = width, h heads of d channels each. No tensor has more than four
-dimensions, and queries, keys and values are three layers: converters for mobile devices stumble
-over one layer for all that is reshaped to five. The rows of each layer are whole heads, one after
-the other, so the first rows of shared weights are the first heads.
+dimensions, and queries, keys and values are three layers: converters for mobile devices have
+problems with one layer whose output is reshaped to five dimensions. The rows of each layer are
+whole heads, one after the other, so the first rows of shared weights are the first heads.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["Attention", "FeedForward", "PreNorm"]
 class Attention(nn.Module):
     """Multi-head self-attention: (N, T, C) -> (N, T, C).
 
-    softmax(Q K' / sqrt(d)) V (Vaswani et al., NeurIPS 2017, equation 1), written out as matrix
+    Computes softmax(Q K' / sqrt(d)) V (Vaswani et al., NeurIPS 2017, equation 1) as explicit matrix
     products, so that a trace, an export and PyTorch see the same operators.
 
     Args:
         width: C.
         heads: h.
         head_width: d; the same for any number of heads, as in AutoFormer (Chen et al., ICCV 2021).
-        rank: Of the layers, as a share of their full rank; one dense layer each if None.
+        rank: Rank of the layers, as a share of their full rank; dense layers if None.
     """
 
     def __init__(self, width: int, heads: int, head_width: int, rank: float | None = None) -> None:
@@ -38,7 +38,7 @@ class Attention(nn.Module):
         self._split = (heads, head_width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mix the tokens of x, shape (N, T, C)."""
+        """Return the mixed tokens of x, shape (N, T, C)."""
         query, key, value = (
             layer(x).unflatten(2, self._split).transpose(1, 2)  # (N, h, T, d)
             for layer in (self.query, self.key, self.value)
@@ -50,12 +50,12 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two layers with a GELU between: (N, T, C) -> (N, T, C).
+    """Two linear layers with a GELU between them: (N, T, C) -> (N, T, C).
 
     Args:
         width: C.
         hidden: Channels between the layers.
-        rank: Of the layers, as a share of their full rank; one dense layer each if None.
+        rank: Rank of the layers, as a share of their full rank; dense layers if None.
     """
 
     def __init__(self, width: int, hidden: int, rank: float | None = None) -> None:
@@ -65,13 +65,13 @@ class FeedForward(nn.Module):
         self.reduce = projection(hidden, width, rank)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Change each token of x, shape (N, T, C), by itself."""
+        """Transform each token of x, shape (N, T, C), independently."""
         outputs: Tensor = self.reduce(self.activation(self.expand(x)))
         return outputs
 
 
 class PreNorm(nn.Module):
-    """x + body(norm(x)), with layer normalisation over the C channels: (N, T, C) -> (N, T, C)."""
+    """Residual x + body(norm(x)), layer-normalised over C channels: (N, T, C) -> (N, T, C)."""
 
     def __init__(self, width: int, body: nn.Module) -> None:
         super().__init__()
@@ -79,6 +79,6 @@ class PreNorm(nn.Module):
         self.body = body
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add what the body makes of x, shape (N, T, C)."""
+        """Add the body's output to x, shape (N, T, C)."""
         y: Tensor = x + self.body(self.norm(x))
         return y

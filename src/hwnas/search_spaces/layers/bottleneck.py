@@ -1,4 +1,4 @@
-"""The residual blocks of ResNets (He et al., CVPR 2016, figure 5)."""
+"""Residual blocks of ResNets (He et al., CVPR 2016, figure 5)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["BasicBlock", "Bottleneck"]
 
 
 class BasicBlock(nn.Module):
-    """Convolve 3x3 twice, add the input: (N, C, H, W) -> (N, C', H / s, W / s).
+    """Two 3x3 convolutions with a residual: (N, C, H, W) -> (N, C', H / s, W / s).
 
     Args:
         in_channels: Channels of the input.
         hidden_channels: Channels between the convolutions.
         out_channels: Channels of the output.
-        stride: Of the first convolution; 1 or 2.
-        projected: Whether the input goes through a pointwise convolution before it is added; it
-            has to where ``in_channels`` is not ``out_channels`` or the stride is not 1.
+        stride: Stride of the first convolution; 1 or 2.
+        projected: Whether a pointwise convolution projects the input before it is added; required
+            if ``in_channels`` differs from ``out_channels`` or the stride is not 1.
     """
 
     def __init__(
@@ -45,17 +45,17 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Reduce, convolve 3x3, expand, add the input: (N, C, H, W) -> (N, C', H / s, W / s).
+    """Pointwise, 3x3, pointwise convolution and residual: (N, C, H, W) -> (N, C', H / s, W / s).
 
-    The stride is that of the 3x3 convolution, as in torchvision's networks (ResNet v1.5).
+    The 3x3 convolution has the stride, as in torchvision's networks (ResNet v1.5).
 
     Args:
         in_channels: Channels of the input.
         hidden_channels: Channels of the 3x3 convolution.
         out_channels: Channels of the output.
-        stride: 1 or 2.
-        projected: Whether the input goes through a pointwise convolution before it is added; it
-            has to where ``in_channels`` is not ``out_channels`` or the stride is not 1.
+        stride: Stride of the 3x3 convolution; 1 or 2.
+        projected: Whether a pointwise convolution projects the input before it is added; required
+            if ``in_channels`` differs from ``out_channels`` or the stride is not 1.
     """
 
     def __init__(
@@ -84,5 +84,5 @@ class Bottleneck(nn.Module):
 
 
 def _shortcut(in_channels: int, out_channels: int, stride: int, projected: bool) -> nn.Module:
-    """What the input of a block goes through before it is added."""
+    """Return the shortcut of a block: a projection or the identity."""
     return ConvNormAct(in_channels, out_channels, 1, stride) if projected else nn.Identity()

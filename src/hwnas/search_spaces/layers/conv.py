@@ -75,16 +75,16 @@ class SqueezeExcite(nn.Module):
         self.gate = nn.Hardsigmoid()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Gate the channels of x, shape (N, C, H, W)."""
+        """Scale the channels of x, shape (N, C, H, W), by their gates."""
         pooled = x.mean((2, 3), keepdim=True)
         gated: Tensor = x * self.gate(self.expand(self.relu(self.reduce(pooled))))
         return gated
 
 
 class ChannelShuffle(nn.Module):
-    """Channels of all groups in turn, on (N, C, H, W) (ShuffleNet, Zhang et al., CVPR 2018).
+    """Channel shuffle between groups, on (N, C, H, W) (ShuffleNet, Zhang et al., CVPR 2018).
 
-    Four dimensions are enough for it, and five are more than some mobile converters take.
+    It uses four dimensions, since some converters for mobile devices do not support five.
     """
 
     def __init__(self, groups: int) -> None:
@@ -92,14 +92,14 @@ class ChannelShuffle(nn.Module):
         self.groups = groups
 
     def forward(self, x: Tensor) -> Tensor:
-        """The first channel of each group, then the second of each, and so on."""
+        """Return the first channel of each group, then the second of each, and so on."""
         _, channels, height, width = x.shape
         grouped = x.reshape(-1, self.groups, channels // self.groups, height * width)
         return grouped.transpose(1, 2).reshape(-1, channels, height, width)
 
 
 class InvertedBottleneck(nn.Module):
-    """Expand, depthwise convolution, squeeze-excite, project, with a residual where shapes allow.
+    """Expansion, depthwise convolution, squeeze-excite, projection; a residual where shapes allow.
 
     Args:
         in_channels: Channels of the input.
@@ -107,11 +107,11 @@ class InvertedBottleneck(nn.Module):
             ``in_channels``.
         out_channels: Channels of the output.
         kernel_size: Odd size of the depthwise kernel.
-        stride: 1 or 2.
+        stride: Stride of the depthwise convolution; 1 or 2.
         squeeze_excite: Whether there is a channel gate of a quarter of ``hidden_channels``.
-        activation: After expansion and depthwise convolution.
-        groups: Of the pointwise convolutions; with several, channels are shuffled between groups
-            after the expansion.
+        activation: Activation after the expansion and the depthwise convolution.
+        groups: Groups of the pointwise convolutions; with several, channels are shuffled between
+            groups after the expansion.
         always_expand: Whether there is an expansion layer even to ``in_channels``.
     """
 

@@ -1,8 +1,8 @@
 """Blocks of networks that mix convolution and attention on feature maps.
 
-Slimmed attention as in LowFormer (Nottebaum, Dunnhofer and Micheloni, WACV 2025, section 3):
-attention works on half the channels of a map that a depthwise convolution has shrunk, and a
-transposed convolution brings both back. Shapes: maps are (N, C, H, W), h heads have d channels.
+The attention is slimmed as in LowFormer (Nottebaum, Dunnhofer and Micheloni, WACV 2025, section 3):
+a depthwise convolution reduces the map, attention works on half its channels, and a transposed
+convolution restores both. Shapes: maps are (N, C, H, W); h heads have d channels each.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class ConvAttention(nn.Module):
     Args:
         channels: C.
         heads: h.
-        head_width: d; h * d is the number of channels that attention works on.
-        stride: 1 or 2; of the map that attention works on.
+        head_width: d; attention works on h * d channels.
+        stride: Stride of the depthwise convolution before the attention; 1 or 2.
     """
 
     def __init__(self, channels: int, heads: int, head_width: int, stride: int) -> None:
@@ -41,7 +41,7 @@ class ConvAttention(nn.Module):
         self._split = (heads, head_width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mix the pixels of x."""
+        """Return the mixed pixels of x."""
         height, width = x.shape[2:]
         y: Tensor = self.shrink(x)
         pixels = y.shape[2:]
@@ -56,7 +56,7 @@ class ConvAttention(nn.Module):
 
 
 class Context(nn.Module):
-    """x + body(norm(x)), with one mean and variance for a whole map: (N, C, H, W) unchanged."""
+    """Residual x + body(norm(x)), normalised by one mean and variance a map; shape (N, C, H, W)."""
 
     def __init__(self, channels: int, body: nn.Module) -> None:
         super().__init__()
@@ -64,18 +64,18 @@ class Context(nn.Module):
         self.body = body
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add what the body makes of x."""
+        """Add the body's output to x."""
         y: Tensor = x + self.body(self.norm(x))
         return y
 
     @classmethod
     def attention(cls, channels: int, heads: int, head_width: int, stride: int) -> Context:
-        """Pixels mix; see `ConvAttention`."""
+        """Return a block that mixes pixels by attention; see `ConvAttention`."""
         return cls(channels, ConvAttention(channels, heads, head_width, stride))
 
     @classmethod
     def perceptron(cls, channels: int, ratio: float) -> Context:
-        """Each pixel changes by itself, through ``ratio`` times as many channels."""
+        """Return a block that transforms each pixel alone, through ``ratio`` times the channels."""
         hidden = make_divisible(channels * ratio)
         layers = OrderedDict[str, nn.Module](
             expand=nn.Conv2d(channels, hidden, 1),
@@ -86,16 +86,16 @@ class Context(nn.Module):
 
 
 class FusedBottleneck(nn.Module):
-    """A full 3x3 convolution to more channels and a pointwise one back (EfficientNetV2).
+    """Full 3x3 convolution to more channels and a pointwise one back (EfficientNetV2).
 
     (N, C, H, W) -> (N, C', H / stride, W / stride), with a residual where shapes allow.
 
     Args:
         in_channels: C.
-        hidden_channels: Between the two.
+        hidden_channels: Channels between the convolutions.
         out_channels: C'.
-        stride: 1 or 2.
-        activation: After the first of the two.
+        stride: Stride of the 3x3 convolution; 1 or 2.
+        activation: Activation after the 3x3 convolution.
     """
 
     def __init__(
@@ -113,6 +113,6 @@ class FusedBottleneck(nn.Module):
         self.residual = stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x to its new shape."""
+        """Map (N, C, H, W) to (N, C', H / stride, W / stride)."""
         y: Tensor = self.layers(x)
         return x + y if self.residual else y

@@ -15,17 +15,17 @@ _FAST_WIDTH = 3
 
 
 class DepthwiseConv2d(nn.Conv2d):
-    """One kernel a channel, zero padding that keeps the size: (N, C, H, W) -> (N, C, H/s, W/s).
+    """Depthwise convolution, zero-padded to keep the size: (N, C, H, W) -> (N, C, H/s, W/s).
 
-    It is the convolution of torch, with another way to the same gradient of the weights. oneDNN is
-    fast for kernels of up to three columns and several times slower for wider ones, so a wide
-    kernel's gradient is put together from those of two or three columns each. Autocast leaves it in
-    float32 on a CPU, where oneDNN is slower in bfloat16.
+    The result is that of torch's convolution, but the gradient of the weights is computed
+    differently. oneDNN is fast for kernels of up to three columns and several times slower for
+    wider ones, so a wide kernel's gradient is concatenated from groups of two or three columns.
+    Autocast on a CPU leaves the convolution in float32, since oneDNN is slower in bfloat16.
 
     Args:
-        channels: Of input and output.
-        kernel_size: Odd.
-        stride: In both directions.
+        channels: Channels of input and output.
+        kernel_size: Odd size of the kernel.
+        stride: Stride in both directions.
     """
 
     def __init__(self, channels: int, kernel_size: int, stride: int = 1) -> None:
@@ -47,7 +47,7 @@ class DepthwiseConv2d(nn.Conv2d):
 
 
 class _WideDepthwise(torch.autograd.Function):
-    """Depthwise convolution whose gradient of the weights is computed a few columns at a time."""
+    """Depthwise convolution that computes the gradient of its weights a few columns at a time."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
@@ -71,9 +71,9 @@ class _WideDepthwise(torch.autograd.Function):
 def _gradient_of_weight(
     gradient: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int
 ) -> Tensor:
-    """Each column of the kernel sees the padded input from another place on."""
+    """Return the gradient of the weights, each group of columns from a shifted, padded input."""
     channels, _, height, width = weight.shape
-    # Padded rows are as fast inside the convolution, where a kernel is no taller than its input.
+    # Padding rows inside the convolution is as fast, if the kernel is no taller than its input.
     inside = padding if stride == 1 and x.shape[2] >= height else 0
     reach, first, parts = stride * (gradient.shape[3] - 1), 0, []
     for columns in _groups(width):
@@ -88,7 +88,7 @@ def _gradient_of_weight(
 
 
 def _groups(width: int) -> list[int]:
-    """Two or three columns each: a single one is slow again."""
+    """Return group sizes of two or three columns; a group of one would be slow again."""
     count = -(-width // _FAST_WIDTH)
     return [width // count + (i < width % count) for i in range(count)]
 
@@ -101,7 +101,7 @@ def _gradient(
     padding: tuple[int, int],
     wanted: tuple[bool, bool],
 ) -> Tensor:
-    """Of the input or of the weights, by torch's own kernels."""
+    """Return the gradient of the input or of the weights, computed by torch's own kernels."""
     found = torch.ops.aten.convolution_backward(
         gradient,
         x,

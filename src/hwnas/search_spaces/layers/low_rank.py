@@ -1,4 +1,4 @@
-"""Linear layers whose weights are a product of two thin matrices."""
+"""Linear layers whose weight is a product of two low-rank matrices."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["LowRankLinear", "projection", "rank_of"]
 
 
 class LowRankLinear(nn.Sequential):
-    """W x + b with W = U V of rank r: (..., in) -> (..., out).
+    """Linear layer W x + b with W = U V of rank r: (..., in) -> (..., out).
 
-    The first rows of V and columns of U are a layer of lower rank, so ranks share weights; what a
-    search over ranks does in MCUFormer (Liang et al., NeurIPS 2023).
+    The first rows of V and the first columns of U form a layer of lower rank, so layers of
+    different ranks share weights, as in MCUFormer's search over ranks (Liang et al., NeurIPS 2023).
 
     Args:
         in_features: Length of the input.
@@ -33,13 +33,16 @@ class LowRankLinear(nn.Sequential):
 
 
 def projection(in_features: int, out_features: int, rank: float | None) -> nn.Module:
-    """A linear layer, dense if ``rank`` is None, else of that share of its full rank."""
+    """Return a linear layer: dense if ``rank`` is None, else of that share of the full rank."""
     if rank is None:
         return nn.Linear(in_features, out_features)
     return LowRankLinear(in_features, out_features, rank_of(in_features, out_features, rank))
 
 
 def rank_of(in_features: int, out_features: int, share: float) -> int:
-    """A rank in multiples of 8, which kernels like, and at most the full one."""
+    """Return a share of the full rank, rounded to a multiple of 8 for fast kernels.
+
+    The result is at most the full rank.
+    """
     full = min(in_features, out_features)
     return min(full, make_divisible(share * full))

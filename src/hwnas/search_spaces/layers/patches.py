@@ -1,4 +1,4 @@
-"""From images to tokens that know where they are."""
+"""Embedding of images as tokens with positions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hwnas.search_spaces.layers.depthwise import DepthwiseConv2d
 
 __all__ = ["PatchEmbedding", "PositionTable"]
 
-_SPREAD = 0.02  # standard deviation of a new table, as in ViT
+_SPREAD = 0.02  # standard deviation of the initial table, as in ViT
 
 
 class PositionTable(nn.Module):
-    """A learned vector for each place: (N, C, G, G) -> (1, C, G, G).
+    """Learned vector for each position: (N, C, G, G) -> (1, C, G, G).
 
-    Of a larger table, a smaller network has the middle.
+    A smaller network uses the middle of a larger table.
 
     Args:
         width: C.
@@ -28,21 +28,21 @@ class PositionTable(nn.Module):
         nn.init.normal_(self.table, std=_SPREAD)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The table, whatever x is."""
+        """Return the table, for any x."""
         return self.table
 
 
 class PatchEmbedding(nn.Module):
-    """A token for each patch of an image: (N, channels, H, W) -> (N, H / p * W / p, C).
+    """Embedding of each patch of an image as a token: (N, channels, H, W) -> (N, H / p * W / p, C).
 
     Args:
-        in_channels: Of the images.
+        in_channels: Channels of the images.
         width: C.
         patch_size: p, in pixels; it divides H and W.
-        kernel_size: What a token sees of the image; patches overlap where it is more than p. It
+        kernel_size: Side of the window that a token sees; patches overlap if it is more than p. It
             exceeds p by an even number.
-        grid: Tokens in a row, for a table of positions; if None a depthwise convolution tells
-            positions by the zeros around the image (CPVT, Chu et al., ICLR 2023), for any number.
+        grid: Number of tokens in a row, for a table of positions. If None, a depthwise convolution
+            encodes positions by the zero padding (CPVT, Chu et al., ICLR 2023), for any number.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PatchEmbedding(nn.Module):
         self.position = DepthwiseConv2d(width, 3) if grid is None else PositionTable(width, grid)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Tokens of images, row by row."""
+        """Return the tokens of images, row by row."""
         x: Tensor = self.patches(images)
         x = x + self.position(x)
         return x.flatten(2).transpose(1, 2).contiguous()

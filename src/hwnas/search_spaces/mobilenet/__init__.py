@@ -1,4 +1,4 @@
-"""MobileNetV3-like networks (once-for-all, FBNet, ProxylessNAS)."""
+"""Space of MobileNetV3-like networks (once-for-all, FBNet, ProxylessNAS)."""
 
 from hwnas.search_spaces.mobilenet.config import MobileNetConfig, Stage
 from hwnas.search_spaces.mobilenet.presets import PRESETS

@@ -1,4 +1,4 @@
-"""What is elastic and what is fixed in a MobileNet space."""
+"""Configuration of a MobileNet space."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["MobileNetConfig", "Stage"]
 
 @dataclass(frozen=True)
 class Stage:
-    """A row of inverted bottlenecks of one width.
+    """Sequence of inverted bottlenecks of one width.
 
     Attributes:
         channels: Output channels at width multiplier 1.
-        stride: Of the first block; 1 or 2.
+        stride: Stride of the first block; 1 or 2.
         depth: Options for the number of blocks.
         kernel_size: Options for each block's depthwise kernel; odd.
         expand_ratio: Options for each block's hidden channels, as a multiple of its input channels.
         squeeze_excite: Whether the blocks have a channel gate.
         activation: ``"relu"``, ``"relu6"`` or ``"hard_swish"``.
-        operators: Names of whole blocks, one of which stands at each place, in place of
-            ``kernel_size`` and ``expand_ratio``: ``"k5_e6"`` is a kernel of 5 and an expansion of
-            6, ``"k3_e1_g2"`` has pointwise convolutions in two groups, ``"skip"`` is no block.
-            The last has to be the largest.
+        operators: Options for each block as a whole, by name, in place of ``kernel_size`` and
+            ``expand_ratio``: ``"k5_e6"`` has a kernel of 5 and an expansion of 6, ``"k3_e1_g2"``
+            has pointwise convolutions in two groups, ``"skip"`` is no block. The last has to be the
+            largest.
     """
 
     channels: int
@@ -62,7 +62,7 @@ class Stage:
 
     @property
     def decisions(self) -> Mapping[str, tuple[Option, ...]]:
-        """What is chosen for each block, and the options."""
+        """Options of each choice of a block, by name."""
         if self.operators:
             return {"operator": self.operators}
         return {"kernel_size": self.kernel_size, "expand_ratio": self.expand_ratio}
@@ -70,10 +70,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class MobileNetConfig:
-    """All that defines a `MobileNetSpace`. Lists of options go from small to large.
+    """Configuration of a `MobileNetSpace`. Lists of options go from small to large.
 
     Attributes:
-        stages: From the stem to the head.
+        stages: Stages from the stem to the head.
         resolution: Options for height and width of the input, in pixels.
         width: Options for the width multiplier of all channels.
         in_channels: Channels of the images.
@@ -81,10 +81,10 @@ class MobileNetConfig:
         stem_channels: Channels of the first convolution.
         stem_stride: Stride of the first convolution; 1 or 2.
         head_channels: Channels of the last convolution.
-        feature_channels: Length of the vector before the last linear layer; 0 where that layer
-            comes right after the last convolution.
-        dropout: Probability, in [0, 1), before the last linear layer.
-        activation: After the first convolution and after the last one.
+        feature_channels: Length of the vector before the last linear layer; 0 if that layer follows
+            the last convolution directly.
+        dropout: Dropout probability, in [0, 1), before the last linear layer.
+        activation: Activation after the first and after the last convolution.
         feature_bias: Whether the layer of ``feature_channels`` has a bias.
     """
 
@@ -125,7 +125,7 @@ def _check_activation(name: str, activation: str) -> None:
 
 
 def _check_distinct(config: MobileNetConfig) -> None:
-    """Raise where rounding makes two options one network, which would then have two ids."""
+    """Raise if rounding makes two options the same network, which would then have two ids."""
     for width in config.width:
         channels = scaled_channels(config.stem_channels, width)
         for s, stage in enumerate(config.stages):
@@ -150,7 +150,7 @@ def _check_distinct(config: MobileNetConfig) -> None:
 
 
 def _check_expansions(config: MobileNetConfig) -> None:
-    """Raise where shared weights would lack an expansion layer."""
+    """Raise if shared weights would lack an expansion layer."""
     before = config.stem_channels
     for s, stage in enumerate(config.stages):
         for channels in () if stage.operators else (before, stage.channels)[: max(stage.depth)]:
@@ -160,7 +160,7 @@ def _check_expansions(config: MobileNetConfig) -> None:
 
 
 def _check_operators(config: MobileNetConfig) -> None:
-    """Raise where the blocks of a stage do not fit its channels at some width."""
+    """Raise if the blocks of a stage do not fit its channels at some width."""
     for width in config.width:
         channels = scaled_channels(config.stem_channels, width)
         for s, stage in enumerate(config.stages):

@@ -1,9 +1,10 @@
-"""Larger networks that compute what a smaller one does, so that training goes on from there.
+"""Growth of networks: a larger network starts with the function of a smaller one, and trains on.
 
 Function-preserving transformations: Net2WiderNet and Net2DeeperNet (Chen, Goodfellow and Shlens,
-ICLR 2016), as moves of a search (EAS, Cai et al., AAAI 2018). Of a `MobileNetSpace` these choices
-can grow: expansion ratios, where the block has an expansion layer already; depths; kernel sizes.
-Resolution changes what a network sees and width the channels between blocks, so these stay.
+ICLR 2016), used as moves of a search (EAS, Cai et al., AAAI 2018). In a `MobileNetSpace` these
+choices can grow: expansion ratios, where the block already has an expansion layer; depths; kernel
+sizes. The resolution changes the input of a network and the width the channels between blocks, so
+these two stay.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from hwnas.search_spaces.mobilenet.space import MobileNetSpace
 
 __all__ = ["can_grow", "grow", "moves"]
 
-_LEAST_SHARE = 0.5  # of a replica, before the shares of all replicas are made to sum to 1
+_LEAST_SHARE = 0.5  # least share of a replica, before shares are normalised to sum to 1
 
 
 def moves(space: MobileNetSpace, parent: Architecture) -> Mapping[str, Architecture]:
-    """The children that one step makes of a network, by the choice that takes its next option.
+    """Return the possible next larger networks, each by the choice that takes its next option.
 
     A block that a larger depth adds has the first options.
     """
@@ -45,9 +46,9 @@ def moves(space: MobileNetSpace, parent: Architecture) -> Mapping[str, Architect
 
 
 def can_grow(space: MobileNetSpace, parent: Architecture, child: Architecture) -> bool:
-    """Whether the child is the parent or can compute what it does; see `grow`."""
+    """Return whether the child is the parent or can compute the parent's function; see `grow`."""
     if any(stage.operators for stage in space.config.stages):
-        return child == parent  # whole blocks that are exchanged compute something else
+        return child == parent  # a different operator computes a different function
     if space.input_shape(parent) != space.input_shape(child):
         return False
     if _width(space, parent) != _width(space, child):
@@ -60,7 +61,7 @@ def can_grow(space: MobileNetSpace, parent: Architecture, child: Architecture) -
             hidden = [hidden_channels(channels, ratio) for _, ratio in (before, after)]
             if after[0] < before[0] or hidden[1] < hidden[0]:
                 return False
-            # Nothing that has an activation behind it computes the identity.
+            # A new expansion layer with an activation after it cannot be the identity.
             if hidden[0] != hidden[1] and channels in hidden:
                 return False
     return True
@@ -73,26 +74,26 @@ def grow(
     child: Architecture,
     seed: int,
 ) -> MobileNet:
-    """A larger network that gives the same outputs, up to rounding.
+    """Return a larger network that computes the same outputs, up to rounding.
 
-    - A larger expansion: hidden channels, and those inside a squeeze-excite gate, are replicated,
-      and what reads them divides its weights among the replicas, unevenly and at random, so that
-      replicas do not stay equal in training (Net2Net adds noise to that end).
+    - A larger expansion: hidden channels, and those inside a squeeze-excite gate, are replicated.
+      The layers that read them divide their weights among the replicas, unevenly and at random, so
+      that replicas become different in training (Net2Net adds noise for this).
     - A larger kernel has zeros around the old one.
     - An additional block is residual, and the scale of its last normalisation is 0 (Goyal et al.,
-      "Accurate, Large Minibatch SGD", 2017, section 5.1), so it adds nothing yet.
+      "Accurate, Large Minibatch SGD", 2017, section 5.1), so it adds nothing at first.
 
-    All of this holds for batch statistics too, so a step of training starts from the same loss.
+    All of this also holds for batch statistics, so training starts from the same loss.
 
     Args:
-        space: Of both networks.
-        parent: What the weights are of.
-        weights: The parent's state dict.
-        child: What to build.
-        seed: Of shares and of the weights of new blocks.
+        space: Space of both networks.
+        parent: Architecture of the weights.
+        weights: State dict of the parent.
+        child: Architecture to build.
+        seed: Seed of the shares and of the weights of new blocks.
 
     Raises:
-        ConfigError: The child is not a grown parent.
+        ConfigError: The parent cannot grow into the child.
     """
     if not can_grow(space, parent, child):
         raise ConfigError(
@@ -133,7 +134,7 @@ def _width(space: MobileNetSpace, architecture: Architecture) -> float:
 def _stages(
     space: MobileNetSpace, architecture: Architecture
 ) -> Iterator[tuple[tuple[int, int], tuple[tuple[int, float], ...]]]:
-    """Of each stage: channels that its first block and the others take; kernels and ratios."""
+    """Yield input channels of each stage's first and other blocks, and its kernels and ratios."""
     width = _width(space, architecture)
     channels = scaled_channels(space.config.stem_channels, width)
     for stage in space.outline(architecture):
@@ -144,7 +145,7 @@ def _stages(
 def _blocks(
     network: MobileNet, old: MobileNet
 ) -> Iterator[tuple[str, InvertedBottleneck, InvertedBottleneck | None]]:
-    """Name and block of the network, with the block of the old one in its place, if any."""
+    """Yield each block of a network, with its name and the old network's block there, if any."""
     for s, (stage, before) in enumerate(zip(network.stages, old.stages, strict=True)):
         assert isinstance(stage, nn.Sequential)
         assert isinstance(before, nn.Sequential)
@@ -156,7 +157,7 @@ def _blocks(
 
 
 def _added(block: InvertedBottleneck) -> dict[str, Tensor]:
-    """The state of a new block that computes the identity."""
+    """Return the state of a new block that computes the identity."""
     assert block.residual
     state = dict(block.state_dict())
     for name in ("weight", "bias"):
@@ -168,11 +169,11 @@ def _added(block: InvertedBottleneck) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class _Replicas:
-    """Channels in place of fewer.
+    """Replication of channels to a larger number.
 
     Attributes:
-        origin: Which of the old channels each new one repeats, (new,).
-        share: Of what reads the old channel, the part that reads this one, (new,).
+        origin: Index of the old channel that each new channel repeats, (new,).
+        share: Share of each new channel in the weights that read the old one, (new,).
     """
 
     origin: Tensor
@@ -180,7 +181,7 @@ class _Replicas:
 
     @classmethod
     def of(cls, old: int, new: int) -> _Replicas:
-        """The old channels, then random ones of them."""
+        """Return the old channels, followed by random ones of them."""
         extra = [torch.randperm(old) for _ in range(-(-(new - old) // old))]
         origin = torch.cat([torch.arange(old), *extra])[:new]
         drawn = _LEAST_SHARE + torch.rand(new, dtype=torch.float64)
@@ -188,17 +189,17 @@ class _Replicas:
         return cls(origin, drawn / total[origin])
 
     def rows(self, tensor: Tensor) -> Tensor:
-        """What makes the channels, repeated: (old, ...) -> (new, ...)."""
+        """Repeat the weights that produce the channels: (old, ...) -> (new, ...)."""
         return tensor[self.origin]
 
     def columns(self, tensor: Tensor) -> Tensor:
-        """What reads the channels, divided: (..., old, 1, 1) -> (..., new, 1, 1)."""
+        """Divide the weights that read the channels: (..., old, 1, 1) -> (..., new, 1, 1)."""
         shares = self.share[:, None, None]
         return (tensor[:, self.origin] * shares).to(tensor.dtype)
 
 
 def _widened(old: InvertedBottleneck, new: InvertedBottleneck) -> dict[str, Tensor]:
-    """The state of a block with more hidden channels or a larger kernel."""
+    """Return the state of a block with more hidden channels or a larger kernel."""
     before, after = dict(old.state_dict()), new.state_dict()
     kernel = "layers.depthwise.conv.weight"
     border = (after[kernel].shape[3] - before[kernel].shape[3]) // 2
@@ -212,7 +213,7 @@ def _widened(old: InvertedBottleneck, new: InvertedBottleneck) -> dict[str, Tens
 
 
 def _replicated(name: str, value: Tensor, hidden: _Replicas, squeezed: _Replicas | None) -> Tensor:
-    """A tensor of a block for its replicated channels."""
+    """Return a tensor of a block for its replicated channels."""
     _, layer, part, *_ = name.split(".")
     if layer == "squeeze_excite":
         assert squeezed is not None

@@ -1,4 +1,4 @@
-"""MobileNets as modules, put together of what was chosen."""
+"""Modules of a `MobileNetSpace`, built from chosen options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["MobileNet", "block", "classifier", "head", "stem"]
 
 
 class MobileNet(nn.Module):
-    """One network of a `MobileNetSpace`: (N, C, H, W) -> (N, outputs)."""
+    """Network of a `MobileNetSpace`: (N, C, H, W) -> (N, outputs)."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class MobileNet(nn.Module):
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        """Outputs (N, outputs) of images (N, C, H, W)."""
+        """Return outputs (N, outputs) of images (N, C, H, W)."""
         x = self.stem(images)
         for stage in self.stages:
             x = stage(x)
@@ -45,7 +45,7 @@ class MobileNet(nn.Module):
 
 
 def stem(config: MobileNetConfig, width: float) -> ConvNormAct:
-    """The first convolution."""
+    """Return the first convolution."""
     channels = scaled_channels(config.stem_channels, width)
     return ConvNormAct(
         config.in_channels, channels, 3, config.stem_stride, activation=config.activation
@@ -61,7 +61,7 @@ def block(
     expand_ratio: float = 1,
     operator: str | None = None,
 ) -> nn.Module:
-    """Block ``b`` of stage ``s``, of sizes or of an operator's name."""
+    """Return block ``b`` of stage ``s``, given by its sizes or by an operator's name."""
     stage = config.stages[s]
     outputs, before = stage.channels, config.stages[s - 1].channels if s else config.stem_channels
     inputs = scaled_channels(outputs if b else before, width)
@@ -76,7 +76,7 @@ def block(
 def _operator(
     name: str, inputs: int, outputs: int, stride: int, gated: bool, activation: Activation
 ) -> nn.Module:
-    """A block by its name, or what stands in its place where it is skipped."""
+    """Return a block by its name; if it is skipped, the identity or a pointwise convolution."""
     shape = block_shape(name)
     if shape is not None:
         hidden = inputs * shape.expand_ratio
@@ -84,20 +84,20 @@ def _operator(
         return InvertedBottleneck(*sizes, gated, activation, shape.groups, always_expand=True)
     if stride == 1 and inputs == outputs:
         return nn.Identity()
-    # Named as the expansion of a block, whose first channels it shares in a supernet.
+    # Named like the expansion of a block, because a supernet shares its first channels with it.
     expand = ConvNormAct(inputs, outputs, 1, stride, activation=activation)
     return nn.Sequential(OrderedDict(layers=nn.Sequential(OrderedDict(expand=expand))))
 
 
 def head(config: MobileNetConfig, width: float) -> ConvNormAct:
-    """The last convolution."""
+    """Return the last convolution."""
     channels = scaled_channels(config.stages[-1].channels, width)
     features = scaled_channels(config.head_channels, width)
     return ConvNormAct(channels, features, activation=config.activation)
 
 
 def classifier(config: MobileNetConfig, width: float) -> nn.Module:
-    """What makes outputs of the mean of the last map."""
+    """Return the classifier, which takes the spatial mean of the last feature map."""
     channels = scaled_channels(config.head_channels, width)
     parts: dict[str, nn.Module] = {}
     if config.feature_channels:

@@ -1,4 +1,4 @@
-"""Whole blocks by name, for spaces that choose one of them at each layer (FBNet)."""
+"""Blocks by name, for spaces that choose a whole block at each layer (FBNet)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NAME = re.compile(r"k([1-9]\d?)_e([1-9]\d?)(?:_g([2-9]))?")
 
 @dataclass(frozen=True)
 class BlockShape:
-    """An inverted bottleneck that always has an expansion layer.
+    """Inverted bottleneck that always has an expansion layer.
 
     Attributes:
-        kernel_size: Of the depthwise convolution; odd.
+        kernel_size: Size of the depthwise kernel; odd.
         expand_ratio: Hidden channels as a multiple of the input's.
-        groups: Of the pointwise convolutions.
+        groups: Groups of the pointwise convolutions.
     """
 
     kernel_size: int
@@ -30,10 +30,10 @@ class BlockShape:
 
 
 def block_shape(name: str) -> BlockShape | None:
-    """The block of this name; None for `SKIP`.
+    """Return the block of this name; None for `SKIP`.
 
     Raises:
-        ConfigError: The name is none of a block.
+        ConfigError: The name is not that of a block.
     """
     if name == SKIP:
         return None
@@ -47,10 +47,10 @@ def block_shape(name: str) -> BlockShape | None:
 
 
 def checked_operators(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, if weights of all their blocks are parts of those of the last one.
+    """Return the names, if the last block's weights contain those of all others.
 
     Raises:
-        ConfigError: A name is wrong or there twice, or the last block is not the largest.
+        ConfigError: A name is wrong or repeated, or the last block is not the largest.
     """
     shapes = [block_shape(name) for name in names]
     if len(set(shapes)) < len(shapes):
@@ -67,7 +67,7 @@ def checked_operators(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_fit(place: str, names: Sequence[str], inputs: int, outputs: int, stride: int) -> None:
-    """Raise where a block cannot take ``inputs`` channels and give ``outputs``."""
+    """Raise if a block cannot map ``inputs`` channels to ``outputs``."""
     shapes = [block_shape(name) for name in names]
     for shape in shapes:
         if shape is not None and (inputs % shape.groups or outputs % shape.groups):

@@ -1,4 +1,4 @@
-"""MobileNet spaces by name: made for a size of images, or published."""
+"""Named MobileNet configurations: fitted to a size of images, or published."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["PRESETS"]
 
 # FBNet's candidate blocks (Wu et al., CVPR 2019, table 2), from small to large.
 _FBNET = ("skip", *(f"k{k}_{e}" for k in (3, 5) for e in ("e1_g2", "e1", "e3", "e6")))
-_LEAST_MAP = 3.5  # in pixels: what 112 pixels leave after five strides of 2
-_SMALL_SIDE = 96  # in pixels; FBNet has a shallower skeleton for images up to here
+_LEAST_MAP = 3.5  # least side in pixels of the last map, that of 112 pixels after five strides of 2
+_SMALL_SIDE = 96  # in pixels; up to this side FBNet has smaller strides and a smaller head
 
 
 def _tiny(image_shape: tuple[int, int, int]) -> MobileNetConfig:
@@ -71,7 +71,7 @@ def _large(image_shape: tuple[int, int, int]) -> MobileNetConfig:
 
 
 def _mobilenet_v3_large(image_shape: tuple[int, int, int]) -> MobileNetConfig:
-    """Table 1 of the paper; expansions 200 and 184 of 80 channels are the ratios 2.5 and 2.3."""
+    """Return table 1 of the paper; the ratios 2.5 and 2.3 are expansions 200 and 184 of 80."""
     return MobileNetConfig(
         stages=(
             Stage(16, 1, expand_ratio=(1,), activation="relu"),
@@ -91,7 +91,7 @@ def _mobilenet_v3_large(image_shape: tuple[int, int, int]) -> MobileNetConfig:
 
 
 def _mobilenet_v3_small(image_shape: tuple[int, int, int]) -> MobileNetConfig:
-    """Table 2 of the paper; its expansions are ratios of the channels before.
+    """Return table 2 of the paper; its expansions are ratios of the channels before.
 
     For small images the first strides are 1, so that the last map has 4 pixels a side.
     """
@@ -115,13 +115,13 @@ def _mobilenet_v3_small(image_shape: tuple[int, int, int]) -> MobileNetConfig:
 
 
 def _strides(side: int, count: int) -> list[int]:
-    """Return so many strides of 2, the first of them 1 where the last map would be too small."""
+    """Return ``count`` strides of 2; the first ones are 1 if the last map would be too small."""
     halvings = min(count, max(0, math.floor(math.log2(side / _LEAST_MAP))))
     return [1] * (count - halvings) + [2] * halvings
 
 
 def _ofa(image_shape: tuple[int, int, int]) -> MobileNetConfig:
-    """Once-for-all's MobileNetV3 of width 1.0 (Cai et al., ICLR 2020, section 4.1).
+    """Return once-for-all's MobileNetV3 of width 1.0 (Cai et al., ICLR 2020, section 4.1).
 
     At 224 pixels the resolutions are the paper's: 128 to 224 in steps of 4.
     """
@@ -134,10 +134,10 @@ def _ofa(image_shape: tuple[int, int, int]) -> MobileNetConfig:
 
 
 def _fbnet(image_shape: tuple[int, int, int]) -> MobileNetConfig:
-    """FBNet's 22 layers of nine candidates (Wu et al., CVPR 2019, tables 1 and 2).
+    """Return FBNet's 22 layers of nine candidates (Wu et al., CVPR 2019, tables 1 and 2).
 
     For small images the strides of the stem and the first long stage are 1 and the head has 1504
-    channels, which is the space that HELP (Lee et al., NeurIPS 2021) measured at 32 pixels.
+    channels; this is the space that HELP (Lee et al., NeurIPS 2021) measured at 32 pixels.
     """
     small = max(image_shape[:2]) <= _SMALL_SIDE
     strides = (1, 1 if small else 2, 2, 2, 1, 2, 1)
@@ -157,10 +157,10 @@ def _fbnet(image_shape: tuple[int, int, int]) -> MobileNetConfig:
 
 
 def _proxyless(image_shape: tuple[int, int, int]) -> MobileNetConfig:
-    """ProxylessNAS's space (Cai et al., ICLR 2019) with the channels of its mobile network.
+    """Return ProxylessNAS's space (Cai et al., ICLR 2019) with the channels of its mobile network.
 
-    Its layers that may be skipped are depths here: of the same blocks, it makes no difference
-    which of the later places are empty.
+    The paper's layers that may be skipped are depths here, since it makes no difference which of
+    several equal layers are skipped.
     """
     depths, kernels, ratios = (1, 2, 3, 4), (3, 5, 7), (3, 6)
     rows = ((32, 2, depths), (40, 2, depths), (80, 2, depths), (96, 1, depths), (192, 2, depths))

@@ -1,4 +1,4 @@
-"""Published tables whose networks a MobileNet space builds, and how they number them."""
+"""Published tables of networks in a MobileNet space, and conversion to and from their rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FBNET_SHAPE = (32, 32, 3)
 _OFA_SHAPE = (224, 224, 3)
 _OFA_RESOLUTIONS = range(96, 257, 4)
 _FREE = ("resolution", "in_channels", "outputs", "dropout")
-# FBNet's tables number the candidates from the smallest kernel on, with the skip last.
+# FBNet's tables number the candidates by kernel size, with the skip last.
 _FBNET_NUMBERS = (
     "k3_e1", "k3_e1_g2", "k3_e3", "k3_e6", "k5_e1", "k5_e1_g2", "k5_e3", "k5_e6", "skip",
 )  # fmt: skip
@@ -30,7 +30,7 @@ _FBNET_NUMBERS = (
 
 @cache
 def table_of(config: MobileNetConfig) -> FBNetSpace | OFAMobileNetSpace | None:
-    """The table that has these networks, up to their last layer; None where there is none."""
+    """Return the table's space with these networks, up to their last layer; None without one."""
     if _alike(config, PRESETS["fbnet"](_FBNET_SHAPE)):
         return FBNetSpace() if config.resolution == (_FBNET_SHAPE[0],) else None
     if _alike(config, PRESETS["ofa-w1.0"](_OFA_SHAPE)):
@@ -40,11 +40,11 @@ def table_of(config: MobileNetConfig) -> FBNetSpace | OFAMobileNetSpace | None:
 
 
 def rows_of(config: MobileNetConfig, indices: Mapping[str, Codes]) -> Codes:
-    """Networks as the table of `table_of` numbers them, (N, positions).
+    """Return networks as rows of the table of `table_of`, (N, positions).
 
     Args:
-        config: Of a space that is in a table.
-        indices: For every choice, with one option or several, the index of N networks' options.
+        config: Configuration of a space that has a table.
+        indices: Indices of N networks' options for every choice, with one option or several.
     """
     if isinstance(table_of(config), FBNetSpace):
         return np.column_stack([_numbers(config, s)[indices[name]] for s, name in _layers(config)])
@@ -60,10 +60,10 @@ def rows_of(config: MobileNetConfig, indices: Mapping[str, Codes]) -> Codes:
 
 
 def indices_of(config: MobileNetConfig, row: npt.NDArray[np.integer]) -> dict[str, int]:
-    """The inverse of `rows_of` for one network: indices of options, of choices with an effect.
+    """Return the indices of a row's options, for choices with an effect; the inverse of `rows_of`.
 
     Raises:
-        ConfigError: The space is in no table, or the table has no such network.
+        ConfigError: The space has no table, or the table has no such network.
     """
     table = table_of(config)
     if table is None:
@@ -114,13 +114,13 @@ def _ofa(config: MobileNetConfig, codes: list[int]) -> dict[str, int]:
 
 
 def _alike(config: MobileNetConfig, published: MobileNetConfig) -> bool:
-    """Whether networks differ in nothing but images, outputs and training."""
+    """Return whether two configurations differ in nothing but images, outputs and training."""
     fields = (field.name for field in dataclasses.fields(config) if field.name not in _FREE)
     return all(getattr(config, name) == getattr(published, name) for name in fields)
 
 
 def _layers(config: MobileNetConfig) -> list[tuple[int, str]]:
-    """Stage and choice of each of FBNet's layers."""
+    """Return stage and choice of each of FBNet's layers."""
     return [
         (s, f"stage{s}.block{b}.operator")
         for s, stage in enumerate(config.stages)
@@ -129,5 +129,5 @@ def _layers(config: MobileNetConfig) -> list[tuple[int, str]]:
 
 
 def _numbers(config: MobileNetConfig, s: int) -> Codes:
-    """How the table numbers the options of a stage."""
+    """Return the table's numbers of a stage's options."""
     return np.array([_FBNET_NUMBERS.index(name) for name in config.stages[s].operators])

@@ -1,6 +1,6 @@
-"""MobileNetV3-like networks with elastic depth, kernel, expansion, width and resolution.
+"""Space of MobileNetV3-like networks with elastic depth, kernel, expansion, width and resolution.
 
-The blocks are those of MobileNetV3 (Howard et al., ICCV 2019); the elastic dimensions those of
+The blocks are those of MobileNetV3 (Howard et al., ICCV 2019). The elastic dimensions are those of
 once-for-all (Cai et al., ICLR 2020) and, for width, of BigNAS (Yu et al., ECCV 2020).
 """
 
@@ -36,10 +36,10 @@ __all__ = ["MobileNetSpace", "mobilenet"]
 
 
 class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
-    """Inverted-bottleneck networks; one class for 8x8 digits, 28x28 and 224x224 photographs.
+    """Space of inverted-bottleneck networks, from 8x8 digits to 224x224 photographs.
 
     Args:
-        config: What is elastic and what is fixed; once-for-all's space at 224 pixels if None.
+        config: Fixed and elastic dimensions; once-for-all's space at 224 pixels if None.
     """
 
     name = "mobilenet"
@@ -51,11 +51,11 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
     def from_preset(
         cls, preset: str, image_shape: tuple[int, int, int] = (224, 224, 3), outputs: int = 1000
     ) -> MobileNetSpace:
-        """A space by name; see `mobilenet`."""
+        """Return a space by the name of its preset; see `mobilenet`."""
         return mobilenet(image_shape, outputs, preset=preset)
 
     def decisions(self) -> Iterator[Choice]:
-        """Resolution, width, and what each stage and block may be."""
+        """Yield the choices of resolution and width, and of each stage and block."""
         yield Choice("resolution", self.config.resolution)
         yield Choice("width", self.config.width)
         for s, stage in enumerate(self.config.stages):
@@ -67,7 +67,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Stem, blocks, head and classifier; all have some width."""
+        """Stem, blocks, head and classifier; all depend on the width."""
         config, width = self.config, {"width": "width"}
         blocks = [
             Place(
@@ -95,7 +95,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The whole configuration; later additions only where they are made use of."""
+        """Whole configuration; fields that were added later only where they are not the default."""
         found = dataclasses.asdict(self.config)
         for stage in found["stages"]:
             if not stage["operators"]:
@@ -106,7 +106,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
         return found
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
-        """The stages of inverted bottlenecks."""
+        """Return the stages of inverted bottlenecks."""
         values = self.values(self.check(architecture))
         return tuple(
             StageOutline(
@@ -118,7 +118,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
         )
 
     def _sizes(self, s: int, values: Values) -> Iterator[tuple[int, float]]:
-        """Kernel sizes and expansion ratios of a stage's blocks that are there."""
+        """Yield kernel size and expansion ratio of each block of a stage."""
         for b in range(values[f"stage{s}.depth"]):
             place = f"stage{s}.block{b}"
             if not self.config.stages[s].operators:
@@ -127,7 +127,7 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
                 yield shape.kernel_size, shape.expand_ratio
 
     def part_table(self) -> PartTable:
-        """Blocks, and the rest as one part."""
+        """Return the operator counts of the blocks, and of the rest as one part."""
         return part_table(self.config)
 
     def chosen_parts(self, indices: Indices) -> npt.NDArray[np.int64]:
@@ -135,21 +135,24 @@ class MobileNetSpace(ConfiguredSpace[MobileNetConfig]):
         return chosen_parts(self.config, indices)
 
     def depth(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Blocks that are there; those that are skipped are not."""
+        """Return the number of blocks of each network, (N,), without skipped ones."""
         return super().depth(codes) - skipped(self.config, self.indices(codes))
 
     def published(
         self, codes: npt.NDArray[np.int64]
     ) -> tuple[TabularSpace, npt.NDArray[np.int64]] | None:
-        """The same networks as rows of a table, for ``ofa-w1.0`` and ``fbnet`` at its size."""
+        """Return the table's space and the networks as its rows, for ``ofa-w1.0`` and ``fbnet``.
+
+        ``fbnet`` has a table at 32 pixels only.
+        """
         table = table_of(self.config)
         return None if table is None else (table, rows_of(self.config, self.indices(codes)))
 
     def architecture_of(self, row: npt.ArrayLike) -> Architecture:
-        """The architecture that a published table means by its integers.
+        """Return the architecture of a row of a published table.
 
         Args:
-            row: As the table's space encodes it, see `published`, of shape (positions,).
+            row: Codes of the network in the table's space, see `published`, of shape (positions,).
 
         Raises:
             ConfigError: The space is in no published table, or the table has no such network.
@@ -174,7 +177,7 @@ def mobilenet(
     activation: Activation | None = None,
     feature_bias: bool | None = None,
 ) -> MobileNetSpace:
-    """The space of a recipe's ``[space] name = "mobilenet"``.
+    """Return the space of a recipe's ``[space] name = "mobilenet"``.
 
     Args:
         image_shape: Height, width and channels of the data's images.
@@ -183,15 +186,16 @@ def mobilenet(
             (once-for-all's space), ``"mobilenet-v3-large"`` or ``"mobilenet-v3-small"`` (that one
             network), or a published space: ``"ofa-w1.0"``, ``"fbnet"``, ``"proxyless"``; chosen by
             the size of the images if None.
-        stages: As in `MobileNetConfig`, in place of the preset's; so are all that follow.
+        stages: Stages in place of the preset's; this and all that follow are as in
+            `MobileNetConfig`.
         resolution: Options for the input's height and width, in pixels.
         width: Options for the width multiplier.
         stem_channels: Channels of the first convolution.
         stem_stride: Stride of the first convolution.
         head_channels: Channels of the last convolution.
         feature_channels: Length of the vector before the last linear layer, 0 for none.
-        dropout: Probability before the last linear layer.
-        activation: After the first convolution and the last one.
+        dropout: Dropout probability before the last linear layer.
+        activation: Activation after the first and the last convolution.
         feature_bias: Whether the layer of ``feature_channels`` has a bias.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What MobileNet networks ask of hardware, drafted block by block instead of traced."""
+"""Operator counts of MobileNets, drafted block by block instead of traced."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ABSENT = 0
 
 
 def part_table(config: MobileNetConfig) -> PartTable:
-    """For each place of a block, none and every block that may stand there; then all the rest.
+    """Return the operator counts of no block and every block for each place, then of all the rest.
 
-    Blocks are in the order of width, resolution, kernel size and expansion ratio; or, where whole
-    blocks are chosen, of width, resolution and operator.
+    Blocks are ordered by width, resolution, kernel size and expansion ratio; where whole blocks are
+    chosen, by width, resolution and operator.
     """
     sizes = [
         (width, _sides(config, resolution))
@@ -45,7 +45,7 @@ def part_table(config: MobileNetConfig) -> PartTable:
 
 
 def chosen_parts(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
-    """Which part of a `part_table` stands at each place, (N, places)."""
+    """Return the index of the chosen part of a `part_table` for each place, (N, places)."""
     size = indices["width"] * len(config.resolution) + indices["resolution"]
     columns = []
     for s, stage in enumerate(config.stages):
@@ -59,7 +59,7 @@ def chosen_parts(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.in
 
 
 def skipped(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
-    """How many blocks are there in name only, (N,)."""
+    """Return the number of blocks that are within the depth but skipped, (N,)."""
     blocks = np.zeros(len(indices["width"]), dtype=np.int64)
     for s, stage in enumerate(config.stages):
         if SKIP in stage.operators:
@@ -71,13 +71,13 @@ def skipped(config: MobileNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
 
 
 def _sides(config: MobileNetConfig, resolution: int) -> list[int]:
-    """Of the images, of what each stage takes, and of what the head takes."""
+    """Return the sides of the images, of each stage's input, and of the head's input."""
     strides = [config.stem_stride, *(stage.stride for stage in config.stages)]
     return list(itertools.accumulate(strides, lambda side, by: -(-side // by), initial=resolution))
 
 
 def _channels(config: MobileNetConfig, stage: int, width: float) -> tuple[int, int]:
-    """What a stage takes and gives."""
+    """Return the input and output channels of a stage."""
     before = config.stages[stage - 1].channels if stage else config.stem_channels
     return scaled_channels(before, width), scaled_channels(config.stages[stage].channels, width)
 
@@ -104,7 +104,7 @@ def _block(
     groups: int = 1,
     always_expand: bool = False,
 ) -> Counter[Step]:
-    """As `hwnas.search_spaces.layers.InvertedBottleneck` runs."""
+    """Return the operator counts of a `hwnas.search_spaces.layers.InvertedBottleneck`."""
     block = Sketch(inputs, side)
     if always_expand or hidden != inputs:
         block.conv(hidden, groups=groups)
@@ -122,7 +122,7 @@ def _block(
 def _operator(
     stage: Stage, inputs: int, outputs: int, side: int, stride: int, shape: BlockShape | None
 ) -> Counter[Step]:
-    """A block by its name, or what stands in its place where it is skipped."""
+    """Return the operator counts of a block by its name, or of what replaces a skipped one."""
     if shape is not None:
         hidden, kernel_size = inputs * shape.expand_ratio, shape.kernel_size
         return _block(stage, inputs, hidden, outputs, side, kernel_size, stride, shape.groups, True)
@@ -132,7 +132,7 @@ def _operator(
 
 
 def _rest(config: MobileNetConfig, width: float, side: int, head_side: int) -> Counter[Step]:
-    """Stem, head and classifier."""
+    """Return the operator counts of stem, head and classifier."""
     stem = Sketch(config.in_channels, side)
     stem.conv(scaled_channels(config.stem_channels, width), 3, config.stem_stride)
     channels = scaled_channels(config.stages[-1].channels, width)

@@ -1,4 +1,4 @@
-"""What is elastic and what is fixed in a ResNet space."""
+"""Configuration of a ResNet space."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ _POOL_STRIDE = 2
 
 @dataclass(frozen=True)
 class ResNetStage:
-    """A row of residual blocks of one width.
+    """Sequence of residual blocks of one width.
 
     The first block of bottlenecks and basic blocks projects its shortcut; that of fused and
     inverted ones has none, unless its input and output have the same shape.
 
     Attributes:
         channels: Output channels at width multiplier 1.
-        stride: Of the first block; 1 or 2.
+        stride: Stride of the first block; 1 or 2.
         depth: Options for the number of blocks.
-        expand_ratio: Options for the channels within each block (of a bottleneck's 3x3 convolution,
-            or between the two of any other block), as a multiple of the stage's output channels.
+        expand_ratio: Options for the channels within each block, as a multiple of the stage's
+            output channels: those of a bottleneck's 3x3 convolution, or those between the first and
+            the last convolution of any other block.
         block: ``"bottleneck"``, of 1x1, 3x3 and 1x1 convolutions, as in ResNet-50; ``"basic"``, of
             two 3x3 convolutions, as in ResNet-18; ``"fused"``, of a 3x3 and a 1x1 convolution, as
             in EfficientNetV2 (Tan and Le, ICML 2021); or ``"inverted"``, of 1x1, depthwise 3x3 and
@@ -54,29 +55,29 @@ class ResNetStage:
             raise ConfigError(f"ResNetStage.channels is {self.channels}; expected at least 1")
 
     def channels_at(self, width: float) -> int:
-        """Output channels at a width multiplier."""
+        """Return the output channels at a width multiplier."""
         return make_divisible(self.channels * width)
 
     def hidden_at(self, width: float, ratio: float) -> int:
-        """Channels within a block."""
+        """Return the channels within a block."""
         return make_divisible(self.channels_at(width) * ratio)
 
 
 @dataclass(frozen=True)
 class ResNetConfig:
-    """All that defines a `ResNetSpace`. Lists of options go from small to large.
+    """Configuration of a `ResNetSpace`. Lists of options go from small to large.
 
     Attributes:
-        stages: From the stem to the classifier.
+        stages: Stages from the stem to the classifier.
         resolution: Options for height and width of the input, in pixels.
         width: Options for the width multipliers of the stem and of each stage, chosen one by one.
         in_channels: Channels of the images.
         outputs: Length of the output vector, e.g. the number of classes.
         stem_channels: Channels of the first convolution.
-        stem_kernel_size: Of the first convolution; odd.
-        stem_stride: Of the first convolution; 1, 2, or 4 (with a kernel of at least 5).
-        stem_pool: Whether a 3x3 maximum of stride 2 follows.
-        dropout: Probability, in [0, 1), before the linear layer.
+        stem_kernel_size: Kernel size of the first convolution; odd.
+        stem_stride: Stride of the first convolution; 1, 2, or 4 (with a kernel of at least 5).
+        stem_pool: Whether 3x3 max pooling of stride 2 follows.
+        dropout: Dropout probability, in [0, 1), before the linear layer.
     """
 
     stages: tuple[ResNetStage, ...]
@@ -110,17 +111,17 @@ class ResNetConfig:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of the first convolution, of the maximum after it (1 for none), and of each stage."""
+        """Strides of the first convolution, the max pooling (1 for none) and each stage."""
         pool = _POOL_STRIDE if self.stem_pool else 1
         return self.stem_stride, pool, *(stage.stride for stage in self.stages)
 
     def stem_at(self, width: float) -> int:
-        """Channels of the first convolution at a width multiplier."""
+        """Return the channels of the first convolution at a width multiplier."""
         return make_divisible(self.stem_channels * width)
 
 
 def _check_distinct(config: ResNetConfig) -> None:
-    """Raise where rounding makes two options one network, which would then have two ids."""
+    """Raise if rounding makes two options the same network, which would then have two ids."""
     stem = [config.stem_at(width) for width in config.width]
     rows = [("the stem", stem)]
     for s, stage in enumerate(config.stages):

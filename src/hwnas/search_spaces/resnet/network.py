@@ -1,4 +1,4 @@
-"""ResNets as modules, put together of what was chosen."""
+"""Modules of a `ResNetSpace`, built from chosen options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ResNet", "block", "classifier", "first_block", "stem"]
 
 
 class ResNet(nn.Module):
-    """One network of a `ResNetSpace`: (N, C, H, W) -> (N, outputs)."""
+    """Network of a `ResNetSpace`: (N, C, H, W) -> (N, outputs)."""
 
     def __init__(self, stem: nn.Module, stages: list[nn.Sequential], classifier: nn.Module) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class ResNet(nn.Module):
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        """Outputs (N, outputs) of images (N, C, H, W)."""
+        """Return outputs (N, outputs) of images (N, C, H, W)."""
         x = self.stem(images)
         for stage in self.stages:
             x = stage(x)
@@ -37,7 +37,7 @@ class ResNet(nn.Module):
 
 
 def stem(config: ResNetConfig, width: float) -> nn.Module:
-    """The first convolution, and the maximum after it if there is one."""
+    """Return the first convolution, with the max pooling after it if there is one."""
     conv = ConvNormAct(
         config.in_channels,
         config.stem_at(width),
@@ -54,7 +54,7 @@ def stem(config: ResNetConfig, width: float) -> nn.Module:
 def first_block(
     config: ResNetConfig, s: int, before: float, width: float, expand_ratio: float
 ) -> nn.Module:
-    """The first block of stage ``s``, after something of the width ``before``."""
+    """Return the first block of stage ``s``; ``before`` is the width multiplier of its input."""
     stage = config.stages[s]
     inputs = config.stages[s - 1].channels_at(before) if s else config.stem_at(before)
     hidden, outputs = stage.hidden_at(width, expand_ratio), stage.channels_at(width)
@@ -62,7 +62,7 @@ def first_block(
 
 
 def block(config: ResNetConfig, s: int, width: float, expand_ratio: float) -> nn.Module:
-    """A later block of stage ``s``."""
+    """Return a later block of stage ``s``."""
     stage = config.stages[s]
     channels = stage.channels_at(width)
     return _block(stage.block, channels, stage.hidden_at(width, expand_ratio), channels)
@@ -76,7 +76,7 @@ def _block(
     stride: int = 1,
     projected: bool = False,
 ) -> nn.Module:
-    """A block; ``projected`` is whether one that always has a shortcut projects it."""
+    """Return a block; ``projected`` only matters to the kinds that always have a shortcut."""
     if kind == "bottleneck":
         return Bottleneck(inputs, hidden, outputs, stride, projected)
     if kind == "basic":
@@ -87,7 +87,7 @@ def _block(
 
 
 def classifier(config: ResNetConfig, width: float) -> nn.Module:
-    """What makes outputs of the mean of the last stage's map."""
+    """Return the classifier, which takes the spatial mean of the last stage."""
     channels = config.stages[-1].channels_at(width)
     dropout, outputs = nn.Dropout(config.dropout), nn.Linear(channels, config.outputs)
     return nn.Sequential(OrderedDict(dropout=dropout, outputs=outputs))

@@ -1,4 +1,4 @@
-"""ResNet spaces by name, for a size of images."""
+"""Named ResNet configurations, fitted to a size of images."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["PRESETS", "Preset"]
 
 @dataclass(frozen=True)
 class Preset:
-    """A configuration for images of any size.
+    """Configuration for images of any size.
 
     Attributes:
-        config: All but the images.
-        fourteenths: Options for the resolution, as parts of the longer side of the images.
-        least_map: Whether the stride of the first convolution follows the images: the largest that
-            leaves a map of at least so many pixels; 0 for that of the configuration.
+        config: Configuration without what follows from the images.
+        fourteenths: Options for the resolution, in fourteenths of the longer side of the images.
+        least_map: Least side, in pixels, of the first convolution's output: its stride is the
+            largest that leaves so much. 0 keeps the stride of the configuration.
     """
 
     config: ResNetConfig
@@ -26,14 +26,14 @@ class Preset:
     least_map: int = 0
 
     def stem(self, side: int) -> tuple[int, int]:
-        """Kernel and stride of the first convolution, for images of a longer side."""
+        """Return kernel size and stride of the first convolution for images of a longer side."""
         if not self.least_map:
             return self.config.stem_kernel_size, self.config.stem_stride
         stride = max((s for s in (1, 2, 4) if side // s >= self.least_map), default=1)
         return (3 if stride == 1 else stride + 1), stride
 
     def resolution(self, side: int) -> tuple[int, ...]:
-        """Options for images with a longer side of so many pixels."""
+        """Return options for the resolution, for images of a longer side in pixels."""
         return tuple(sorted({max(1, side * part // 14) for part in self.fourteenths}))
 
 

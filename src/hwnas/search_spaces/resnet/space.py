@@ -31,17 +31,17 @@ from hwnas.search_spaces.steps import PartTable
 
 __all__ = ["ResNetSpace", "resnet"]
 
-_KERNEL_SIZE = 3  # of every block
+_KERNEL_SIZE = 3  # in every block
 
 
 class ResNetSpace(ConfiguredSpace[ResNetConfig]):
-    """Residual networks; the stem and each stage have a width of their own.
+    """Space of residual networks in which the stem and each stage have a width of their own.
 
-    No option breaks a residual: the first block of a stage projects its shortcut, and all others
-    have as many channels as the block before.
+    Every combination of options is valid: the first block of a stage projects its shortcut, and all
+    others have as many channels as the block before.
 
     Args:
-        config: What is elastic and what is fixed; up to ResNet-50 at 224 pixels if None.
+        config: Fixed and elastic dimensions; up to ResNet-50 at 224 pixels if None.
     """
 
     name = "resnet"
@@ -50,7 +50,7 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
         super().__init__(resnet((224, 224, 3), 1000).config if config is None else config)
 
     def decisions(self) -> Iterator[Choice]:
-        """Resolution, and what the stem and each stage and block may be."""
+        """Yield the choices of resolution, and of the stem and each stage and block."""
         config = self.config
         yield Choice("resolution", config.resolution)
         yield Choice("stem.width", config.width)
@@ -63,7 +63,7 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Stem, blocks and classifier; of the first block of a stage the width before it too."""
+        """Stem, blocks and classifier; a first block also depends on the width before it."""
         config, before = self.config, "stem.width"
         found = [Place("stem", partial(stem, config), {"width": before})]
         for s, stage in enumerate(config.stages):
@@ -85,7 +85,7 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The whole configuration; later additions only where they are made use of."""
+        """Whole configuration; fields that were added later only where they are not the default."""
         found = dataclasses.asdict(self.config)
         for stage in found["stages"]:
             if stage["block"] == "bottleneck":
@@ -93,7 +93,7 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
         return found
 
     def outline(self, architecture: Architecture) -> tuple[StageOutline, ...]:
-        """The stages of residual blocks."""
+        """Return the stages of residual blocks."""
         values = self.values(self.check(architecture))
         return tuple(
             StageOutline(
@@ -108,7 +108,7 @@ class ResNetSpace(ConfiguredSpace[ResNetConfig]):
         )
 
     def part_table(self) -> PartTable:
-        """The stem, blocks, the classifier."""
+        """Return the operator counts of the stem, the blocks and the classifier."""
         return part_table(self.config)
 
     def chosen_parts(self, indices: Indices) -> npt.NDArray[np.int64]:
@@ -129,23 +129,24 @@ def resnet(
     stem_pool: bool | None = None,
     dropout: float | None = None,
 ) -> ResNetSpace:
-    """The space of a recipe's ``[space] name = "resnet"``.
+    """Return the space of a recipe's ``[space] name = "resnet"``.
 
     Args:
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, e.g. the number of classes.
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96) or ``"resnet-50"``,
-            whose largest network that is; chosen by the size of the images if None. Or
-            ``"compact"``, of dense convolutions on small maps, for CPUs; or ``"mixed"``, of dense
-            convolutions on large maps and depthwise ones on small maps.
-        stages: As in `ResNetConfig`, in place of the preset's; so are all that follow.
+            which is its largest network; chosen by the size of the images if None. For CPUs:
+            ``"compact"``, of dense convolutions on small maps, ``"coarse"``, the same on maps of
+            half the size, and ``"mixed"``, of dense convolutions on large maps and depthwise ones
+            on small maps.
+        stages: Stages in place of the preset's; this and all that follow are as in `ResNetConfig`.
         resolution: Options for the input's height and width, in pixels.
         width: Options for the width multipliers of the stem and of each stage.
         stem_channels: Channels of the first convolution.
-        stem_kernel_size: Of the first convolution.
-        stem_stride: Of the first convolution.
-        stem_pool: Whether a maximum of stride 2 follows it.
-        dropout: Probability before the linear layer.
+        stem_kernel_size: Kernel size of the first convolution.
+        stem_stride: Stride of the first convolution.
+        stem_pool: Whether max pooling of stride 2 follows.
+        dropout: Dropout probability before the linear layer.
 
     Raises:
         ConfigError: The preset is unknown, an option is out of range, or the images are too small.

@@ -1,4 +1,4 @@
-"""What ResNets ask of hardware, drafted block by block instead of traced."""
+"""Operator counts of ResNets, derived block by block instead of traced."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ABSENT = 0
 
 
 def part_table(config: ResNetConfig) -> PartTable:
-    """The stem, every block that may stand at each place, the classifier.
+    """Return the operator counts of the stem, of every possible block, and of the classifier.
 
-    First blocks of stages are in the order of resolution, width before, own width and expansion;
-    later ones in that of resolution, width and expansion, after none.
+    First blocks of stages are ordered by resolution, input width, own width and expansion; later
+    ones by resolution, width and expansion, after an entry for no block.
     """
     sides = [_sides(config, resolution) for resolution in config.resolution]
     places = [[_stem(config, side[0], width) for side in sides for width in config.width]]
@@ -42,7 +42,7 @@ def part_table(config: ResNetConfig) -> PartTable:
 
 
 def chosen_parts(config: ResNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
-    """Which part of a `part_table` stands at each place, (N, places)."""
+    """Return the index of the chosen part of a `part_table` for each place, (N, places)."""
     widths, resolution = len(config.width), indices["resolution"]
     before = indices["stem.width"]
     columns = [resolution * widths + before]
@@ -61,7 +61,7 @@ def chosen_parts(config: ResNetConfig, indices: Indices) -> npt.NDArray[np.int64
 
 
 def _sides(config: ResNetConfig, resolution: int) -> list[int]:
-    """Of the images, of what the maximum takes, of what each stage takes, of what comes last."""
+    """Return sides of the input, of the pooling's and each stage's input, and of the last map."""
     return list(
         itertools.accumulate(
             config.strides, lambda side, stride: -(-side // stride), initial=resolution
@@ -78,7 +78,7 @@ def _stem(config: ResNetConfig, side: int, width: float) -> Counter[Step]:
 def _blocks(
     stage: ResNetStage, widths: tuple[float, ...], side: int, inputs: int | None = None
 ) -> list[Counter[Step]]:
-    """All first blocks of a stage that take ``inputs`` channels; all later ones if None."""
+    """Return all first blocks of a stage that take ``inputs`` channels; all later ones if None."""
     return [
         _block(stage, side, inputs, stage.hidden_at(width, ratio), stage.channels_at(width))
         for width in widths
@@ -89,7 +89,7 @@ def _blocks(
 def _block(
     stage: ResNetStage, side: int, inputs: int | None, hidden: int, outputs: int
 ) -> Counter[Step]:
-    """As the block of `hwnas.search_spaces.layers` runs."""
+    """Return the operator counts of a block of `hwnas.search_spaces.layers`."""
     stride = 1 if inputs is None else stage.stride
     block = Sketch(inputs or outputs, side)
     if stage.block in ("fused", "inverted"):

@@ -1,4 +1,4 @@
-"""SimpleNet, made of nothing but convolutions and max pooling."""
+"""Space of SimpleNets, which consist of convolutions and max pooling."""
 
 from hwnas.search_spaces.simplenet.config import Group, SimpleNetConfig
 from hwnas.search_spaces.simplenet.presets import PRESETS

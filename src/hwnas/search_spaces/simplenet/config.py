@@ -1,8 +1,8 @@
-"""What is elastic and what is fixed in a SimpleNet space.
+"""Configuration of a SimpleNet space.
 
 SimpleNet is Hasanpour et al., "Lets keep it simple, Using simple architectures to outperform deeper
-and more complex architectures" (2016): 13 convolutions, of which two are pointwise, in groups that
-2x2 max pooling lies between, a global max pooling and a linear layer.
+and more complex architectures" (2016): 13 convolutions, two of them pointwise, in groups separated
+by 2x2 max pooling, then a global max pooling and a linear layer.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Group:
     """Convolutions at one size of feature maps.
 
     Attributes:
-        channels: Of each layer at width 1.
-        kernel_size: Of each layer, odd; one number stands for all.
-        depth: Options for how many of the layers there are, counted from the first; all if empty.
+        channels: Channels of each layer at width 1.
+        kernel_size: Kernel size of each layer, odd; a single number holds for all.
+        depth: Options for the number of layers, counted from the first; all layers if empty.
         width: Options for each layer's channels as a share of ``channels``, in (0, 1].
     """
 
@@ -59,7 +59,7 @@ class Group:
         self._check_nesting()
 
     def options(self, layer: int) -> tuple[int, ...]:
-        """The numbers of channels that a layer may have, from small to large."""
+        """Return the options for the channels of a layer, from small to large."""
         full = self.channels[layer]
         return tuple(full if w == 1 else make_divisible(full * w) for w in self.width)
 
@@ -72,7 +72,7 @@ class Group:
                     "are rounded to multiples of 8, so choose widths further apart"
                 )
         for depth in self.depth:
-            # What follows the group has weights for as many channels as the last layer gives.
+            # The layer after the group has weights for the channels of the last layer only.
             if self.channels[depth - 1] > self.channels[-1]:
                 raise ConfigError(
                     f"Group.depth {depth} ends the group at {self.channels[depth - 1]} channels, "
@@ -83,15 +83,15 @@ class Group:
 
 @dataclass(frozen=True)
 class SimpleNetConfig:
-    """All that defines a `SimpleNetSpace`. Lists of options go from small to large.
+    """Configuration of a `SimpleNetSpace`. Lists of options go from small to large.
 
     Attributes:
-        groups: From the images to the global pooling; max pooling halves, rounding up, what goes
-            from one to the next.
+        groups: Groups from the images to the global pooling. Max pooling between two groups halves
+            the feature maps, rounding up.
         resolution: Options for height and width of the input, in pixels.
         in_channels: Channels of the images.
         outputs: Length of the output vector, e.g. the number of classes.
-        dropout: Probability, in [0, 1), after each convolution. The paper trained with 0.2.
+        dropout: Dropout probability, in [0, 1), after each convolution. The paper trained with 0.2.
     """
 
     groups: tuple[Group, ...]
@@ -116,12 +116,12 @@ class SimpleNetConfig:
             )
 
     def taken(self, group: int, layer: int) -> tuple[int, ...]:
-        """The numbers of channels that a layer may be given, from small to large."""
+        """Return the possible numbers of input channels of a layer, from small to large."""
         if layer:
             return self.groups[group].options(layer - 1)
         return self.given(group - 1) if group else (self.in_channels,)
 
     def given(self, group: int) -> tuple[int, ...]:
-        """The numbers of channels that a group may end with, from small to large."""
+        """Return the possible numbers of output channels of a group, from small to large."""
         last = self.groups[group]
         return tuple(sorted({c for depth in last.depth for c in last.options(depth - 1)}))

@@ -1,4 +1,4 @@
-"""SimpleNets as modules, put together of what was chosen."""
+"""Modules of a `SimpleNetSpace`, built from chosen options."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["SimpleNet", "classifier", "layer"]
 
 
 class SimpleNet(nn.Module):
-    """One network of a `SimpleNetSpace`: (N, C, H, W) -> (N, outputs)."""
+    """Network of a `SimpleNetSpace`: (N, C, H, W) -> (N, outputs)."""
 
     def __init__(self, groups: list[nn.Sequential], classifier: nn.Module, dropout: float) -> None:
         super().__init__()
         self.groups = nn.ModuleList(groups)
-        self.halve = nn.MaxPool2d(2, ceil_mode=True)  # as Caffe does, which the paper used
+        self.halve = nn.MaxPool2d(2, ceil_mode=True)  # as in Caffe, which the paper used
         self.dropout = nn.Dropout(dropout)
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        """Outputs (N, outputs) of images (N, C, H, W)."""
+        """Return outputs (N, outputs) of images (N, C, H, W)."""
         x = images
         for g, group in enumerate(self.groups):
             assert isinstance(group, nn.Sequential)
@@ -33,10 +33,10 @@ class SimpleNet(nn.Module):
 
 
 def layer(kernel_size: int, inputs: int, outputs: int) -> ConvNormAct:
-    """A convolution."""
+    """Return a convolution with normalisation and ReLU."""
     return ConvNormAct(inputs, outputs, kernel_size, activation="relu")
 
 
 def classifier(config: SimpleNetConfig, inputs: int) -> nn.Linear:
-    """What makes outputs of the maximum of the last map."""
+    """Return the classifier, which takes the spatial maximum of the last feature map."""
     return nn.Linear(inputs, config.outputs)

@@ -1,4 +1,4 @@
-"""SimpleNet spaces by name, and the published networks."""
+"""Named SimpleNet configurations, among them the published networks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["PRESETS", "Preset"]
 
 @dataclass(frozen=True)
 class Preset:
-    """A space by name, for images of any size.
+    """Named configuration for images of any size.
 
     Attributes:
-        groups: As in `SimpleNetConfig`.
+        groups: Groups, as in `SimpleNetConfig`.
         scales: Options for the input's side, as multiples of the images'.
     """
 
@@ -23,12 +23,15 @@ class Preset:
     scales: tuple[float, ...] = (1,)
 
     def resolution(self, side: int) -> tuple[int, ...]:
-        """Options for the input's side; what shrinks images leaves as much as the space needs."""
+        """Return options for the input's side, each at least the smallest that the space supports.
+
+        At scale 1 the side is always that of the images.
+        """
         least = 2 ** (len(self.groups) - 1)
         return tuple(sorted({side if s == 1 else max(least, int(side * s)) for s in self.scales}))
 
 
-# The authors' files for CIFAR: 5.48 million and 310 thousand weights with 10 classes.
+# From the authors' files for CIFAR: 5.48 million and 310 thousand weights with 10 classes.
 _FULL = ((64, 128, 128, 128), (128, 128, 256), (256, 256), (512, 2048, 256), (256,))
 _SLIM = ((64, 32, 32, 32), (32, 32, 64), (64, 64), (128, 256, 64), (64,))
 _KERNELS = ((3,), (3,), (3,), (3, 1, 1), (3,))
@@ -37,12 +40,12 @@ _WIDTHS = (0.25, 0.5, 0.75, 1)
 
 
 def _published(channels: Sequence[tuple[int, ...]]) -> Preset:
-    """One network, as it is in the paper."""
+    """Return a space with a single network, as it is in the paper."""
     return Preset(tuple(Group(*each) for each in zip(channels, _KERNELS, strict=True)))
 
 
 def _elastic(channels: Sequence[tuple[int, ...]]) -> Preset:
-    """The networks that are nowhere wider and nowhere deeper than a published one."""
+    """Return a space of networks that are at most as wide and as deep as a published one."""
     each = zip(channels, _KERNELS, _DEPTHS, strict=True)
     return Preset(tuple(Group(*sizes, _WIDTHS) for sizes in each), (0.75, 1))
 

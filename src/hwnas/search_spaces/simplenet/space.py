@@ -1,10 +1,10 @@
-"""SimpleNet, made by hand of nothing but convolutions and max pooling, with elastic channels.
+"""Space of SimpleNets, hand-designed stacks of convolutions and max pooling, with elastic channels.
 
 From Hasanpour et al., "Lets keep it simple, Using simple architectures to outperform deeper and
 more complex architectures" (2016). Layers, channels, kernels and pooling are those of the authors'
-CIFAR file. It departs in this: every convolution is normalised, as in the authors' own PyTorch
-version (the file leaves out the last three), so that none needs a bias; the last pooling is over
-the whole feature map at any size of images; dropout follows convolutions, never pooling.
+CIFAR file, with three differences. Every convolution is normalised, so that none needs a bias, as
+in the authors' own PyTorch version (the file leaves out the last three). The last pooling is over
+the whole feature map at any size of images. Dropout follows convolutions, never pooling.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = ["SimpleNetSpace", "simplenet"]
 
 
 class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
-    """Plain stacks of convolutions: each layer's width, each group's depth, the resolution.
+    """Space of plain stacks of convolutions, with the width of each layer and depth of each group.
 
     Args:
-        config: What is elastic and what is fixed; networks up to the published one of 5.48 million
-            weights, at 32 pixels, if None.
+        config: Fixed and elastic dimensions; if None, networks up to the published one of 5.48
+            million weights, at 32 pixels.
     """
 
     name = "simplenet"
@@ -49,11 +49,11 @@ class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
     def from_preset(
         cls, preset: str, image_shape: tuple[int, int, int] = (32, 32, 3), outputs: int = 10
     ) -> SimpleNetSpace:
-        """A space by name; see `simplenet`."""
+        """Return a space by the name of its preset; see `simplenet`."""
         return simplenet(image_shape, outputs, preset=preset)
 
     def decisions(self) -> Iterator[Choice]:
-        """Resolution, and what each group and layer may be."""
+        """Yield the choices of the resolution, and of each group and layer."""
         yield Choice("resolution", self.config.resolution)
         for g, group in enumerate(self.config.groups):
             yield Choice(f"group{g}.depth", group.depth)
@@ -63,7 +63,7 @@ class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Layers, whose sizes follow from their widths and what is before, and the classifier."""
+        """Layers, which depend on their channels and those before, and classifier."""
         found, inputs = [], "channels"
         for g, group in enumerate(self.config.groups):
             for b, kernel_size in enumerate(group.kernel_size):
@@ -76,9 +76,9 @@ class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
         return *found, last
 
     def values(self, architecture: Architecture) -> dict[str, Any]:
-        """The options, and the channels of the images, of each layer and at the end of each group.
+        """Return the options, and the channels of the images, each layer and each group's output.
 
-        A layer that is not there has none.
+        An absent layer of elastic width has 0 channels.
         """
         found = super().values(architecture)
         found["channels"] = self.config.in_channels
@@ -91,7 +91,7 @@ class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
 
     @cached_property
     def _channels(self) -> list[list[tuple[str, str, dict[float | None, int]]]]:
-        """Of each group and layer the choice of a width, what follows from it, and how."""
+        """Name of the width, name of the channels, and channels by width of each group's layers."""
         return [
             [
                 (
@@ -109,7 +109,7 @@ class SimpleNetSpace(ConfiguredSpace[SimpleNetConfig]):
         return SimpleNet(rows(blocks, "groups"), blocks["classifier"], self.config.dropout)
 
     def part_table(self) -> PartTable:
-        """Layers, and what pools after each group."""
+        """Return the operator counts of the layers, and of the pooling after each group."""
         return part_table(self.config)
 
     def chosen_parts(self, indices: Indices) -> npt.NDArray[np.int64]:
@@ -125,7 +125,7 @@ def simplenet(
     resolution: tuple[int, ...] | None = None,
     dropout: float = 0.0,
 ) -> SimpleNetSpace:
-    """The space of a recipe's ``[space] name = "simplenet"``.
+    """Return the space of a recipe's ``[space] name = "simplenet"``.
 
     Args:
         image_shape: Height, width and channels of the data's images.
@@ -134,9 +134,10 @@ def simplenet(
             thousand weights), ``"full"`` (up to that of 5.48 million), ``"simplenet-310k"`` or
             ``"simplenet-5m"`` (those networks alone); if None, ``"tiny"`` below 16 pixels,
             ``"slim"`` below 32, else ``"full"``.
-        groups: As in `SimpleNetConfig`, in place of the preset's; so are all that follow.
+        groups: Groups in place of the preset's; this and all that follow are as in
+            `SimpleNetConfig`.
         resolution: Options for the input's height and width, in pixels.
-        dropout: Probability after each convolution.
+        dropout: Dropout probability after each convolution.
 
     Raises:
         ConfigError: The preset is unknown, an option is out of range, or the images are too small.

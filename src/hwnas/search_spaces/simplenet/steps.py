@@ -1,4 +1,4 @@
-"""What SimpleNet networks ask of hardware, drafted layer by layer instead of traced."""
+"""Operator counts of SimpleNets, drafted layer by layer instead of traced."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ABSENT = 0
 
 
 def part_table(config: SimpleNetConfig) -> PartTable:
-    """For each place of a layer, none and every layer that may stand there; then what pools.
+    """Return operator counts: for each place no layer and every layer, and for each group its end.
 
-    Layers are in the order of resolution, channels taken and channels made; what follows a group
-    in the order of resolution and channels.
+    The end of a group is the max pooling, or the classifier after the last group. Layers are
+    ordered by resolution, input channels and output channels; ends by resolution and channels.
     """
     places: list[list[Counter[Step]]] = []
     for g, group in enumerate(config.groups):
@@ -41,7 +41,7 @@ def part_table(config: SimpleNetConfig) -> PartTable:
 
 
 def chosen_parts(config: SimpleNetConfig, indices: Indices) -> npt.NDArray[np.int64]:
-    """Which part of a `part_table` stands at each place, (N, places)."""
+    """Return the index of the chosen part of a `part_table` for each place, (N, places)."""
     resolution, columns = indices["resolution"], []
     channels = np.full(len(resolution), config.in_channels)
     for g, group in enumerate(config.groups):
@@ -65,5 +65,5 @@ def _halved(side: int, times: int) -> int:
 
 
 def _after(end: Sketch, outputs: int) -> Counter[Step]:
-    """What follows a group: max pooling, or, given a number of outputs, the classifier."""
+    """Return the counts after a group: of the classifier if it has outputs, else of max pooling."""
     return (end.pool().linear(outputs) if outputs else end.simple("pool", stride=2)).steps

@@ -1,4 +1,4 @@
-"""Spaces of published tables: networks as rows of integers, thousands at a time."""
+"""Spaces of published tables, whose networks are rows of integers, for thousands at a time."""
 
 from hwnas.search_spaces.tabular.categorical import CategoricalSpace
 from hwnas.search_spaces.tabular.fbnet import FBNetSpace

@@ -1,4 +1,4 @@
-"""Tables of which only the integers are known."""
+"""Space of tables whose integers have no known meaning."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["CategoricalSpace"]
 
 @dataclass(frozen=True)
 class CategoricalSpace:
-    """Rows of integers that mean nothing to us but that equal ones mean the same.
+    """Space of rows of integers without a known meaning; equal integers mean the same.
 
     Attributes:
-        least: The smallest integer at each position.
-        options: How many integers there are at each position.
-        name: As ``--space`` takes it.
+        least: Smallest integer at each position.
+        options: Number of integers at each position.
+        name: Name for ``--space``.
     """
 
     least: tuple[int, ...]
@@ -35,14 +35,14 @@ class CategoricalSpace:
 
     @classmethod
     def of(cls, arrays: Arrays) -> CategoricalSpace:
-        """The space of all integers that a table has at each position."""
+        """Return the space of the integers that a table has at each position."""
         matrix = _matrix(arrays)
         least, most = matrix.min(axis=0), matrix.max(axis=0)
         return cls(tuple(map(int, least)), tuple(map(int, most - least + 1)))
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Positions with the same range belong together."""
+        """Group of each position; positions with the same range of integers have the same group."""
         ranges = list(zip(self.least, self.options, strict=True))
         return tuple(ranges.index(each) for each in ranges)
 
@@ -56,23 +56,23 @@ class CategoricalSpace:
         return checked_codes(matrix - np.array(self.least), self.name, self.options)
 
     def connected(self, codes: Codes) -> npt.NDArray[np.bool_]:
-        """Not known, so all are taken for connected."""
+        """Return True for all networks, since it is not known."""
         return np.ones(len(codes), dtype=bool)
 
     def canonical(self, codes: Codes) -> Codes:
-        """The codes themselves."""
+        """Return the codes unchanged."""
         return codes
 
     def depth(self, codes: Codes) -> None:
-        """Not known."""
+        """Return None, since it is not known."""
         return
 
     def parts(self, codes: Codes) -> None:
-        """Not known."""
+        """Return None, since they are not known."""
         return
 
     def steps(self, codes: Codes) -> None:
-        """Not known."""
+        """Return None, since they are not known."""
         return
 
 

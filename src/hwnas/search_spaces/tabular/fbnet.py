@@ -1,4 +1,4 @@
-"""FBNet (Wu et al., CVPR 2019): 22 layers of nine candidate blocks."""
+"""Space of FBNet's tables (Wu et al., CVPR 2019): 22 layers of nine candidate blocks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["FBNetSpace"]
 
 # Kernel size, expansion and groups of the pointwise convolutions; the ninth option is to skip.
 _BLOCKS = ((3, 1, 1), (3, 1, 2), (3, 3, 1), (3, 6, 1), (5, 1, 1), (5, 1, 2), (5, 3, 1), (5, 6, 1))
-# Layers, channels and the stride of the first layer. The strides are those with which the
-# multiply-accumulates of HELP's table (32x32 images) come out exactly.
+# Layers, channels and the stride of the first layer. With these strides the multiply-accumulates
+# equal those of HELP's table (32x32 images) exactly.
 _STAGES = ((1, 16, 1), (4, 24, 1), (4, 32, 2), (4, 64, 2), (4, 112, 1), (4, 184, 2), (1, 352, 1))
 _LAYERS = sum(layers for layers, _, _ in _STAGES)
 _SIDE, _STEM, _HEAD, _CLASSES = 32, 16, 1504, 100
@@ -27,7 +27,7 @@ _SIDE, _STEM, _HEAD, _CLASSES = 32, 16, 1504, 100
 
 @dataclass(frozen=True)
 class FBNetSpace:
-    """The layer-wise space at 32x32 pixels and 100 classes, as HELP measured it."""
+    """FBNet's layer-wise space at 32x32 pixels and 100 classes, as HELP measured it."""
 
     name: str = "fbnet"
     options: tuple[int, ...] = (len(_BLOCKS) + 1,) * _LAYERS
@@ -43,25 +43,25 @@ class FBNetSpace:
         return checked_codes(codes, self.name, self.options)
 
     def connected(self, codes: Codes) -> npt.NDArray[np.bool_]:
-        """All are."""
+        """Return True for all networks."""
         return np.ones(len(codes), dtype=bool)
 
     def canonical(self, codes: Codes) -> Codes:
-        """The codes themselves."""
+        """Return the codes unchanged."""
         return codes
 
     def depth(self, codes: Codes) -> npt.NDArray[np.int64]:
-        """Blocks that are not skipped."""
+        """Return the number of blocks of each network, (N,), without skipped ones."""
         layers: npt.NDArray[np.int64] = (codes != len(_BLOCKS)).sum(1)
         return layers
 
     def parts(self, codes: Codes) -> Assembly:
-        """The layers in their order, then stem and head together."""
+        """Return the layers in their order, then stem and head as one part."""
         skeleton = np.zeros((len(codes), 1), dtype=np.int64)
         return Assembly(_parts(), np.hstack([codes, skeleton]))
 
     def steps(self, codes: Codes) -> StepTable:
-        """Steps of the whole network."""
+        """Return the operator counts of whole networks."""
         return StepTable.of_parts(self.parts(codes))
 
 
@@ -98,7 +98,7 @@ def _block(
 
 
 def _skip(inputs: int, side: int, channels: int, stride: int) -> Counter[Step]:
-    """Nothing, or a pointwise convolution where the shape changes."""
+    """Return the counts of a skip: none, or a pointwise convolution where the shape changes."""
     if inputs == channels and stride == 1:
         return Counter()
     return Sketch(inputs, side).conv(channels, 1, stride).steps

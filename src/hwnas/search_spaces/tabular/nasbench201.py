@@ -1,4 +1,7 @@
-"""NAS-Bench-201 (Dong and Yang, ICLR 2020): cells of four nodes and six edges, CIFAR images."""
+"""Space of NAS-Bench-201's tables (Dong and Yang, ICLR 2020): cells of four nodes and six edges.
+
+The images are those of CIFAR.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ __all__ = ["EDGES", "OPERATIONS", "NasBench201Space"]
 
 OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
 EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
-_ADDED_TO = (2, 4, 5)  # edges that end where an earlier one does, so that a sum is due
+_ADDED_TO = (2, 4, 5)  # edges whose output is added to that of an earlier edge
 _CONVOLUTIONS = (2, 3)
 _NOWHERE = -100
 _STAGES = ((16, 32), (32, 16), (64, 8))  # channels and side of the feature map
@@ -28,7 +31,7 @@ _CLASSES = 10
 
 @dataclass(frozen=True)
 class NasBench201Space:
-    """All 15,625 cells, in the skeleton of 16 channels and 3 stages of 5 cells."""
+    """Space of all 15,625 cells, in networks of 16 channels and 3 stages of 5 cells."""
 
     name: str = "nasbench201"
     options: tuple[int, ...] = (len(OPERATIONS),) * len(EDGES)
@@ -38,7 +41,7 @@ class NasBench201Space:
         """Read ``archs``, ``choice`` or ``ops``, of shape (N, 6), edges in the order of `EDGES`.
 
         Integers are indices into `OPERATIONS`, or into the names in ``op_names`` or in a
-        one-dimensional ``ops`` where the table has such.
+        one-dimensional ``ops`` if the table has one of these.
         """
         codes = integer_matrix(arrays)
         if codes is None:
@@ -55,25 +58,26 @@ class NasBench201Space:
         return checked_codes(codes, self.name, self.options)
 
     def connected(self, codes: Codes) -> npt.NDArray[np.bool_]:
-        """Whether a path without a ``none`` leads from the first node to the last."""
+        """Return whether a path without ``none`` leads from the first node to the last, (N,)."""
         return _reached(codes, from_input=True)[:, -1]
 
     def canonical(self, codes: Codes) -> Codes:
-        """With ``none`` on edges that are on no path from input to output."""
+        """Return the cells with ``none`` on edges that are on no path from input to output."""
         return np.where(_dead(codes), 0, codes)
 
     def isomorphic(self, codes: Codes) -> npt.NDArray[np.int64]:
-        """Numbers that are equal for cells that the benchmark counts as one, of shape (N,).
+        """Return numbers that are equal for cells that the benchmark counts as one, of shape (N,).
 
-        Those are the cells that it writes alike: 6,466 of all 15,625 (Dong and Yang, ICLR 2020).
-        Its notation sorts the terms of a sum, and leaves out skips and what ``none`` leads to; a
-        few cells that compute the same are written in two ways all the same.
+        These are the cells with equal strings in its notation: 6,466 of all 15,625 (Dong and Yang,
+        ICLR 2020). The notation sorts the terms of a sum, omits skips, and reduces what ``none``
+        leads to to one symbol. A few cells that compute the same function still have different
+        strings.
         """
         written = np.unique([_written(row) for row in codes.tolist()], return_inverse=True)
         return np.asarray(written[1], dtype=np.int64)
 
     def depth(self, codes: Codes) -> npt.NDArray[np.int64]:
-        """Convolutions on the longest path of a cell."""
+        """Return the number of convolutions on the longest path of each cell, (N,)."""
         longest = np.full((len(codes), 4), _NOWHERE)
         longest[:, 0] = 0
         for edge, (start, end) in enumerate(EDGES):
@@ -84,7 +88,7 @@ class NasBench201Space:
         return deepest
 
     def parts(self, codes: Codes) -> Assembly:
-        """The edges, each in all cells; then the skeleton.
+        """Return the edges, each in all cells, then the rest of the network as one part.
 
         Edges on no path from input to output are dead.
         """
@@ -94,12 +98,12 @@ class NasBench201Space:
         return Assembly(_parts(), np.hstack([places, skeleton]))
 
     def steps(self, codes: Codes) -> StepTable:
-        """Steps of the whole network."""
+        """Return the operator counts of whole networks."""
         return StepTable.of_parts(self.parts(codes))
 
 
 def _dead(codes: Codes) -> npt.NDArray[np.bool_]:
-    """Of shape (N, 6): which edges are on no path from input to output, or nothing themselves."""
+    """Return whether each edge is ``none`` or on no path from input to output, (N, 6)."""
     from_input, to_output = _reached(codes, True), _reached(codes, False)
     starts, ends = np.array(EDGES).T
     dead: npt.NDArray[np.bool_] = ~(from_input[:, starts] & to_output[:, ends]) | (codes == 0)
@@ -107,7 +111,7 @@ def _dead(codes: Codes) -> npt.NDArray[np.bool_]:
 
 
 def _written(code: list[int]) -> str:
-    """What the last node of a cell computes of the first, in the benchmark's notation."""
+    """Return the last node of a cell as a function of the first, in the benchmark's notation."""
     nodes = ["0"]
     for node in (1, 2, 3):
         terms = [
@@ -120,14 +124,14 @@ def _written(code: list[int]) -> str:
 
 
 def _term(operation: str, node: str) -> str:
-    """What an edge brings to a sum; ``"#"`` is nothing."""
+    """Return the term of an edge in a sum; ``"#"`` is zero."""
     if operation == "none" or node == "#":
         return "#"
     return node if operation == "skip_connect" else f"({node})@{operation}"
 
 
 def _reached(codes: Codes, from_input: bool) -> npt.NDArray[np.bool_]:
-    """Of shape (N, 4): which nodes the first node reaches, or which reach the last."""
+    """Return whether the first node reaches each node, or each node reaches the last, (N, 4)."""
     nodes = np.zeros((len(codes), 4), dtype=bool)
     nodes[:, 0 if from_input else -1] = True
     order = list(enumerate(EDGES)) if from_input else list(enumerate(EDGES))[::-1]
@@ -139,7 +143,7 @@ def _reached(codes: Codes, from_input: bool) -> npt.NDArray[np.bool_]:
 
 @cache
 def _parts() -> tuple[tuple[Counter[Step], ...], ...]:
-    """For each edge, its steps for each operation, alive and dead; then the skeleton's."""
+    """Return the operator counts of each edge's operations, live and dead, then of the rest."""
     edges = tuple(
         tuple(
             _edge(operation, edge in _ADDED_TO, dead)
@@ -169,7 +173,7 @@ def _edge(operation: str, added: bool, dead: bool) -> Counter[Step]:
 
 
 def _skeleton() -> Counter[Step]:
-    """Stem, the two blocks that halve the resolution, and the head."""
+    """Return the operator counts of stem, blocks that halve the resolution, and head."""
     body = Sketch(3, 32).conv(_STAGES[0][0], 3, activation=False)
     for channels, _ in _STAGES[1:]:
         shortcut = Sketch(body.channels, body.side, steps=body.steps).simple("pool", stride=2)

@@ -1,4 +1,4 @@
-"""Once-for-all's MobileNetV3 (Cai et al., ICLR 2020): elastic depth, kernels and expansions."""
+"""Space of once-for-all's MobileNetV3 (Cai et al., ICLR 2020): elastic depth, kernel, expansion."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _DEFAULT_RESOLUTION = 224
 
 @dataclass(frozen=True)
 class OFAMobileNetSpace:
-    """Five stages of two to four blocks at some resolution.
+    """Space of five stages of two to four blocks, at a choice of resolutions.
 
-    The first 20 positions are blocks: 0 where there is none, else 1 + 3 x the index of the kernel
-    size + that of the expansion ratio. The last is the index of the resolution, 96 to 256 in
-    steps of 4 pixels.
+    The first 20 positions are blocks: 0 for no block, else 1 + 3 x the index of the kernel size +
+    the index of the expansion ratio. The last position is the index of the resolution, 96 to 256
+    pixels in steps of 4.
     """
 
     name: str = "ofa-mobilenet"
@@ -41,7 +41,7 @@ class OFAMobileNetSpace:
     groups: tuple[int, ...] = (*(i // _MOST for i in range(_PLACES)), len(_STAGES))
 
     def encode(self, arrays: Arrays) -> Codes:
-        """Read ``ks`` and ``e`` (N, 20), ``d`` (N, 5) and, if it is there, ``r`` (N,)."""
+        """Read ``ks`` and ``e`` (N, 20), ``d`` (N, 5) and, if it exists, ``r`` (N,)."""
         joined = joined_matrix(arrays)
         if joined is None:
             raise DataError(f"the table has no arrays ks, e and d; it has {list(arrays)}")
@@ -66,20 +66,20 @@ class OFAMobileNetSpace:
         return checked_codes(codes, self.name, self.options)
 
     def connected(self, codes: Codes) -> npt.NDArray[np.bool_]:
-        """All are."""
+        """Return True for all networks."""
         return np.ones(len(codes), dtype=bool)
 
     def canonical(self, codes: Codes) -> Codes:
-        """The codes themselves."""
+        """Return the codes unchanged."""
         return codes
 
     def depth(self, codes: Codes) -> npt.NDArray[np.int64]:
-        """Blocks that are there."""
+        """Return the number of blocks of each network, (N,)."""
         layers: npt.NDArray[np.int64] = (codes[:, :-1] != _ABSENT).sum(1)
         return layers
 
     def parts(self, codes: Codes) -> Assembly:
-        """The blocks in their order, then stem and head together."""
+        """Return the blocks in their order, then stem and head as one part."""
         present, which = np.unique(codes[:, -1], return_inverse=True)
         by_resolution = [_parts(_RESOLUTIONS[index]) for index in present]
         together = [sum(place, ()) for place in zip(*by_resolution, strict=True)]
@@ -87,7 +87,7 @@ class OFAMobileNetSpace:
         return Assembly(together, np.hstack([blocks, which[:, None]]))
 
     def steps(self, codes: Codes) -> StepTable:
-        """Steps of the whole network."""
+        """Return the operator counts of whole networks."""
         return StepTable.of_parts(self.parts(codes))
 
 
@@ -102,7 +102,7 @@ def _index(name: str, values: Codes, options: tuple[int, ...]) -> Codes:
 
 @cache
 def _parts(resolution: int) -> tuple[tuple[Counter[Step], ...], ...]:
-    """For each place, the steps of each block that may stand there; then the skeleton's."""
+    """Return the operator counts of each possible block at each place, then of stem and head."""
     stem = Sketch(3, resolution).conv(_STEM, 3, stride=2)
     stem.conv(_STEM, 3, groups=_STEM).conv(_STEM, activation=False).simple("elementwise", inputs=2)
     places = []
@@ -141,6 +141,6 @@ def _block(
 
 
 def _multiple_of_8(width: float) -> int:
-    """The nearest one, as MobileNet's code rounds it: not more than a tenth below."""
+    """Return the nearest multiple of 8, never more than 10% below, as in MobileNet's code."""
     rounded = max(8, int(width + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * width else rounded

@@ -1,4 +1,4 @@
-"""Which space a table is of."""
+"""Recognition of the space that a table's networks belong to."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ TABULAR_SPACES: dict[str, TabularSpace] = {
 
 
 def tabular_space(arrays: Arrays, name: str | None = None) -> TabularSpace:
-    """The space whose encoding a table has.
+    """Return the space whose encoding a table has.
 
     Args:
-        arrays: Of the table, by name.
+        arrays: Arrays of the table, by name.
         name: A key of `TABULAR_SPACES` or ``"categorical"``; recognised from the arrays if None.
 
     Raises:
         ConfigError: The name is unknown.
-        DataError: The table has no encoding, or one of another space than the named one.
+        DataError: The table has no encoding of networks, or not that of the named space.
     """
     if name == "categorical":
         return CategoricalSpace.of(arrays)

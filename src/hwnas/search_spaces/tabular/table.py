@@ -1,4 +1,4 @@
-"""What a published table says about which network a row is."""
+"""Interface of spaces whose networks are rows of a published table, and parsing of their arrays."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ __all__ = ["Arrays", "Codes", "TabularSpace", "checked_codes", "integer_matrix",
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Codes = npt.NDArray[np.int64]
-"""Networks of shape (N, positions): which option, counted from 0, each has at each position."""
+"""Index of each network's option at each position, from 0, of shape (N, positions)."""
 
 _MATRICES = ("archs", "choice", "ops")
 _JOINED = ("ks", "e", "d")
 
 
 class TabularSpace(Protocol):
-    """A space whose networks are rows of small integers."""
+    """Space whose networks are rows of small integers."""
 
     @property
     def name(self) -> str:
-        """As ``--space`` takes it."""
+        """Name for ``--space``."""
         ...
 
     @property
     def options(self) -> tuple[int, ...]:
-        """How many options there are at each position."""
+        """Number of options at each position."""
         ...
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """A number for each position; the options of positions with the same one are the same."""
+        """Number of the group of each position; positions of one group have the same options."""
         ...
 
     def encode(self, arrays: Arrays) -> Codes:
@@ -48,28 +48,28 @@ class TabularSpace(Protocol):
         ...
 
     def connected(self, codes: Codes) -> npt.NDArray[np.bool_]:
-        """Of shape (N,): whether the output of a network depends on its input."""
+        """Return whether the output of each network depends on its input, of shape (N,)."""
         ...
 
     def canonical(self, codes: Codes) -> Codes:
-        """The same networks, with one option wherever it makes no difference which one it is."""
+        """Return equivalent networks with one fixed option wherever the option has no effect."""
         ...
 
     def depth(self, codes: Codes) -> npt.NDArray[np.int64] | None:
-        """Of shape (N,): layers with weights on the longest path; None where that is not known."""
+        """Return the number of layers with weights on the longest path, (N,); None if not known."""
         ...
 
     def parts(self, codes: Codes) -> Assembly | None:
-        """What the networks are put together of; None where only the integers are known."""
+        """Return the parts of the networks; None if only the integers are known."""
         ...
 
     def steps(self, codes: Codes) -> StepTable | None:
-        """What the networks ask of hardware; None where only the integers are known."""
+        """Return the operator counts of the networks; None if only the integers are known."""
         ...
 
 
 def integer_matrix(arrays: Arrays) -> npt.NDArray[np.int64] | None:
-    """The first two-dimensional array of integers that describes networks, if there is one."""
+    """Return the first two-dimensional array of integers that describes networks, if any."""
     for name in _MATRICES:
         array = arrays.get(name)
         if array is not None and array.ndim == 2 and np.issubdtype(array.dtype, np.integer):
@@ -78,7 +78,7 @@ def integer_matrix(arrays: Arrays) -> npt.NDArray[np.int64] | None:
 
 
 def joined_matrix(arrays: Arrays) -> npt.NDArray[np.int64] | None:
-    """Kernel sizes, expansions, depths and, if there are any, resolutions, side by side."""
+    """Return kernel sizes, expansions, depths and, if present, resolutions as columns, or None."""
     if not all(name in arrays and arrays[name].ndim == 2 for name in _JOINED):
         return None
     columns = [arrays[name] for name in _JOINED]
@@ -92,7 +92,7 @@ def joined_matrix(arrays: Arrays) -> npt.NDArray[np.int64] | None:
 
 
 def checked_codes(codes: Codes, space: str, options: Sequence[int]) -> Codes:
-    """The same codes, if they are of this many positions and in range.
+    """Return the codes, if their number of positions is right and all are in range.
 
     Raises:
         DataError: They are not; the message names the first wrong row.

@@ -1,4 +1,4 @@
-"""Vision transformers."""
+"""Space of vision transformers."""
 
 from hwnas.search_spaces.vit.config import VitConfig
 from hwnas.search_spaces.vit.presets import PRESETS

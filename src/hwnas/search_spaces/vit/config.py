@@ -1,4 +1,4 @@
-"""What is elastic and what is fixed in a space of vision transformers."""
+"""Configuration of a space of vision transformers."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ Position = Literal["convolution", "table"]
 
 @dataclass(frozen=True)
 class VitConfig:
-    """All that defines a `VitSpace`. Lists of options go from small networks to large ones.
+    """Configuration of a `VitSpace`. Lists of options go from small networks to large ones.
 
     Attributes:
         depth: Options for the number of blocks.
         width: Options for the channels of a token.
-        heads: Options for each block's heads.
+        heads: Options for each block's number of heads.
         mlp_ratio: Options for each block's hidden channels, as a multiple of the width.
         rank: Options for the rank of each block's linear layers, as a share of the full rank, in
-            (0, 1]. If there are none, layers are dense; else each is two thin ones, which do less
-            than a dense square layer below 0.5.
-        patch_size: Options for the side of a patch in pixels, decreasing: smaller patches are more
-            tokens. All see as many pixels as the largest patch has, so that weights are shared.
+            (0, 1]. If empty, layers are dense; otherwise each is a product of two low-rank ones,
+            which for a square layer costs less than a dense one below a share of 0.5.
+        patch_size: Options for the side of a patch in pixels, decreasing: smaller patches give more
+            tokens. Every token sees as many pixels as the largest patch has, so weights are shared.
         resolution: Options for height and width of the input, in pixels.
-        position: What tells tokens where they are: a depthwise convolution, or a learned table,
-            which needs a single patch size.
+        position: Encoding of positions: a depthwise convolution, or a learned table, which needs a
+            single patch size.
         head_width: Channels of a head; 0 for the largest width over the largest number of heads.
         in_channels: Channels of the images.
         outputs: Length of the output vector, e.g. the number of classes.
-        dropout: Probability, in [0, 1), before the last linear layer.
+        dropout: Dropout probability, in [0, 1), before the last linear layer.
     """
 
     depth: tuple[int, ...]
@@ -70,12 +70,12 @@ class VitConfig:
 
     @property
     def ranks(self) -> tuple[float | None, ...]:
-        """The options for ranks; None alone where layers are dense."""
+        """Options for ranks; a single None if layers are dense."""
         return self.rank or (None,)
 
 
 def hidden_width(width: int, ratio: float) -> int:
-    """Channels between the two layers of a block's multilayer perceptron."""
+    """Return the channels between the two layers of a block's multilayer perceptron."""
     return make_divisible(width * ratio)
 
 
@@ -121,7 +121,7 @@ def _checked_patches(config: VitConfig) -> tuple[int, ...]:
 
 
 def _check_distinct(config: VitConfig) -> None:
-    """Raise where rounding makes two options one network, which would then have two ids."""
+    """Raise if rounding makes two options the same network, which would then have two ids."""
     for width in config.width:
         hidden = [hidden_width(width, ratio) for ratio in config.mlp_ratio]
         if len(set(hidden)) < len(hidden):

@@ -1,4 +1,4 @@
-"""One vision transformer: embedding, blocks, head."""
+"""Modules of a `VitSpace`: embedding, blocks, head."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["TokenHead", "VisionTransformer", "block", "embedding", "head"]
 
 
 class TokenHead(nn.Module):
-    """The mean of normalised tokens, then a linear layer: (N, T, C) -> (N, outputs).
+    """Mean of normalised tokens, then a linear layer: (N, T, C) -> (N, outputs).
 
     Args:
         width: C.
         outputs: Length of the output vector.
-        dropout: Probability before the linear layer.
+        dropout: Dropout probability before the linear layer.
     """
 
     def __init__(self, width: int, outputs: int, dropout: float) -> None:
@@ -28,13 +28,13 @@ class TokenHead(nn.Module):
         self.outputs = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs of tokens x, shape (N, T, C)."""
+        """Return the outputs of tokens x, shape (N, T, C)."""
         outputs: Tensor = self.outputs(self.dropout(self.norm(x).mean(1)))
         return outputs
 
 
 class VisionTransformer(nn.Sequential):
-    """One network of a `VitSpace`: (N, C, H, W) -> (N, outputs)."""
+    """Network of a `VitSpace`: (N, C, H, W) -> (N, outputs)."""
 
     def __init__(self, embedding: nn.Module, blocks: list[nn.Module], head: nn.Module) -> None:
         super().__init__(OrderedDict(embedding=embedding, blocks=nn.Sequential(*blocks), head=head))
@@ -43,7 +43,7 @@ class VisionTransformer(nn.Sequential):
 def embedding(
     config: VitConfig, width: int, patch_size: int, resolution: int | None = None
 ) -> PatchEmbedding:
-    """From images to tokens; the resolution matters to a table of positions alone."""
+    """Return the embedding of images as tokens; only a position table uses the resolution."""
     grid = resolution // patch_size if config.position == "table" and resolution else None
     return PatchEmbedding(config.in_channels, width, patch_size, config.patch_size[0], grid)
 
@@ -51,7 +51,7 @@ def embedding(
 def block(
     config: VitConfig, width: int, heads: int, mlp_ratio: float, rank: float | None = None
 ) -> nn.Sequential:
-    """A block: tokens mix, then each changes by itself; (N, T, C) -> (N, T, C)."""
+    """Return a block that mixes tokens, then transforms each alone; (N, T, C) -> (N, T, C)."""
     attention = Attention(width, heads, config.head_width, rank)
     feed_forward = FeedForward(width, hidden_width(width, mlp_ratio), rank)
     return nn.Sequential(
@@ -60,5 +60,5 @@ def block(
 
 
 def head(config: VitConfig, width: int) -> TokenHead:
-    """What makes outputs of tokens."""
+    """Return the head, which maps tokens to the outputs."""
     return TokenHead(width, config.outputs, config.dropout)

@@ -1,4 +1,4 @@
-"""Spaces of vision transformers by name, for a size of images."""
+"""Named configurations of vision transformers, fitted to a size of images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["PRESETS"]
 
 
 def _sides(image_shape: tuple[int, int, int], patch: int, *sevenths: int) -> tuple[int, ...]:
-    """Shares of an image's side, rounded up to whole patches; too small an image stays as it is."""
+    """Return sevenths of an image's side, rounded up to whole patches unless below one patch."""
     whole = max(image_shape[:2])
     sides = (whole * part // 7 for part in sevenths)
     return tuple(sorted({side if side < patch else -(-side // patch) * patch for side in sides}))
@@ -41,10 +41,11 @@ def _small(image_shape: tuple[int, int, int]) -> VitConfig:
 
 
 def _large(image_shape: tuple[int, int, int]) -> VitConfig:
-    """AutoFormer-tiny's choices (Chen et al., ICCV 2021, table 2), with sizes of input and patch.
+    """Return AutoFormer-tiny's choices (Chen et al., ICCV 2021, table 2) and two more.
 
-    There the heads of a block are what divides its query, key and value dimension of 192 or 256;
-    here the dimension follows from 3 or 4 heads of 64.
+    The resolution and the patch size are also elastic. In the paper the number of heads follows
+    from a query, key and value dimension of 192 or 256; here the dimension follows from 3 or 4
+    heads of 64 channels.
     """
     return VitConfig(
         depth=(12, 13, 14),
@@ -58,7 +59,7 @@ def _large(image_shape: tuple[int, int, int]) -> VitConfig:
 
 
 def _low_rank(image_shape: tuple[int, int, int]) -> VitConfig:
-    """For microcontrollers: what MCUFormer (Liang et al., NeurIPS 2023) makes elastic."""
+    """Return a space for microcontrollers, elastic as in MCUFormer (Liang et al., NeurIPS 2023)."""
     return VitConfig(
         depth=(2, 3, 4),
         width=(48, 64, 96),
@@ -72,7 +73,7 @@ def _low_rank(image_shape: tuple[int, int, int]) -> VitConfig:
 
 
 def _deit_tiny(image_shape: tuple[int, int, int]) -> VitConfig:
-    """DeiT-Ti (Touvron et al., ICML 2021), with the mean of tokens in place of a class token."""
+    """Return DeiT-Ti (Touvron et al., ICML 2021), with the mean of tokens, not a class token."""
     return VitConfig(
         depth=(12,),
         width=(192,),

@@ -1,8 +1,9 @@
-"""Vision transformers with elastic depth, width, heads, MLP ratio, rank, patch size and resolution.
+"""Space of vision transformers.
 
-The blocks are those of ViT (Dosovitskiy et al., ICLR 2021); the elastic dimensions those of
-AutoFormer (Chen et al., ICCV 2021) and, for ranks and patch sizes, of MCUFormer (Liang et al.,
-NeurIPS 2023). There is no class token: the head takes the mean of all tokens.
+The blocks are those of ViT (Dosovitskiy et al., ICLR 2021). Depth, width, heads, MLP ratio, rank,
+patch size and resolution are elastic, as in AutoFormer (Chen et al., ICCV 2021) and, for ranks and
+patch sizes, in MCUFormer (Liang et al., NeurIPS 2023). There is no class token: the head takes the
+mean of all tokens.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ __all__ = ["VitSpace", "vit"]
 
 
 class VitSpace(ConfiguredSpace[VitConfig]):
-    """Vision transformers; a smaller one has the first blocks, heads, channels and ranks.
+    """Space of vision transformers; a smaller one has the first blocks, heads, channels and ranks.
 
     Args:
-        config: What is elastic and what is fixed; AutoFormer-tiny's at 224 pixels if None.
+        config: Fixed and elastic dimensions; AutoFormer-tiny's at 224 pixels if None.
     """
 
     name = "vit"
@@ -41,7 +42,7 @@ class VitSpace(ConfiguredSpace[VitConfig]):
         super().__init__(PRESETS["large"]((224, 224, 3)) if config is None else config)
 
     def decisions(self) -> Iterator[Choice]:
-        """Resolution, patch size, width, depth, and what each block may be."""
+        """Yield the choices of resolution, patch size, width and depth, and of each block."""
         for name in ("resolution", "patch_size", "width", "depth"):
             yield Choice(name, getattr(self.config, name))
         for b in range(max(self.config.depth)):
@@ -51,7 +52,7 @@ class VitSpace(ConfiguredSpace[VitConfig]):
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Blocks, head and embedding; all have some width."""
+        """Blocks, head and embedding; all depend on the width."""
         config, width = self.config, {"width": "width"}
         of_patches = width | {"patch_size": "patch_size"}
         if config.position == "table":
@@ -74,7 +75,7 @@ class VitSpace(ConfiguredSpace[VitConfig]):
         return VisionTransformer(blocks["embedding"], row(blocks, "blocks"), blocks["head"])
 
     def part_table(self) -> PartTable:
-        """Attentions, perceptrons, and the rest as one part."""
+        """Return the operator counts of attentions, perceptrons, and the rest as one part."""
         return part_table(self.config)
 
     def chosen_parts(self, indices: Indices) -> npt.NDArray[np.int64]:
@@ -83,7 +84,7 @@ class VitSpace(ConfiguredSpace[VitConfig]):
 
     @property
     def _of_blocks(self) -> tuple[str, ...]:
-        """What is chosen for each block."""
+        """Names of the choices of each block."""
         return ("heads", "mlp_ratio", "rank") if self.config.rank else ("heads", "mlp_ratio")
 
 
@@ -102,7 +103,7 @@ def vit(
     head_width: int | None = None,
     dropout: float | None = None,
 ) -> VitSpace:
-    """The space of a recipe's ``[space] name = "vit"``.
+    """Return the space of a recipe's ``[space] name = "vit"``.
 
     Args:
         image_shape: Height, width and channels of the data's images.
@@ -110,16 +111,17 @@ def vit(
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96), ``"large"``
             (AutoFormer-tiny's), ``"low-rank"`` (for microcontrollers) or ``"deit-tiny"`` (that one
             network); chosen by the size of the images among the first three if None.
-        depth: As in `VitConfig`, in place of the preset's; so are all that follow.
+        depth: Options for the number of blocks, in place of the preset's; this and all that follow
+            are as in `VitConfig`.
         width: Options for the channels of a token.
-        heads: Options for each block's heads.
+        heads: Options for each block's number of heads.
         mlp_ratio: Options for each block's hidden channels, as a multiple of the width.
         rank: Options for the rank of each block's linear layers, as a share of the full one.
         patch_size: Options for the side of a patch in pixels, decreasing.
         resolution: Options for the input's height and width, in pixels.
         position: ``"convolution"`` or ``"table"``.
         head_width: Channels of a head; 0 for the largest width over the largest number of heads.
-        dropout: Probability before the last linear layer.
+        dropout: Dropout probability before the last linear layer.
 
     Raises:
         ConfigError: The preset is unknown, an option is out of range, or the images are too small.

@@ -1,4 +1,4 @@
-"""What vision transformers ask of hardware, put together of parts that are traced once each."""
+"""Operator counts of vision transformers, composed of parts that are traced once each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _ABSENT = 0
 
 
 def part_table(config: VitConfig) -> PartTable:
-    """For each block, none and every attention, none and every perceptron; then all the rest.
+    """Return the operator counts of attentions and perceptrons of each block, then of the rest.
 
-    Parts are in the order of width, patch size, resolution, heads or ratio, and rank.
+    Parts are ordered by width, patch size, resolution, heads or ratio, and rank, after an entry for
+    no part.
     """
     sizes = list(itertools.product(config.width, config.patch_size, config.resolution))
 
@@ -59,7 +60,7 @@ def part_table(config: VitConfig) -> PartTable:
 
 
 def chosen_parts(config: VitConfig, indices: Indices) -> npt.NDArray[np.int64]:
-    """Which part of a `part_table` stands at each place, (N, places)."""
+    """Return the index of the chosen part of a `part_table` for each place, (N, places)."""
     size = indices["width"] * len(config.patch_size) + indices["patch_size"]
     size = size * len(config.resolution) + indices["resolution"]
     depth = np.array(config.depth)[indices["depth"]]
@@ -73,7 +74,7 @@ def chosen_parts(config: VitConfig, indices: Indices) -> npt.NDArray[np.int64]:
 
 
 def _rest(config: VitConfig, width: int, patch: int, side: int) -> Counter[Step]:
-    """Embedding and head."""
+    """Return the operator counts of embedding and head."""
     tokens = (side // patch) ** 2
     return traced_steps(
         lambda: embedding(config, width, patch, side), (config.in_channels, side, side)
