@@ -29,7 +29,7 @@ def test_a_larger_network_is_slower_and_the_time_is_kept() -> None:
 def test_the_ends_of_each_kind_of_network_are_measured() -> None:
     space = union((32, 32, 3), 10, "cpu", resolution=(32,))
     found = probes(space)
-    assert list(found.values()) == ["coarse"] * 2 + ["compact"] * 2 + ["mixed"] * 2
+    assert list(found.values()) == ["inverted"] * 2 + ["compact"] * 2
     sizes = [space.workload(network).macs for network in found]
     assert sizes[0] < sizes[1]
     assert sizes[2] < sizes[3]

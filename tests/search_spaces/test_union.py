@@ -43,10 +43,9 @@ def test_there_is_no_supernet() -> None:
 @pytest.mark.parametrize(
     ("side", "families"),
     [
-        (8, ["compact"]),
-        (16, ["compact", "mixed"]),
-        (28, ["coarse", "compact", "mixed"]),
-        (112, ["compact", "mixed"]),
+        (8, ["inverted", "compact"]),
+        (28, ["inverted", "compact"]),
+        (112, ["inverted", "mixed"]),
     ],
 )
 def test_the_size_of_images_decides_which_kinds_suit_a_cpu(side: int, families: list[str]) -> None:

@@ -28,7 +28,7 @@ _EXAMPLES: Mapping[str, Mapping[str, tuple[int, int, int]]] = {
     "resnet": {
         "tiny": _DIGITS,
         "small": _SMALL,
-        "coarse": _SMALL,
+        "inverted": _SMALL,
         "compact": _LARGE,
         "mixed": _LARGE,
         "resnet-50": _LARGE,

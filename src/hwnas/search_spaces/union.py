@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -25,22 +24,43 @@ __all__ = ["FAMILY", "PRESETS", "UnionSpace", "union"]
 FAMILY = "family"
 """Name of the choice that selects the member space."""
 
-# Dense networks of one block a stage where a device allows little time, and mixed ones where it
-# allows more: they reach further. At 112 pixels they have 3.5 to 25 and 12 to 88 million
-# multiply-accumulates. For images below 96 pixels there are faster ones, on coarser maps.
-_ONE_BLOCK = {"stride": 2, "depth": (1,), "expand_ratio": (1.0,), "block": "basic"}
-_DENSE = {
-    "width": (0.5, 1.0, 1.5),
-    "stages": [{"channels": channels, **_ONE_BLOCK} for channels in (32, 64, 128)],
-}
-_SIDES = {"coarse": (24, 95), "mixed": (16, math.inf)}  # of images, in pixels, by preset
-PRESETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    "cpu": (
-        {"name": "resnet", "preset": "coarse", **_DENSE},
-        {"name": "resnet", "preset": "compact", **_DENSE},
-        {"name": "resnet", "preset": "mixed", "width": (1.0, 1.5)},
+_LARGE_IMAGES = 96  # least longer side, in pixels
+
+
+def _for_cpus(side: int) -> Sequence[Mapping[str, Any]]:
+    """Return tables of spaces of networks that CPUs run fast.
+
+    Inverted bottlenecks are for low latencies. For higher ones there are dense networks of one
+    block a stage for small images, and mixed networks for large images. At 32 pixels they have 0.5
+    to 10 and 3.5 to 29 million multiply-accumulates, at 112 pixels 3 to 58 and 12 to 88 million.
+
+    Args:
+        side: Longer side of the images, in pixels.
+    """
+    inverted = {"stride": 2, "depth": (2, 3), "expand_ratio": (3.0,), "block": "inverted"}
+    dense = {"stride": 2, "depth": (1,), "expand_ratio": (1.0,), "block": "basic"}
+    if side >= _LARGE_IMAGES:
+        return (
+            {
+                "name": "resnet",
+                "preset": "inverted",
+                "stages": [{"channels": channels, **inverted} for channels in (32, 64, 128)],
+            },
+            {"name": "resnet", "preset": "mixed", "width": (1.0, 1.5)},
+        )
+    return (
+        {"name": "resnet", "preset": "inverted"},
+        {
+            "name": "resnet",
+            "preset": "compact",
+            "width": (0.5, 1.0, 1.5),
+            "stages": [{"channels": channels, **dense} for channels in (32, 64, 128)],
+        },
     )
-}
+
+
+PRESETS: Mapping[str, Callable[[int], Sequence[Mapping[str, Any]]]] = {"cpu": _for_cpus}
+"""By name, functions from the longer side of the images to one table a member."""
 
 
 class UnionSpace(SearchSpace):
@@ -176,8 +196,8 @@ def union(
     Args:
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, e.g. the number of classes.
-        preset: ``"cpu"``: dense residual networks, from 24 to 95 pixels also on coarser maps, and,
-            from 16 pixels on, mixed ones, which CPUs run fast.
+        preset: ``"cpu"``: residual networks that CPUs run fast, of inverted bottlenecks, and for
+            higher latencies dense ones (images below 96 pixels) or mixed ones.
         members: One table a member, like ``[space]`` itself, in place of the preset's. The names of
             its choices begin with its ``label``, or else its preset, or else its name.
         resolution: Options for the input's height and width, for members that have none of their
@@ -194,7 +214,7 @@ def union(
         if preset is None or preset not in PRESETS:
             raise ConfigError(f"space.preset is {preset!r}; {known}")
         resolution = resolution or (max(image_shape[:2]),)
-        members = [table for table in PRESETS[preset] if _suits(table["preset"], resolution)]
+        members = PRESETS[preset](max(resolution))
     made: dict[str, SearchSpace] = {}
     for table in members:
         options = dict(table) if resolution is None else {"resolution": tuple(resolution), **table}
@@ -204,11 +224,6 @@ def union(
             raise ConfigError(f"space.members has two called {label!r}; give one another label")
         made[label] = named_space(name, image_shape, outputs, options, folder, "space.members")
     return UnionSpace(made)
-
-
-def _suits(preset: str, resolution: Sequence[int]) -> bool:
-    least, most = _SIDES.get(preset, (1, math.inf))
-    return least <= min(resolution) and max(resolution) <= most
 
 
 def _of_member(label: str, choice: Choice) -> Choice:

@@ -68,7 +68,7 @@ def test_what_has_no_effect_is_not_counted() -> None:
     knowledge = knowledge_of_space(space)
     codes = np.array([space.encode(network) for network in (space.smallest(), space.largest())])
     names = [choice.name for choice in space.choices]
-    for row, kind in zip(knowledge.effective(codes), ("coarse", "mixed"), strict=True):
+    for row, kind in zip(knowledge.effective(codes), space.members, strict=True):
         having = {name.split(".")[0] for name, effect in zip(names, row, strict=True) if effect}
         assert having == {"family", kind}
 

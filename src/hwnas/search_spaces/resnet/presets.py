@@ -76,8 +76,7 @@ _RESNET_50 = ResNetConfig(
 
 # Dense convolutions on small maps, which CPUs compute at more multiply-accumulates a second than
 # depthwise ones, with channels in multiples of 16, which ONNX Runtime's kernels take at a time. At
-# 112 pixels 2 to 100 million multiply-accumulates. Preset `coarse` has the same networks on maps of
-# half the height and width, for images below 96 pixels.
+# 112 pixels 2 to 100 million multiply-accumulates.
 _COMPACT = ResNetConfig(
     stages=(
         ResNetStage(32, 2, (1, 2), (1.0,), "basic"),
@@ -107,10 +106,24 @@ _MIXED = ResNetConfig(
     stem_pool=False,
 )
 
+# Inverted bottlenecks on few, small maps, for low latencies. At 32 pixels 0.5 to 10 million
+# multiply-accumulates.
+_INVERTED = ResNetConfig(
+    stages=(
+        ResNetStage(32, 2, (1, 2), (3.0,), "inverted"),
+        ResNetStage(64, 2, (2, 3), (3.0,), "inverted"),
+    ),
+    width=(0.5, 1.0, 1.5, 2.0),
+    stem_channels=16,
+    stem_kernel_size=3,
+    stem_stride=1,
+    stem_pool=False,
+)
+
 PRESETS: Mapping[str, Preset] = {
     "tiny": Preset(_TINY, (14, 21, 28)),
     "small": Preset(_SMALL, (10, 12, 14)),
-    "coarse": Preset(_COMPACT, (10, 12, 14), least_map=12),
+    "inverted": Preset(_INVERTED, (10, 12, 14), least_map=12),
     "compact": Preset(_COMPACT, (10, 12, 14), least_map=24),
     "mixed": Preset(_MIXED, (10, 12, 14), least_map=48),
     "resnet-50": Preset(_RESNET_50, (8, 10, 12, 14)),

@@ -136,9 +136,9 @@ def resnet(
         outputs: Length of the output vector, e.g. the number of classes.
         preset: ``"tiny"`` (images up to 16 pixels), ``"small"`` (up to 96) or ``"resnet-50"``,
             which is its largest network; chosen by the size of the images if None. For CPUs:
-            ``"compact"``, of dense convolutions on small maps, ``"coarse"``, the same on maps of
-            half the size, and ``"mixed"``, of dense convolutions on large maps and depthwise ones
-            on small maps.
+            ``"inverted"``, of inverted bottlenecks on small maps, ``"compact"``, of dense
+            convolutions on small maps, and ``"mixed"``, of dense convolutions on large maps and
+            depthwise ones on small maps.
         stages: Stages in place of the preset's; this and all that follow are as in `ResNetConfig`.
         resolution: Options for the input's height and width, in pixels.
         width: Options for the width multipliers of the stem and of each stage.
