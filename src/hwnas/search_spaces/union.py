@@ -32,7 +32,7 @@ def _for_cpus(side: int) -> Sequence[Mapping[str, Any]]:
 
     Inverted bottlenecks are for low latencies. For higher ones there are dense networks of one
     block a stage for small images, and mixed networks for large images. At 32 pixels they have 0.5
-    to 10 and 3.5 to 29 million multiply-accumulates, at 112 pixels 3 to 15 and 12 to 88 million.
+    to 10 and 3.5 to 29 million multiply-accumulates, at 112 pixels 3 to 4 and 12 to 88 million.
 
     Args:
         side: Longer side of the images, in pixels.
@@ -44,7 +44,7 @@ def _for_cpus(side: int) -> Sequence[Mapping[str, Any]]:
             {
                 "name": "resnet",
                 "preset": "inverted",
-                "width": (0.5, 1.0),
+                "width": (0.5,),
                 "stages": [{"channels": channels, **inverted} for channels in (32, 64, 128)],
             },
             {"name": "resnet", "preset": "mixed", "width": (1.0, 1.5)},
