@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hwnas.atomic import (
+    appending,
     recovered_folder,
     replacing,
     replacing_folder,
@@ -71,6 +72,21 @@ def test_of_many_files_that_do_not_fit_one_is_named(tmp_path: Path) -> None:
     assert str(raised.value).startswith(
         f"cannot write {tmp_path}: [Errno 28] No space left on device. Free"
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(None, "new\n"), ("", "new\n"), ("old\n", "old\nnew\n"), ("old\nha", "old\nha\nnew\n")],
+)
+def test_what_is_appended_is_a_line_of_its_own(
+    tmp_path: Path, before: str | None, after: str
+) -> None:
+    path = tmp_path / "lines"
+    if before is not None:
+        path.write_text(before)
+    with appending(path) as file:
+        file.write("new\n")
+    assert path.read_text() == after
 
 
 def fail_half_way(target: Path, failure: type[BaseException]) -> None:

@@ -12,11 +12,12 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hwnas.errors import StorageError
 
 __all__ = [
+    "appending",
     "locked",
     "move_synced",
     "recovered_folder",
@@ -43,6 +44,25 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(
             f"cannot write {path}: {_reason(error)}. Free some space or choose another folder"
         ) from error
+
+
+@contextlib.contextmanager
+def appending(path: Path) -> Iterator[TextIO]:
+    """Open a file of lines to append to; end a last line that a kill left incomplete first.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    with storage_errors(path), path.open("a", encoding="utf-8") as file:
+        if file.tell() and not _ends_a_line(path):
+            file.write("\n")
+        yield file
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
 
 
 def _reason(error: OSError) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from hwnas.atomic import storage_errors
+from hwnas.atomic import appending
 
 __all__ = ["Advance", "Reporter", "Silent", "make_reporter"]
 
@@ -72,7 +72,7 @@ class Reporter:
     def _write(self, what: str, **values: Any) -> None:
         if self.log is not None:
             line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": what}
-            with storage_errors(self.log), self.log.open("a", encoding="utf-8") as file:
+            with appending(self.log) as file:
                 file.write(json.dumps({**line, **values}) + "\n")
 
 

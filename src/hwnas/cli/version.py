@@ -70,4 +70,4 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Networks searched for a device, measured on it, packed ready to deploy."""
+    """Take the options that stand before a command."""

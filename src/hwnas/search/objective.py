@@ -83,7 +83,7 @@ class Objective:
 
     @property
     def is_cost(self) -> bool:
-        """Whether the metric is a cost, which is positive, and not a metric of the task."""
+        """True if the metric is a cost, which is positive, and not a metric of the task."""
         return self.metric == LATENCY or self.metric in COUNTED
 
     @property

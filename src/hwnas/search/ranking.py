@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.stats import kendalltau
 from torch import Tensor
 
-from hwnas.atomic import storage_errors, write_json
+from hwnas.atomic import appending, storage_errors, write_json
 from hwnas.errors import ConfigError, DivergedError, NonFiniteOutput
 from hwnas.search.data import ImageData
 from hwnas.search.evaluate import Evaluator, Fidelity, SupernetEvaluator, TrainEvaluator
@@ -165,7 +165,7 @@ class RankingCheck:
             path = self.folder / _ALONE
             with storage_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            with storage_errors(path), path.open("a", encoding="utf-8") as file:
+            with appending(path) as file:
                 file.write(json.dumps(line) + "\n")
         return score
 

@@ -24,7 +24,6 @@ __all__ = ["Handler"]
 
 
 _HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r?\n")
-_CUT = "the head of the request is not whole"
 _MOST_HEAD_BYTES = 2**16
 """Largest size of a request's head in bytes; the memory budget does not count it."""
 _MOST_SKIPPED_BYTES = 2**23  # of all headers that the base class would accept
@@ -74,7 +73,6 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "hwnas", ""
     disable_nagle_algorithm = True
     wbufsize = -1  # send head and body of an answer together
-    raw_requestline: bytes
     _unread = 0
 
     def setup(self) -> None:
@@ -95,10 +93,6 @@ class Handler(BaseHTTPRequestHandler):
         a body of another length than the client sends. It would also accept an incomplete line as a
         whole one.
         """
-        if not self.raw_requestline.endswith(b"\n"):
-            self.requestline = self.request_version = self.command = ""
-            self.send_error(408, _CUT)
-            return False
         whole = self.rfile
         lines = self._lines = _Lines(whole)
         self.rfile = lines  # type: ignore[assignment]
@@ -108,8 +102,8 @@ class Handler(BaseHTTPRequestHandler):
             self.rfile = whole
         if lines.unused_bytes < 0:
             self._unread = _MOST_SKIPPED_BYTES
-        elif parsed and lines.cut:
-            self.send_error(408, _CUT)
+        if parsed and lines.cut:
+            self.send_error(408, "the head of the request is not whole")
             return False
         if parsed and (problem := self._problem()):
             self.send_error(400, problem)

@@ -114,7 +114,7 @@ class ObjectiveTable:
 
     @property
     def is_grid(self) -> bool:
-        """Whether the table holds every code of the space."""
+        """True if the table holds every code of the space."""
         return len(self.row_of) == np.prod(np.array(self.space.options, dtype=np.float64))
 
 

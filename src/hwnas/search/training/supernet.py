@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import torch
 
-from hwnas.atomic import storage_errors
+from hwnas.atomic import appending, storage_errors
 from hwnas.errors import ConfigError, HwnasError, WorkerError
 from hwnas.search.data import ImageData
 from hwnas.search.task import Task, smoothed
@@ -136,9 +136,7 @@ def _trained(
         teacher,
     )
     rows = training.folder / ROWS
-    with storage_errors(rows), rows.open("a", encoding="utf-8") as file:
-        if workers.rank == 0 and _is_cut_off(rows):
-            file.write("\n")
+    with appending(rows) as file:
         curve = _Curve(file, on_row)
         fit(
             supernet,
@@ -154,12 +152,6 @@ def _trained(
         )
         curve.finish()
     return supernet
-
-
-def _is_cut_off(path: Path) -> bool:
-    """Return whether a file ends within a line, as a kill may leave it."""
-    content = path.read_bytes()
-    return bool(content) and not content.endswith(b"\n")
 
 
 def teacher_of(space: SearchSpace, config: TrainConfig) -> Teacher | None:
