@@ -46,7 +46,7 @@ def test_of_the_kinds_those_count_that_are_of_a_size() -> None:
     )
     assert rates.sizes == pytest.approx((1, 1000))
     assert rates.seconds(1) == pytest.approx((0.01, 0.01))
-    assert rates.seconds(10) == pytest.approx(((0.1**1.5 + 0.05) / 2, 0.05))
+    assert rates.seconds(10) == pytest.approx(((0.01 + 0.09 * 9 / 99 + 0.05) / 2, 0.05))
     assert rates.seconds(1000) == pytest.approx((0.5, 0.5))
 
 

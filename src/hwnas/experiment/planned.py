@@ -55,7 +55,7 @@ def with_plan(
     reporter.note("measuring how fast networks train here")
     images, _ = data.train.take(np.arange(min(BATCH_SIZE, facts.images)))
     requested = _flat(given)
-    space = _space(given.get("space", {}), default_space(requested), data, folder)
+    space = _space(given.get("space", {}), default_space(requested, data.image_shape), data, folder)
     networks = probes(space)
     facts = replace(facts, most_macs=most_macs(space, networks, recipe.objective))
     plan = make_plan(facts, measure_speeds(space, networks, images), requested)

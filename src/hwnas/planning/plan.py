@@ -23,7 +23,9 @@ __all__ = [
 
 BATCH_SIZE = 64
 
-_SPACE: Mapping[str, Any] = {"name": "union", "preset": "cpu"}
+_SMALL_IMAGES_SPACE: Mapping[str, Any] = {"name": "union", "preset": "cpu"}
+_LARGE_IMAGES_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "mixed"}
+_LARGE_IMAGES = 96  # least longer side, in pixels
 _SUPERNET_SPACE: Mapping[str, Any] = {"name": "resnet", "preset": "compact"}
 
 _OVERHEAD_MINUTES = 1.5  # calibration, export, timing, the report
@@ -118,19 +120,23 @@ def make_plan(
         made = _supernet(facts, rates)
     else:
         made = _halving(facts, rates, given.get("search.trials"))
-    space = {f"space.{name}": value for name, value in default_space(given).items()}
+    default = default_space(given, facts.image_shape)
+    space = {f"space.{name}": value for name, value in default.items()}
     values = {**space, **made.values, "train.precision": precision}
     rows = tuple({**asdict(speed), "network": speed.network.id} for speed in speeds)
     return replace(made, values=values, facts=asdict(facts), speeds=rows)
 
 
-def default_space(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def default_space(given: Mapping[str, Any], image_shape: tuple[int, int, int]) -> Mapping[str, Any]:
     """Return ``[space]`` of a recipe that names none.
 
     Args:
         given: What the recipe says itself, by dotted key; ``search.evaluator`` is heeded.
+        image_shape: Height, width and channels of the images.
     """
-    return _SUPERNET_SPACE if _asks_for_supernet(given) else _SPACE
+    if _asks_for_supernet(given):
+        return _SUPERNET_SPACE
+    return _LARGE_IMAGES_SPACE if max(image_shape[:2]) >= _LARGE_IMAGES else _SMALL_IMAGES_SPACE
 
 
 def _asks_for_supernet(given: Mapping[str, Any]) -> bool:

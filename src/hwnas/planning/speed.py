@@ -54,9 +54,11 @@ class Speed:
 class Rates:
     """Training seconds an image as a function of the size of a network.
 
+    Between two measured networks of one kind, seconds are linear in multiply-accumulates: a step
+    takes a fixed time for its images and its calls, and time for its arithmetic.
+
     Attributes:
-        families: Logarithms of multiply-accumulates, rising, and of seconds an image, for each
-            kind of network.
+        families: Multiply-accumulates, rising, and seconds an image, for each kind of network.
     """
 
     families: tuple[tuple[Numbers, Numbers], ...]
@@ -68,16 +70,16 @@ class Rates:
         for family in dict.fromkeys(speed.family for speed in speeds):
             own = sorted((s for s in speeds if s.family == family), key=lambda s: s.macs)
             sizes = np.array([speed.macs for speed in own], dtype=float)
-            seconds = -np.log([speed.images_per_s for speed in own])
+            seconds = np.array([1 / speed.images_per_s for speed in own])
             # A larger network is not faster; where noise says so, it counts as equally fast.
-            families.append((np.log(sizes), np.maximum.accumulate(seconds)))
+            families.append((sizes, np.maximum.accumulate(seconds)))
         return cls(tuple(families))
 
     @property
     def sizes(self) -> tuple[float, float]:
         """Multiply-accumulates of the smallest and of the largest network."""
         ends = [(sizes[0], sizes[-1]) for sizes, _ in self.families]
-        return math.exp(min(low for low, _ in ends)), math.exp(max(high for _, high in ends))
+        return float(min(low for low, _ in ends)), float(max(high for _, high in ends))
 
     def seconds(self, macs: float) -> tuple[float, float]:
         """Return seconds an image for a size of network: the mean over kinds, and the maximum.
@@ -85,13 +87,12 @@ class Rates:
         Args:
             macs: Multiply-accumulates; kinds without networks of this size are left out.
         """
-        size = math.log(macs)
         able = [
             family
             for family in self.families
-            if family[0][0] - _ROUNDING <= size <= family[0][-1] + _ROUNDING
+            if family[0][0] * (1 - _ROUNDING) <= macs <= family[0][-1] * (1 + _ROUNDING)
         ]
-        found = [math.exp(np.interp(size, *family)) for family in able or self.families]
+        found = [float(np.interp(macs, *family)) for family in able or self.families]
         return sum(found) / len(found), max(found)
 
 

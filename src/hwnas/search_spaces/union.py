@@ -24,44 +24,22 @@ __all__ = ["FAMILY", "PRESETS", "UnionSpace", "union"]
 FAMILY = "family"
 """Name of the choice that selects the member space."""
 
-_LARGE_IMAGES = 96  # least longer side, in pixels
+_DENSE_STAGE = {"stride": 2, "depth": (1,), "expand_ratio": (1.0,), "block": "basic"}
 
-
-def _for_cpus(side: int) -> Sequence[Mapping[str, Any]]:
-    """Return tables of spaces of networks that CPUs run fast.
-
-    Inverted bottlenecks are for low latencies. For higher ones there are dense networks of one
-    block a stage for small images, and mixed networks for large images. At 32 pixels they have 0.5
-    to 10 and 3.5 to 29 million multiply-accumulates, at 112 pixels 3 to 4 and 12 to 88 million.
-
-    Args:
-        side: Longer side of the images, in pixels.
-    """
-    inverted = {"stride": 2, "depth": (2, 3), "expand_ratio": (3.0,), "block": "inverted"}
-    dense = {"stride": 2, "depth": (1,), "expand_ratio": (1.0,), "block": "basic"}
-    if side >= _LARGE_IMAGES:
-        return (
-            {
-                "name": "resnet",
-                "preset": "inverted",
-                "width": (0.5,),
-                "stages": [{"channels": channels, **inverted} for channels in (32, 64, 128)],
-            },
-            {"name": "resnet", "preset": "mixed", "width": (1.0, 1.5)},
-        )
-    return (
+PRESETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    # Inverted bottlenecks for low latencies, dense networks of one block a stage for higher ones:
+    # at 32 pixels they have 0.5 to 10 and 3.5 to 29 million multiply-accumulates.
+    "cpu": (
         {"name": "resnet", "preset": "inverted"},
         {
             "name": "resnet",
             "preset": "compact",
             "width": (0.5, 1.0, 1.5),
-            "stages": [{"channels": channels, **dense} for channels in (32, 64, 128)],
+            "stages": [{"channels": channels, **_DENSE_STAGE} for channels in (32, 64, 128)],
         },
     )
-
-
-PRESETS: Mapping[str, Callable[[int], Sequence[Mapping[str, Any]]]] = {"cpu": _for_cpus}
-"""By name, functions from the longer side of the images to one table a member."""
+}
+"""Tables of the member spaces, by name of the preset."""
 
 
 class UnionSpace(SearchSpace):
@@ -197,8 +175,8 @@ def union(
     Args:
         image_shape: Height, width and channels of the data's images.
         outputs: Length of the output vector, e.g. the number of classes.
-        preset: ``"cpu"``: residual networks that CPUs run fast, of inverted bottlenecks, and for
-            higher latencies dense ones (images below 96 pixels) or mixed ones.
+        preset: ``"cpu"``: residual networks that CPUs run fast on small images: inverted
+            bottlenecks for low latencies, dense networks for higher ones.
         members: One table a member, like ``[space]`` itself, in place of the preset's. The names of
             its choices begin with its ``label``, or else its preset, or else its name.
         resolution: Options for the input's height and width, for members that have none of their
@@ -215,7 +193,7 @@ def union(
         if preset is None or preset not in PRESETS:
             raise ConfigError(f"space.preset is {preset!r}; {known}")
         resolution = resolution or (max(image_shape[:2]),)
-        members = PRESETS[preset](max(resolution))
+        members = PRESETS[preset]
     made: dict[str, SearchSpace] = {}
     for table in members:
         options = dict(table) if resolution is None else {"resolution": tuple(resolution), **table}
