@@ -77,7 +77,8 @@ def test_neighbours_are_about_as_far_from_each_other_everywhere() -> None:
     found = np.array(proposed(range=16.0))
     assert found.max() / found.min() > 8
     steps = np.diff(np.log(np.sort(found)))
-    assert steps.max() < 3 * np.log(16) / COUNT
+    assert steps.max() < 2 * np.log(16) / COUNT
+    assert steps.min() > np.log(16) / COUNT / 3
     assert len(set(found)) == COUNT
 
 

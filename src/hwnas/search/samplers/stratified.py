@@ -14,17 +14,19 @@ from hwnas.search_spaces.tabular import Codes
 __all__ = ["Stratified"]
 
 _DRAWN = 4000
+_NEAREST = 0.25  # share of a stratum's networks, by distance from its middle
 _UNEVEN = 0.2  # standard deviation of a choice's level in 0..1 about the scale of the network
 
 
 class Stratified(PlannedSampler):
     """Sampler that divides the range of the first known cost into strata and takes one of each.
 
-    The strata have equal ratios of cost. Networks are drawn near those that are scaled evenly, with
-    every width and depth at about the same level of its options (compound scaling: Tan & Le, ICML
-    2019): a network that is narrow in one stage and wide in the next is seldom good. Every other
-    stratum takes its most evenly scaled network; the rest take a random one of their more evenly
-    scaled half. The sampler does not learn from evaluations, so a search is one batch.
+    The middles of the strata have equal ratios of cost. Networks are drawn near those that are
+    scaled evenly, with every width and depth at about the same level of its options (compound
+    scaling: Tan & Le, ICML 2019): a network that is narrow in one stage and wide in the next is
+    seldom good. Of the networks near its middle, every other stratum takes the most evenly scaled
+    one; the rest take a random one of the more evenly scaled half. The sampler does not learn from
+    evaluations, so a search is one batch.
 
     Args:
         seed: Seed of the random numbers.
@@ -106,8 +108,10 @@ def _one_of_each(
 ) -> list[int]:
     """Pick the rows of one network a stratum, and of random ones in place of empty strata.
 
-    Rows come by falling cost: the most expensive network trains longest, and if it started last,
-    the other cores would wait for it.
+    The middles of the strata divide the range evenly, from its lower end to its upper end. Only the
+    networks nearest to the middle of a stratum are candidates, so that the picked costs are evenly
+    spaced. Rows come by falling cost: the most expensive network trains longest, and if it started
+    last, the other cores would wait for it.
 
     Args:
         costs: Logarithms of the costs, (N,).
@@ -116,12 +120,14 @@ def _one_of_each(
         count: Number of strata.
         rng: Source of randomness.
     """
-    edges = np.linspace(costs.min(), costs.max(), count + 1)[1:-1]
-    strata = np.searchsorted(edges, costs, side="right")
+    middles = np.linspace(costs.min(), costs.max(), count)
+    strata = np.searchsorted((middles[1:] + middles[:-1]) / 2, costs, side="right")
+    off = np.abs(costs - middles[strata])
     picked: list[int] = []
     for number in range(count):
         rows = np.flatnonzero(strata == number)
         if len(rows):
+            rows = rows[off[rows] <= np.quantile(off[rows], _NEAREST)]
             share = 0.0 if number % 2 == 0 else 0.5
             able = rows[unevenness[rows] <= np.quantile(unevenness[rows], share)]
             picked.append(int(rng.choice(able)))
