@@ -45,7 +45,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
         line = process.stdout.readline()
         assert line, process.communicate()
         said += line
-    token, address = (re.search(p, said) for p in (r"this once: (\S+)", r"on (https://\S+)"))
+    token, address = (re.search(p, said) for p in (r"only once: (\S+)", r"on (https://\S+)"))
     assert token is not None
     assert address is not None
     yield Agent(address[1], token[1])
@@ -139,7 +139,10 @@ def test_a_search_for_it_is_measured_on_it(
     ("options", "parts"),
     [
         (["devices", "add", "a-b", "--agent", "https://x:1"], ["'a-b' cannot be the name"]),
-        (["devices", "add", "cpu", "--agent", "https://x:1"], ["is the name of something else"]),
+        (
+            ["devices", "add", "cpu", "--agent", "https://x:1"],
+            ["is the name of hardware or of a runtime"],
+        ),
         (["devices", "add", "pi5", "--agent", "x:1"], ["the agent's address is 'x:1'"]),
         (["devices", "add", "pi5", "--agent", "https://127.0.0.1:9"], ["no agent answers at"]),
         (["devices", "add", "pi5"], ["--agent", "--help`"]),
@@ -167,7 +170,7 @@ def test_bad_input_is_one_line(
 def test_a_token_file_that_others_can_read(hwnas: Command, agent: Agent, token_file: Path) -> None:
     token_file.chmod(0o644)
     given = ("--agent", agent.address, "--token-file", token_file)
-    hwnas("devices", "add", "pi5", *given).refused("others can reach it", "chmod 600")
+    hwnas("devices", "add", "pi5", *given).refused("other users can access it", "chmod 600")
     token_file.chmod(0o600)
     token_file.write_text("")
     hwnas("devices", "add", "pi5", *given).refused("the token is empty")

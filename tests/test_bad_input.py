@@ -145,7 +145,7 @@ def test_a_damaged_file(refused: Callable[..., str], tmp_path: Path) -> None:
         ({"x_train": np.zeros((100, 8), np.uint8)}, ["x_train", "(100, 8)", "(N, H, W)"]),
         ({"x_train": np.zeros((100, 8, 8))}, ["x_train is float64; expected uint8"]),
         ({"y_train": np.zeros(99, int)}, ["100 images", "99 targets"]),
-        ({"y_train": np.full(100, -1)}, ["is -1; classes count from 0"]),
+        ({"y_train": np.full(100, -1)}, ["is -1; classes are numbered from 0"]),
         ({"y_test": np.full(20, 7)}, ["labels go from 7 to 7"]),
         ({"class_names": np.array(["a", "b"])}, ["the 2 classes from 0 to 1"]),
         ({"x_test": np.zeros((20, 9, 8), np.uint8)}, ["(8, 8, 1)", "(9, 8, 1)"]),
@@ -166,7 +166,7 @@ def test_arrays_that_do_not_fit(
         ('name="mobilenet", width=[0.99, 1]', ["two of them round", "choose widths further apart"]),
         (
             'name="mobilenet", width=[1], stages=[{channels=16, expand_ratio=[0.5, 1]}]',
-            ["no expansion layer to lend", "add a larger ratio"],
+            ["no expansion layer, but", "add a larger one"],
         ),
         (
             'name="mobilenet", stages=[{channels=20, operators=["k3_e1_g3", "k3_e3"]}]',
@@ -435,15 +435,15 @@ def test_a_run_does_not_hand_on_a_damaged_bundle(
 @pytest.mark.parametrize("command", ["verify", "run"])
 def test_a_folder_that_is_no_bundle(hwnas: Command, tmp_path: Path, command: str) -> None:
     image = [tmp_path / "a.png"] if command == "run" else []
-    hwnas(command, tmp_path, *image).refused("is no bundle")
-    hwnas(command, tmp_path / "none", *image).refused("is no bundle")
+    hwnas(command, tmp_path, *image).refused("is not a bundle")
+    hwnas(command, tmp_path / "none", *image).refused("is not a bundle")
     (tmp_path / "model.onnx").write_bytes(b"")
-    hwnas(command, tmp_path / "model.onnx", *image).refused("is no bundle but a file")
+    hwnas(command, tmp_path / "model.onnx", *image).refused("is not a bundle but a file")
 
 
 def test_what_cannot_be_served(hwnas: Command, finished: Path, tmp_path: Path) -> None:
     bundle = min((finished / "bundles").iterdir())
-    hwnas("serve", tmp_path).refused("is no bundle")
+    hwnas("serve", tmp_path).refused("is not a bundle")
     hwnas("serve", bundle, "--host", "no.such.host.invalid").refused("cannot listen", "--host")
     hwnas("serve", bundle, "--port", 70000).refused("--port")
     hwnas("serve", bundle, "--threads", 1000).refused("1000 threads")

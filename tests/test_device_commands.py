@@ -229,6 +229,6 @@ def test_open_sizes_are_asked_for(hwnas: Command, tmp_path: Path) -> None:
     )
     path = tmp_path / "open.onnx"
     onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)]), path)
-    hwnas("predict", path, "--target", TARGET).refused("size 2 of input x is open", "--input")
+    hwnas("predict", path, "--target", TARGET).refused("size 2 of input x is dynamic", "--input")
     found = read(hwnas("predict", path, "--target", TARGET, "--input", "3x32x32", "--json"))
     assert np.isfinite(found[0]["mean"])

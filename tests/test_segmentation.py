@@ -144,7 +144,9 @@ def test_the_command_line_writes_a_mask_of_the_images_own_size(
     assert classes.shape == (24, 16)
     assert set(np.unique(classes)) <= {0, 1, 2}
     hwnas("run", bundles[0].folder, image, image, "--out", mask).refused("--out", "one image")
-    hwnas("run", bundles[0].folder, image, "--out", tmp_path / "m.jpg").refused("end it in .png")
+    hwnas("run", bundles[0].folder, image, "--out", tmp_path / "m.jpg").refused(
+        "use the ending .png"
+    )
 
 
 def test_the_code_on_the_card_gives_the_same_mask(

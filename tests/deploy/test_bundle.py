@@ -167,10 +167,10 @@ def relabel(description: dict[str, Any]) -> None:
             lambda d: d["preprocessing"].update(channels=3, mean=[0.5] * 3, std=[0.5] * 3),
             r"the preprocessing gives \(3, 8, 8\)",
         ),
-        (relabel, r"labels expect \(N, 3\)"),
+        (relabel, r"expected \(N, 3\), from its labels"),
         (
             lambda d: d["outputs"].update(kind="pixel_class_scores"),
-            r"labels expect \(N, 10, H, W\)",
+            r"expected \(N, 10, H, W\), from its labels",
         ),
     ],
 )
@@ -192,9 +192,9 @@ def test_a_damaged_description_is_refused(folder: Path, text: str) -> None:
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="is no bundle"):
+    with pytest.raises(ArtifactError, match="is not a bundle"):
         Bundle.load(tmp_path)
-    with pytest.raises(ArtifactError, match="is no bundle"):
+    with pytest.raises(ArtifactError, match="is not a bundle"):
         Bundle.load(tmp_path / "nowhere")
 
 
@@ -274,7 +274,9 @@ def test_weights_in_another_file_are_summed_and_verified(
     (bundle.folder / "bundle.sha256").write_text(render_sums(sums))
     older = Bundle.load(bundle.folder)
     np.testing.assert_array_equal(older.predict(digits), packed.predict(digits))
-    with pytest.raises(ArtifactError, match=r"keeps weights in model.onnx.data, of which no sum"):
+    with pytest.raises(
+        ArtifactError, match=r"keeps weights in model.onnx.data, for which no checksum"
+    ):
         older.verify()
 
 

@@ -88,7 +88,7 @@ def test_each_image_is_answered_by_the_network_that_is_responsible(
 
 def test_it_can_prove_that_it_is_whole(cascade: Cascade) -> None:
     checks = {check.name: check for check in cascade.verify()}
-    assert "16 images, 8 of them by the big network" in checks["golden outputs"].detail
+    assert "16 images, 8 of them from the big network" in checks["golden outputs"].detail
     assert checks["big.onnx loads"].detail == "takes 1 x 12 x 12"
     sums = subprocess.run(
         ["sha256sum", "-c", "cascade.sha256"], cwd=cascade.folder, capture_output=True
@@ -170,7 +170,7 @@ def test_one_whose_replacement_was_interrupted_is_opened(
 def test_what_is_no_cascade(cascade: Cascade, folder: Path, tmp_path: Path) -> None:
     assert isinstance(open_packed(cascade.folder), Cascade)
     assert isinstance(open_packed(folder), Bundle)
-    with pytest.raises(ArtifactError, match="is no cascade"):
+    with pytest.raises(ArtifactError, match="is not a cascade"):
         Cascade.load(folder)
     (tmp_path / "cascade.json").write_text("{")
     with pytest.raises(ArtifactError, match=r"cascade\.json is damaged"):
@@ -279,14 +279,14 @@ def test_scores_that_are_no_numbers_go_on_to_the_big_network(
 def test_no_answer_is_given_where_neither_network_has_one(failing: Callable[..., Path]) -> None:
     folder = failing("small", "big")
     two = Cascade.load(folder)
-    with pytest.raises(ArtifactError, match="image 1 of 1 are no numbers"):
+    with pytest.raises(ArtifactError, match="image 1 of 1 are NaN or infinite"):
         two.run(BLACK)
     Image.fromarray(BLACK[0, :, :, 0]).save(folder / "image.png")
     done = subprocess.run(
         [sys.executable, "runner.py", "image.png"], cwd=folder, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no numbers" in done.stderr
+    assert "NaN or infinite" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -21,7 +21,7 @@ def test_a_missing_runtime_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     assert "pip install 'hwnas[openvino]'" in reasons["cpu-openvino"]
     assert "pip install torch" in reasons["cpu-pytorch"]
     assert "pip install 'hwnas[mnn]'" in reasons["cpu-mnn"]
-    assert "'hwnas[executorch]' in an environment of its own" in reasons["cpu-executorch"]
+    assert "'hwnas[executorch]' in a separate environment" in reasons["cpu-executorch"]
     assert "pip install onnxruntime-gpu" in reasons["cuda-tensorrt"]
 
 

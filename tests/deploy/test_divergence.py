@@ -62,14 +62,16 @@ class Network(nn.Module):
     ("wrong", "place"),
     [
         ("act", r"blocks\.1\.act\.1 \(Mul\)"),
-        ("between", r"what blocks\.1 does beside calling its modules \(Add\)"),
-        ("after", r"what blocks\.1 does beside calling its modules \(Mul\)"),
-        ("network", r"what the network itself does beside calling its modules \(Abs\)"),
+        ("between", r"the operations of blocks\.1 outside its modules \(Add\)"),
+        ("after", r"the operations of blocks\.1 outside its modules \(Mul\)"),
+        ("network", r"the operations of the network itself outside its modules \(Abs\)"),
     ],
 )
 def test_the_first_layer_that_differs_is_named(wrong: str, place: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    with pytest.raises(ArtifactError, match=rf"It first differs in {place}, by [0-9.]+ of its"):
+    with pytest.raises(
+        ArtifactError, match=rf"It first differs in {place}, by [0-9.]+ of the tensor's"
+    ):
         export_onnx(Network(wrong), (1, 6, 6), tmp_path / "network.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -90,4 +92,6 @@ def test_an_exporter_that_takes_the_batch_for_a_constant_is_found_out(tmp_path: 
 
 
 def test_a_divergence_in_words() -> None:
-    assert str(Divergence("a.b", "Conv", 0.25)) == "a.b (Conv), by 0.25 of its largest value"
+    assert (
+        str(Divergence("a.b", "Conv", 0.25)) == "a.b (Conv), by 0.25 of the tensor's largest value"
+    )

@@ -143,8 +143,16 @@ class NotANumber(nn.Module):
         (Sized(), ConfigError, "returns .2, 8. for 1 images"),
         (nn.Conv2d(3, 4, 1), ConfigError, "Conv2d does not take inputs"),
         (Pair(), ConfigError, "returns tuple; expected one tensor"),
-        (Branching(), ArtifactError, "cannot export Branching .*older one the ONNX file of"),
-        (Unknown(), ArtifactError, "cannot export Unknown: .* Nor can its older exporter: .*sinh"),
+        (
+            Branching(),
+            ArtifactError,
+            r"cannot export Branching .*\. With the older exporter, the ONNX file of",
+        ),
+        (
+            Unknown(),
+            ArtifactError,
+            "cannot export Unknown: .* Its older exporter fails, too: .*sinh",
+        ),
         (NotANumber(), ArtifactError, "differs from PyTorch by nan"),
     ],
 )

@@ -131,10 +131,10 @@ def test_budgets_that_cannot_be_read(tmp_path: Path, text: str, message: str) ->
 
 
 def test_budgets_that_do_not_fit(exported: Export) -> None:
-    with pytest.raises(ConfigError, match=r"'accuracy', which is no cost .* give images"):
+    with pytest.raises(ConfigError, match=r"'accuracy', which is not a cost .* set data to"):
         gate(exported.path, Budget(ONE, {"accuracy": 0.9}), settings=QUICK)
     int8 = Target.parse("cpu-onnxruntime-int8-b1-t1")
-    with pytest.raises(ConfigError, match="give the file that ships"):
+    with pytest.raises(ConfigError, match="give the file that is deployed"):
         gate(exported.path, Budget(int8), settings=QUICK)
 
 

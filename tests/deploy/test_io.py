@@ -176,7 +176,7 @@ def test_only_scores_of_pixels_make_masks() -> None:
     for wrong in ((1, 2), (1, 3, 4, 4)):
         with pytest.raises(DataError, match=r"expected \(N, 2, H, W\)"):
             meaning.describe(np.zeros(wrong))
-    with pytest.raises(ConfigError, match="300 classes of pixels; a mask can tell 255 apart"):
+    with pytest.raises(ConfigError, match="300 pixel classes; a mask can have at most 255"):
         OutputMeaning("pixel_class_scores", tuple(map(str, range(300))))
 
 

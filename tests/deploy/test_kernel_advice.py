@@ -18,10 +18,10 @@ def workload(*channels: int) -> Workload:
 def test_channels_that_waste_are_named_with_some_that_do_not() -> None:
     loads, products = advice(workload(16, 20, 16), 2)
     assert loads == (
-        "channels of 1 feature maps cannot be loaded 16 bytes at once; they could with other "
-        "numbers of them (20: 16 or 32)"
+        "channel counts of 1 feature maps do not allow loads of 16 bytes; other counts would "
+        "(20: 16 or 32)"
     )
-    assert products.startswith("37% of what pointwise layers multiply are zeros")
+    assert products.startswith("37% of the multiplications in pointwise layers are with zeros")
 
 
 def test_in_single_precision_fewer_channels_fill_a_load() -> None:

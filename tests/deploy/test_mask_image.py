@@ -23,5 +23,5 @@ def test_the_file_holds_the_classes_and_shows_them(tmp_path: Path) -> None:
 
 
 def test_formats_that_would_change_the_classes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"written as PNG, .* end it in \.png"):
+    with pytest.raises(ConfigError, match=r"written as PNG, .* use the ending \.png"):
         write_mask(tmp_path / "mask.jpg", np.zeros((2, 2), np.uint8))

@@ -178,7 +178,7 @@ def test_weights_outside_of_the_folder_are_refused(
         (external("w", "inside.bin", offset="4", length="8"), "too short"),
         (external("w", "inside.bin", offset="-4"), "too short"),
         (external("w", "inside.bin", offset="many"), "damaged"),
-        (TensorProto(name="w", data_location=TensorProto.EXTERNAL), "does not say in which one"),
+        (TensorProto(name="w", data_location=TensorProto.EXTERNAL), "does not name that file"),
     ],
 )
 def test_weights_that_are_not_there_are_refused(

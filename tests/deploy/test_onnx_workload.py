@@ -89,11 +89,11 @@ def test_an_operator_whose_result_has_no_size_is_refused(tmp_path: Path) -> None
 
 def test_open_sizes_have_to_be_given(tmp_path: Path) -> None:
     path = graph(tmp_path / "open.onnx", "Relu", ["n", 3, "height", 8])
-    with pytest.raises(ArtifactError, match=r"size 2 of input x is open \(height\)"):
+    with pytest.raises(ArtifactError, match=r"size 2 of input x is dynamic \(height\)"):
         read_workload(path)
     with pytest.raises(ArtifactError, match="size 1 of input x is 3, not 4"):
         read_workload(path, 1, (4, 9, 8))
-    with pytest.raises(ArtifactError, match="3 sizes beside the batch, and 2 were given: 9x8"):
+    with pytest.raises(ArtifactError, match="3 sizes besides the batch, but 2 were given: 9x8"):
         read_workload(path, 1, (9, 8))
     tensors = read_workload(path, 2, (3, 9, 8)).workload.tensors
     assert {math.prod(tensor.shape) for tensor in tensors} == {2 * 3 * 9 * 8}

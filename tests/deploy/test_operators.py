@@ -42,7 +42,7 @@ def test_an_operator_that_pytorch_is_not_taught_is_named_with_its_block(tmp_path
     path = export_onnx(network, (1, 4, 4), tmp_path / "network.onnx").path
     assert unsupported(path, Target.parse("cpu-onnxruntime-fp32-b1-t1")) == []
     assert unsupported(path, Target.parse("cpu-pytorch-fp32-b1-t1")) == [("Sinh", "1.1")]
-    with pytest.raises(UnsupportedOperator, match=r"not taught to run: Sinh \(1\.1\); measure"):
+    with pytest.raises(UnsupportedOperator, match=r"cannot run in PyTorch: Sinh \(1\.1\); choose"):
         RUNTIMES["pytorch"].load(path, Target.parse("cpu-pytorch-fp32-b1-t1"))
 
 

@@ -22,8 +22,8 @@ def test_now_and_then_are_compared(contents: dict[str, object], tmp_path: Path) 
     bundle = write_bundle(tmp_path / "a", **{**contents, "measurements": [before, elsewhere]})
     here, there = retime(bundle, QUICK)
     assert here.name == "time of cpu-onnxruntime-fp32-b1-t1, model.onnx"
-    assert f"{before.latency_ms:.4g} ms when it was made" in here.detail
-    assert "the anchor network" in here.detail
+    assert f"{before.latency_ms:.4g} ms in the bundle" in here.detail
+    assert "the reference model" in here.detail
     assert "not timed here" in there.detail
     assert "phone" in there.detail
     assert here.ok
@@ -32,7 +32,7 @@ def test_now_and_then_are_compared(contents: dict[str, object], tmp_path: Path) 
 
 def test_another_processor_is_told(packed: Bundle, measurement: Measurement) -> None:
     [check] = retime(packed, QUICK)
-    assert f"that was {measurement.hardware}, this is" in check.detail
+    assert f"measured on {measurement.hardware} then, on " in check.detail
 
 
 def test_without_measurements_there_is_nothing_to_repeat(

@@ -25,7 +25,7 @@ def test_operators_compute_the_same_there(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "reason"),
     [
-        ("pointwise", torch.bfloat16, "takes no bfloat16"),
+        ("pointwise", torch.bfloat16, "has no bfloat16"),
         ("block_sparse", torch.float32, "cannot compute block_sparse in torch.float32: aten_"),
     ],
 )
@@ -36,7 +36,7 @@ def test_what_it_does_not_take_is_not_wrong_and_says_why(
     [verdict] = run_suite(cases, OnnxRuntimeBackend(), CPU)
     assert verdict.correct is None
     assert not verdict.failed
-    assert "not taken by onnxruntime: ONNX Runtime" in verdict.reason
+    assert "not supported by onnxruntime: ONNX Runtime" in verdict.reason
     assert reason in verdict.reason
 
 

@@ -93,7 +93,7 @@ def test_what_loses_too_much_is_refused_with_the_numbers(exported: Export, tmp_p
             return replace(quality, loss=0.0 if exact else 0.03)
 
     found = swept(exported, tmp_path, "fp32", "int8", examiner=Strict(BATCHES), max_loss=0.02)
-    assert found.contenders[2].refusal == "it loses 0.03 of accuracy; at most 0.02 is allowed"
+    assert found.contenders[2].refusal == "it loses 0.03 in accuracy; at most 0.02 is allowed"
     assert found.chosen.variant == "fp32"
 
 

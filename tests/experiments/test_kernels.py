@@ -44,7 +44,7 @@ def bare(tmp_path: Path) -> str:
 def test_without_a_card_it_says_so_in_a_line(refusal: Callable[..., str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    assert refusal("kernels").startswith("error: no graphics card")
+    assert refusal("kernels").startswith("error: PyTorch found no usable GPU")
 
 
 def test_invented_times_need_a_folder_of_their_own() -> None:

@@ -27,7 +27,7 @@ def test_what_runs_on_the_processor_is_timed_there(
         assert row["timing"].startswith("processor, ")
         if row["backend"] == "triton":
             assert row["median_ms"] is row["ratio"] is None
-            assert "there is no graphics card" in row["reason"]
+            assert "there is no GPU" in row["reason"]
         else:
             assert 0 < row["p20_ms"] <= row["median_ms"] <= row["p80_ms"]
             assert row["n"] >= 6
@@ -35,7 +35,7 @@ def test_what_runs_on_the_processor_is_timed_there(
     assert first["ratio"] == pytest.approx(other["median_ms"] / first["median_ms"])
     assert first["shape"] == [1, 3136, 96]
     assert "1x3136x96" in told.out
-    assert "triton, 2 rows: there is no graphics card" in told.out
+    assert "triton, 2 rows: there is no GPU" in told.out
 
 
 @pytest.mark.parametrize(

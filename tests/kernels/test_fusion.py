@@ -254,7 +254,9 @@ def test_operands_that_do_not_fit_are_refused_with_their_step() -> None:
     fused, x = fuse(relu(), add(), multiply(per="image")), torch.ones(2, 3, 4)
     with pytest.raises(KernelError, match=r"takes other of step 1 \(add\), other of step 2 \(mult"):
         fused(x, x)
-    with pytest.raises(KernelError, match="beside x the chain takes nothing; given 1 tensor"):
+    with pytest.raises(
+        KernelError, match="besides x, the chain takes nothing; given 1 more tensor"
+    ):
         fuse(relu())(x, x)
     with pytest.raises(KernelError, match=r"step 2 \(multiply\) takes floats \(2, 4\) as other"):
         fused(x, x, torch.ones(2, 1))
@@ -269,13 +271,16 @@ def test_operands_that_do_not_fit_are_refused_with_their_step() -> None:
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
-        ((), "a chain needs a piece"),
+        ((), "a chain needs at least one piece"),
         ((relu(), dequantize(1)), r"step 1 \(dequantize\) cannot come after .*: it takes int8"),
-        ((quantize(1), relu()), r"step 1 \(relu\) .* after step 0 \(quantize\): .* rounded"),
+        ((quantize(1), relu()), r"step 1 \(relu\) .* after step 0 \(quantize\): .* rounds"),
         ((pixel_mean(), cast(torch.float16), relu()), r"step 2 \(relu\) cannot come after step 1"),
-        ((relu(), pixel_mean(), add()), r"step 2 \(add\) .* \(pixel_mean\): the pixels are"),
-        ((pixel_mean(), pixel_sum()), "the pixels are reduced there"),
-        ((relu,), r"step 0 is no piece but .*; call it"),
+        (
+            (relu(), pixel_mean(), add()),
+            r"step 2 \(add\) .* \(pixel_mean\): the step before it reduces the pixels",
+        ),
+        ((pixel_mean(), pixel_sum()), "the step before it reduces the pixels"),
+        ((relu,), r"step 0 is .*, not a piece; call it"),
     ],
 )
 def test_pieces_that_do_not_fit_together_are_refused(

@@ -37,7 +37,7 @@ def test_more_windows_than_can_be_counted_are_refused_before_memory_is_taken() -
     weight = torch.empty(3, 3, 2**10, 1, device="meta", dtype=torch.float16)
     inputs = im2win.bound(x, weight, weight.new_empty(1))
     config = im2win.default_config(im2win.sizes(inputs), x.dtype)
-    with pytest.raises(KernelError, match="give it fewer images"):
+    with pytest.raises(KernelError, match="use fewer images"):
         im2win.launches(inputs, im2win.outputs(inputs), config)
 
 

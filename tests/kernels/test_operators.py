@@ -120,7 +120,7 @@ def test_tensors_too_large_for_its_counting_are_refused(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hwnas.kernels.operator._MOST", 1)
-    with pytest.raises(KernelError, match=f"{operator.name} .* give it fewer {operator.batched}"):
+    with pytest.raises(KernelError, match=f"{operator.name} .* use fewer {operator.batched}"):
         operator(**first(operator))
 
 

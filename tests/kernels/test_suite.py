@@ -53,7 +53,7 @@ def test_what_is_wrong_is_told_with_its_error() -> None:
     found = verdicts(Changed(lambda y: y + 1))
     assert not any(each.correct for each in found)
     assert all(each.error == pytest.approx(1, abs=0.1) for each in found)
-    assert "times what its type allows" in found[0].reason
+    assert "times the tolerance of its type" in found[0].reason
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_a_backend_does_not_take_is_neither_right_nor_wrong() -> None:
         taken = each.case.dtype != torch.bfloat16
         assert each.correct is (True if taken else None)
         assert not each.failed
-        assert each.reason == ("" if taken else "not taken by reference: float only")
+        assert each.reason == ("" if taken else "not supported by reference: float only")
 
 
 def test_an_error_without_words_is_told_by_its_name() -> None:

@@ -61,11 +61,14 @@ def test_a_file_of_another_card_is_refused_with_both_names(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 2}, "schema 2 is not 1; it needs another hwnas"),
-        ({"entries": [{}]}, "holds no results of kernels .KeyError: 'operator'"),
-        ({"entries": 3}, "holds no results"),
-        ({"entries": [entry().to_json() | {"sizes": [1]}]}, "holds no results"),
-        ({"entries": [entry().to_json() | {"times": {"p50_us": "fast"}}]}, "holds no results"),
+        ({"schema": 2}, "schema 2 is not 1; it needs another version of hwnas"),
+        ({"entries": [{}]}, "is not a file of tuning results .KeyError: 'operator'"),
+        ({"entries": 3}, "is not a file of tuning results"),
+        ({"entries": [entry().to_json() | {"sizes": [1]}]}, "is not a file of tuning results"),
+        (
+            {"entries": [entry().to_json() | {"times": {"p50_us": "fast"}}]},
+            "is not a file of tuning results",
+        ),
     ],
 )
 def test_a_damaged_file_or_one_of_another_version_says_so(

@@ -71,7 +71,7 @@ def test_what_is_ten_times_slower_is_dropped_after_a_few_runs() -> None:
     outcome = tuned(card, 10.0)
     slow = [trial for trial in outcome.trials if trial.verdict == "slow"]
     assert slow
-    assert "12.0 times the best after 3 runs" in {trial.reason for trial in slow}
+    assert "12.0 times as long as the best after 3 runs" in {trial.reason for trial in slow}
     assert {card.runs[tuple(trial.config.values())] for trial in slow} == {3}
     assert all(
         trial.config["num_warps"] == 1 for trial in outcome.trials if trial.verdict == "timed"
@@ -101,7 +101,7 @@ def test_what_is_wrong_is_not_timed_and_never_chosen() -> None:
     outcome = tuned(card)
     wrong = [trial for trial in outcome.trials if trial.verdict == "wrong"]
     assert wrong
-    assert wrong[0].reason == "its largest error is 5 times what is allowed"
+    assert wrong[0].reason == "its largest error is 5 times the tolerance"
     assert not {tuple(trial.config.values()) for trial in wrong} & set(card.runs)
     assert outcome.best
     assert outcome.best.config["num_stages"] <= 2
@@ -114,7 +114,7 @@ def test_what_spills_more_than_the_best_is_not_timed() -> None:
     )
     outcome = tuned(card)
     wasteful = [trial for trial in outcome.trials if trial.verdict == "wasteful"]
-    assert "it spills 64 bytes of registers a thread" in {trial.reason for trial in wasteful}
+    assert "it spills 64 bytes of registers per thread" in {trial.reason for trial in wasteful}
     assert all(n <= 64 for _, n, *_ in card.runs)
 
 
@@ -182,12 +182,12 @@ def test_nonsense_is_refused_told_back_and_reported_and_rules_go_on() -> None:
     assert len(outcome.refused) == 6
     assert [trial.reason for trial in made[0].told] == [trial.reason for trial in outcome.refused]
     for part in (
-        "None is no conf",
+        "None is not a conf",
         "num_warps is 3, not one of (1, 2, 4, 8)",
-        "whole numbers only",
+        "has values that are not integers",
     ):
         assert part in reasons
-    assert "had nothing new 3 times; rules go on in its place" in outcome.notes[0]
+    assert "proposed nothing new 3 times; rules replace it" in outcome.notes[0]
     assert outcome.best
 
 
@@ -199,9 +199,7 @@ def test_a_proposer_that_raises_is_reported_and_rules_go_on(where: str) -> None:
     broken = type("Broken", (Evolution,), {where: fails})
     outcome = tuned(PlantedCard(surface(2)), proposer=broken)
     [note] = outcome.notes
-    assert note == (
-        "the proposer Broken raised ZeroDivisionError: by a model; rules go on in its place"
-    )
+    assert note == "the proposer Broken raised ZeroDivisionError: by a model; rules replace it"
     assert outcome.best
     assert len(outcome.trials) > 30
 

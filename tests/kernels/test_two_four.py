@@ -52,5 +52,5 @@ def test_a_weight_that_is_not_two_four_is_refused_with_the_place() -> None:
 
 
 def test_rows_that_make_no_groups_are_refused() -> None:
-    with pytest.raises(KernelError, match="rows in groups of 4; given 6 x 1"):
+    with pytest.raises(KernelError, match="rows of a 2:4 weight are a multiple of 4; given 6 x 1"):
         pack_two_four(torch.zeros(6, 1))

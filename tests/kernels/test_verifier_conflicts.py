@@ -78,7 +78,7 @@ def test_accesses_of_several_sizes_meet_where_they_overlap() -> None:
 def test_lanes_of_one_program_that_write_to_one_place_are_found() -> None:
     found = Accesses("kernel")
     found.note(W, np.array([0, 0], np.uint64), np.array([1, 2], np.int32), 4, 0)
-    assert found.conflicts() == ["kernel: a program writes several values to one place"]
+    assert found.conflicts() == ["kernel: a program writes several values to one address"]
 
 
 @pytest.mark.slow

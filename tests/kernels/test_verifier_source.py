@@ -179,8 +179,8 @@ def test_a_module_beside_a_kernel_is_read_like_it(tmp_path: Path, nursery: Nurse
     [
         ("def run(x): return x", r"line 1: `run` takes \(x\); it is called with \(x, weight\)"),
         ("def run(x, weight, more): return x", "it is called with"),
-        ("run = 3", "`run` is no function"),
-        ("run = [].append(1)\n", "`run` is no function"),
+        ("run = 3", "`run` is not a function"),
+        ("run = [].append(1)\n", "`run` is not a function"),
         ("(" * 5000 + ")" * 5000, "kernel.py"),
         ("def run(x, weight): return x\nraise SystemExit(3)", ""),
     ],
@@ -211,19 +211,19 @@ def test_malformed_files_are_refused_with_one_line(
 def test_rules_that_are_none_are_refused(lines: str, tmp_path: Path) -> None:
     rules = tmp_path / "rules.py"
     rules.write_text(f"{lines}\ndef inputs(s, d, g): ...\ndef reference(x, weight): ...\n")
-    with pytest.raises(ConfigError, match=r"sizes are like|dtypes"):
+    with pytest.raises(ConfigError, match=r"sizes have the form|dtypes"):
         verify(str(HERE / "correct" / "plain_torch.py"), rules)
 
 
 @pytest.mark.parametrize(
     ("options", "inputs", "message"),
     [
-        ("{'a': ({1},)}", "{'x': torch.zeros(4), 'a': 1}", "options are like"),
-        ("{3: (1,)}", "{'x': torch.zeros(4)}", "options are like"),
+        ("{'a': ({1},)}", "{'x': torch.zeros(4), 'a': 1}", "options have the form"),
+        ("{3: (1,)}", "{'x': torch.zeros(4)}", "options have the form"),
         ("{'b': (1, 2)}", "{'x': torch.zeros(4), 'a': 1}", "options has b; .*tensors: a"),
         ("{}", "{}", "`inputs` gives no tensor for {'n': 4}"),
         ("{}", "{'x': 3.0}", "`inputs` gives no tensor for {'n': 4}"),
-        ("{}", "torch.zeros(4)", "there are no inputs of {'n': 4}"),
+        ("{}", "torch.zeros(4)", "there are no inputs for {'n': 4}"),
     ],
 )
 def test_rules_whose_inputs_or_options_are_none_are_refused(
@@ -242,7 +242,7 @@ def test_rules_whose_inputs_or_options_are_none_are_refused(
 def test_a_reference_that_gives_nothing_accepts_nothing(tmp_path: Path, nursery: Nursery) -> None:
     rules = tmp_path / "rules.py"
     rules.write_text(RULES.read_text().replace("return (x -", "raise ValueError\n    return (x -"))
-    with pytest.raises(KernelError, match="the reference gives nothing for float16 at rows 8"):
+    with pytest.raises(KernelError, match="the reference raises an error for float16 at rows 8"):
         verify(str(HERE / "correct" / "plain_torch.py"), rules, limits=LIMITS, nursery=nursery)
 
 

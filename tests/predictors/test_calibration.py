@@ -113,7 +113,9 @@ def test_another_machine_is_not_mixed_in(tmp_path: Path) -> None:
     steps = StepTable.of_workloads([SPACE.workload(SPACE.smallest())])
     known = {"networks": ("one",), "steps": steps, "costs": np.ones(1)}
     store.save(DeviceProfile(TARGET.name, **known, hardware="an abacus"))
-    with pytest.raises(DeviceError, match=r"knows cpu-.* of 'an abacus', and this machine is"):
+    with pytest.raises(
+        DeviceError, match=r"has measurements of cpu-.* on 'an abacus', but this machine is"
+    ):
         calibrate(TARGET, SPACE, store, 4, settings=QUICK)
 
 

@@ -113,7 +113,7 @@ def test_a_device_is_known_from_a_table(tmp_path: Path) -> None:
     [again] = adopt("my-phone", read(tmp_path, 2.0), store, runtime="litert-2.3")
     assert len(again) == 5
     assert again.costs == pytest.approx(2 * profile.costs, rel=1e-4)
-    with pytest.raises(ConfigError, match=r"with the runtime 'litert-2\.3', and these"):
+    with pytest.raises(ConfigError, match=r"with the runtime 'litert-2\.3', but these"):
         adopt("my-phone", read(tmp_path), store, runtime="onnxruntime")
 
 

@@ -126,7 +126,7 @@ def test_too_few_measurements_are_refused(target: Target, timed: list[Workload])
 
 def test_another_target_is_refused(fitted: DevicePredictor, timed: list[Workload]) -> None:
     other = Target.parse("cpu-onnxruntime-fp32-b1-t2")
-    with pytest.raises(ConfigError, match=r"is of cpu-onnxruntime-fp32-b1-t1, not of cpu-.*2"):
+    with pytest.raises(ConfigError, match=r"is for cpu-onnxruntime-fp32-b1-t1, not for cpu-.*2"):
         fitted.cost(timed[:1], [other])
 
 

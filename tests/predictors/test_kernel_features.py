@@ -124,7 +124,7 @@ def test_a_card_that_is_not_known_is_told_of(tmp_path: Path) -> None:
         profile = DeviceProfile(TRITON, networks=names, steps=steps, costs=costs, hardware=hardware)
         DeviceStore(tmp_path).save(profile)
         [found] = predict(DeviceStore(tmp_path), [TRITON], steps.rows(np.arange(1)))
-        told = [note for note in found.notes if note.startswith("the card is NVIDIA L4; ")]
+        told = [note for note in found.notes if note.startswith("the GPU is NVIDIA L4; ")]
         assert len(told) == notes
 
 

@@ -71,10 +71,10 @@ def test_what_cannot_be_is_refused(store: DeviceStore, tmp_path: Path) -> None:
     path = tmp_path / TARGET.name / "peak_memory_bytes.json"
     path.parent.mkdir()
     path.write_text(json.dumps({**found, "hardware": "an abacus"}))
-    with pytest.raises(DeviceError, match="of 'an abacus', and this machine is"):
+    with pytest.raises(DeviceError, match="on 'an abacus', but this machine is"):
         calibrate_memory(TARGET, SPACE, empty, 5)
     path.write_text(json.dumps({**found, "peaks_bytes": [1]}))
-    with pytest.raises(ArtifactError, match="3 networks, 3 rows, 1 peaks"):
+    with pytest.raises(ArtifactError, match="3 networks, 3 rows of features and 1 peaks"):
         load_memory(empty, TARGET.name)
     path.write_text(json.dumps({**found, "schema": 2}))
     with pytest.raises(ArtifactError, match="update hwnas"):

@@ -71,7 +71,7 @@ def test_a_profile_of_the_store_goes_first_and_another_machine_is_said(
     store.save(mine)
     [after] = predict(store, [TARGET], read_workload(model))
     assert after.estimate.mean == pytest.approx(3 * before.estimate.mean, rel=0.25)
-    assert "measured on an abacus, and this machine is" in after.notes[0]
+    assert "measured on an abacus, but this machine is" in after.notes[0]
     [listed] = [each for each in known_devices(store) if each.profile.device == TARGET]
     assert listed.origin == "store"
 
@@ -85,7 +85,7 @@ def test_what_is_unlike_anything_measured_is_said(tmp_path: Path) -> None:
     huge = mobilenet((224, 224, 3), 1000)
     steps = StepTable.of_workloads([huge.workload(huge.largest())])
     [found] = predict(DeviceStore(tmp_path), [TARGET], steps)
-    assert "unlike anything measured: " in found.notes[-1]
+    assert "outside the known range: " in found.notes[-1]
     assert "_macs is " in found.notes[-1]
 
 
@@ -104,7 +104,7 @@ def with_unknown_operator(model: Path, path: Path) -> Path:
 def test_an_unknown_operator_is_named_with_its_share(tmp_path: Path, model: Path) -> None:
     network = read_workload(with_unknown_operator(model, tmp_path / "mystery.onnx"))
     [found] = predict(DeviceStore(tmp_path), [TARGET], network)
-    assert "unknown operators: Mystery (1); priced by the bytes they move, " in found.notes[-1]
+    assert "unknown operators: Mystery (1); predicted from the bytes they move, " in found.notes[-1]
     assert 0 < unknown_share(DevicePredictor.load(tmp_path, TARGET), network) < 0.1
 
 
@@ -145,7 +145,7 @@ def test_kernels_of_one_operator_count_together(model: Path) -> None:
 def test_other_runtimes_are_not_profiled_and_say_so(model: Path) -> None:
     assert profiled(model, "cpu-pytorch-fp32-b1-t1") == (
         None,
-        "not profiled: cpu-pytorch-fp32-b1-t1 cannot be profiled; onnxruntime on cpu can",
+        "not profiled: cpu-pytorch-fp32-b1-t1 cannot be profiled; choose onnxruntime on cpu",
     )
     kernels, reason = profiled(model, "my-phone")
     assert kernels is None

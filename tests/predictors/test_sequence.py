@@ -72,5 +72,5 @@ def test_layers_that_are_skipped_are_not_in_the_text() -> None:
 
 def test_tables_of_integers_cannot_be_read(table: CostTable) -> None:
     space = CategoricalSpace((0,) * 6, (5,) * 6)
-    with pytest.raises(ConfigError, match="method sequence needs to know the networks"):
+    with pytest.raises(ConfigError, match="method sequence needs the operators of the networks"):
         encoded_sequences(sources(dataclasses.replace(table, space=space)))

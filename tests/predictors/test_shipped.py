@@ -77,7 +77,7 @@ def test_lessons_of_other_features_are_refused(tmp_path: Path) -> None:
     path = copy / "devices.json"
     found = json.loads(path.read_text())
     path.write_text(json.dumps({**found, "features": found["features"][1:]}))
-    with pytest.raises(ArtifactError, match="is of another version of hwnas; install hwnas anew"):
+    with pytest.raises(ArtifactError, match="is of another version of hwnas; install hwnas again"):
         _read(copy)
 
 

@@ -300,7 +300,10 @@ class TestRefusals:
             ({"sampler": "nsga9"}, "unknown sampler 'nsga9'; did you mean 'nsga"),
             ({"sampler": "own_parts:nobody"}, "'own_parts' has no 'nobody'"),
             ({"sampler_options": {"colour": 1}}, r"\[search.options\] has no key 'colour'"),
-            ({"objectives": [ACCURACY, LATENCY]}, "nothing prices latency_ms@cpu.*; pass costs"),
+            (
+                {"objectives": [ACCURACY, LATENCY]},
+                "no cost source for latency_ms@cpu.*; pass costs",
+            ),
             ({"trials": 0}, "trials is 0, batch 4 and retries 1; expected at least 1, 1 and 0"),
             ({"batch": 0}, "trials is 20, batch 0 and retries 1; expected at least 1, 1 and 0"),
             ({"retries": -1}, "trials is 20, batch 4 and retries -1; expected at least 1, 1 and 0"),

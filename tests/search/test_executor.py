@@ -109,7 +109,7 @@ class TestRayActors:
         executor = RayActors(Moody(way="hangs"), 1, timeout_s=0.5)
         found = dict(executor.map(one_bad_and_three_good(), ALL))
         executor.close()
-        assert found[0] == Failure("timed out", "it took over 0.5 s")
+        assert found[0] == Failure("timed out", "the evaluation took over 0.5 s")
         assert [found[i].values.keys() for i in (1, 2, 3)] == [{"accuracy"}] * 3
 
     @pytest.mark.slow
@@ -119,7 +119,9 @@ class TestRayActors:
         executor = RayActors(Moody(way="dies"), 1)
         found = dict(executor.map(one_bad_and_three_good(), ALL))
         executor.close()
-        assert found[0] == Failure("worker died", "the process that evaluated it died, 3 times", 3)
+        assert found[0] == Failure(
+            "worker died", "the process that evaluated the candidate died 3 times", 3
+        )
         assert [found[i].values.keys() for i in (1, 2, 3)] == [{"accuracy"}] * 3
 
     @pytest.mark.slow

@@ -161,7 +161,7 @@ def test_spaces_that_cannot_grow_are_refused(
     with pytest.raises(ConfigError, match="networks of space 'nasbench201' cannot grow"):
         GrowEvaluator(space, digits_task, few_digits, CONFIG, tmp_path)
     blocks = mobilenet((8, 8, 1), 10, "fbnet")
-    with pytest.raises(ConfigError, match="stages have operators exchanges whole blocks"):
+    with pytest.raises(ConfigError, match="stages have operators cannot grow"):
         GrowEvaluator(blocks, digits_task, few_digits, CONFIG, tmp_path)
 
 

@@ -75,8 +75,11 @@ def test_size_resizes_both(tmp_path: Path, load: Callable[..., ImageData]) -> No
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda f: (f / "masks/3.png").unlink(), "images has '3', but .*masks has not; each image"),
-        (lambda f: (f / "images/3.png").unlink(), "masks has '3', but .*images has not"),
+        (
+            lambda f: (f / "masks/3.png").unlink(),
+            "images has '3', but .*masks does not; each image",
+        ),
+        (lambda f: (f / "images/3.png").unlink(), "masks has '3', but .*images does not"),
         (
             lambda f: write(f / "masks/3.png", np.zeros((6, 5))),
             r"3\.png has 6 x 5 pixels, but its image 6 x 4",

@@ -99,7 +99,7 @@ def test_good_objectives_pass() -> None:
         ([Objective("macs", "maximize")], 'less of it is better; write direction = "minimize"'),
         ([Objective("latency_ms", "minimize")], "'latency_ms' needs a target; see `hwnas devices`"),
         ([Objective("accuracy", "maximize", TARGET)], "'accuracy' takes no target"),
-        ([ACCURACY, LATENCY, ACCURACY], "objective 'accuracy' is there twice; remove one"),
+        ([ACCURACY, LATENCY, ACCURACY], "objective 'accuracy' appears twice; remove one"),
     ],
 )
 def test_a_wrong_objective_is_refused_with_what_to_do(

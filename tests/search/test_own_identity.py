@@ -21,10 +21,13 @@ def own_parts_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("Addressed", r"is described by its address in memory \(<.* at 0x.*give it a __repr__"),
-        ("Ordered", r"is another in each process \(Ordered\(\{'.*make it a frozen dataclass"),
-        ("Hashed", r"is another in each process \(Hashed\("),
-        ("Counted", r"is another each time that it is made \(Counted\("),
+        ("Addressed", r"is identified by its address in memory \(<.* at 0x.*give it a __repr__"),
+        (
+            "Ordered",
+            r"Ordered' differs between processes \(Ordered\(\{'.*make it a frozen dataclass",
+        ),
+        ("Hashed", r"Hashed' differs between processes \(Hashed\("),
+        ("Counted", r"Counted' differs each time it is created \(Counted\("),
         ("with_function", r"'unstable_parts:with_function'.*"),
     ],
 )
@@ -58,7 +61,9 @@ def test_a_space_whose_fingerprint_changes_is_refused() -> None:
     from own_parts import Dials
 
     check_identity("space", Dials(), "fingerprint")
-    with pytest.raises(ConfigError, match=r"space 'own:Dials' is another in each process \('dials"):
+    with pytest.raises(
+        ConfigError, match=r"the identity of space 'own:Dials' differs between processes \('dials"
+    ):
         check_identity("space 'own:Dials'", HashedDials(), "fingerprint")
 
 
@@ -81,5 +86,5 @@ def test_an_evaluator_whose_key_changes_is_refused() -> None:
         def key(self) -> str:
             return f"key-{next(counts)}"
 
-    with pytest.raises(ConfigError, match="another key each time that it is asked"):
+    with pytest.raises(ConfigError, match="returns a different key each time"):
         check_key("own:Changing", Changing())  # type: ignore[arg-type]

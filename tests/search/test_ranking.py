@@ -95,7 +95,9 @@ def test_a_check_keeps_what_it_trained_and_goes_on(
 
 def test_weights_of_another_space_are_named(check: RankingCheck) -> None:
     other = mobilenet((8, 8, 1), 10).supernet().shared.state_dict()
-    with pytest.raises(ConfigError, match=r"another supernet than of space mobilenet-.*: .* more"):
+    with pytest.raises(
+        ConfigError, match=r"do not belong to the supernet of space mobilenet-.*: .* more"
+    ):
         check(other)
 
 

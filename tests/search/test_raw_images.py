@@ -30,7 +30,7 @@ def test_labels_become_int64(labels: Any) -> None:
 
 @pytest.mark.parametrize("bad", [0.5, np.nan, np.inf])
 def test_a_class_is_a_whole_number(bad: float) -> None:
-    with pytest.raises(DataError, match=rf"here: y_train\[2\] is {bad}; .* function of yours"):
+    with pytest.raises(DataError, match=rf"here: y_train\[2\] is {bad}; .* function of your own"):
         raw([0, 1, bad, 1, 0, 1])
 
 

@@ -120,13 +120,13 @@ def test_an_own_division_is_used_as_it_is(own: Callable[[str], ImageData], tmp_p
         (arrays(x="x[0]"), r"x_train has shape \(4, 4\); expected \(N, H, W\)"),
         (arrays(x="x[:0]", y="y[:0]"), "it is empty; at least one image is needed"),
         (arrays(y="y[1:]"), "20 images in x_train but 19 targets in y_train"),
-        (arrays(y="y - 1"), r"y_train\[0\] is -1; classes count from 0"),
+        (arrays(y="y - 1"), r"y_train\[0\] is -1; classes are numbered from 0"),
         (arrays(y="y.astype(str)"), "y_train is <U21; expected integers"),
         (arrays(y="np.stack([y, y], 1)"), r"y_train has shape \(20, 2\); expected \(N,\)"),
         (arrays(y="y / 2", more=", class_names=['a', 'b']"), r"y_train\[1\] is 0.5; a class is a"),
         (arrays(y="y / np.inf * np.nan"), r"y_train\[0\] is nan; expected finite numbers"),
         (arrays(y="np.zeros((20, 2, 2))"), r"float64 with shape \(20, 2, 2\); masks are"),
-        (arrays(more=", class_names='ab'"), r"class_names has shape \(\); expected one name a"),
+        (arrays(more=", class_names='ab'"), r"class_names has shape \(\); expected one name per"),
     ],
 )
 def test_says_what_is_wrong_with_own_data(

@@ -44,7 +44,9 @@ def test_a_password_in_a_recipe_is_refused_and_not_repeated(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["study.db", "mysql://host/database", "redis://host"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"no address.*expected sqlite:////folder/study\.db, "):
+    with pytest.raises(
+        ConfigError, match=r"not a supported address.*expected sqlite:////folder/study\.db, "
+    ):
         check_storage(url)
 
 

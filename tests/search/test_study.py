@@ -196,8 +196,8 @@ class TestDamage:
         self.assert_of_other_objectives(
             tmp_path / "study.db",
             OBJECTIVES[::-1],
-            "the same in another order, accuracy (maximize) and params (minimize), and the recipe "
-            "params (minimize) and accuracy (maximize)",
+            "the same in another order; it has accuracy (maximize) and params (minimize), the "
+            "recipe has params (minimize) and accuracy (maximize)",
         )
 
     @pytest.mark.parametrize(
@@ -205,17 +205,20 @@ class TestDamage:
         [
             (
                 [Objective("accuracy", "maximize"), Objective("macs", "minimize")],
-                "it has params (minimize), the recipe macs (minimize)",
+                "it has params (minimize), the recipe has macs (minimize)",
             ),
             (
                 [
                     Objective("accuracy", "maximize"),
                     Objective("latency_ms", "minimize", "a-target"),
                 ],
-                "it has params (minimize), the recipe latency_ms@a-target (minimize)",
+                "it has params (minimize), the recipe has latency_ms@a-target (minimize)",
             ),
-            ([Objective("accuracy", "maximize")], "it has params (minimize) more"),
-            ([*OBJECTIVES, Objective("macs", "minimize")], "the recipe macs (minimize) more"),
+            ([Objective("accuracy", "maximize")], "it has params (minimize) in addition"),
+            (
+                [*OBJECTIVES, Objective("macs", "minimize")],
+                "the recipe has macs (minimize) in addition",
+            ),
         ],
     )
     def test_in_what_the_objectives_differ_is_named(
@@ -243,7 +246,7 @@ class TestDamage:
         opened(path).close()
         self.assert_of_other_objectives(
             path, OBJECTIVES[::-1],
-            "it has maximize and minimize, the recipe minimize and maximize",
+            "it has maximize and minimize, the recipe has minimize and maximize",
         )  # fmt: skip
 
     def assert_of_other_objectives(
@@ -253,7 +256,7 @@ class TestDamage:
             SearchStudy("search", objectives, lambda known: make_sampler("random", 0, {}), path)
         assert str(caught.value) == (
             f"{path}: study 'search' has other objectives: {difference}; `hwnas resume "
-            f"{path.parent}` searches for the new ones, with the evaluations that are there"
+            f"{path.parent}` searches for the new objectives and reuses the existing evaluations"
         )
 
     def assert_refused(self, path: Path) -> None:

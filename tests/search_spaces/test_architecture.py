@@ -39,7 +39,7 @@ def test_values_that_are_no_options_are_refused(values: object) -> None:
 
 
 def test_a_newer_schema_is_refused() -> None:
-    with pytest.raises(ConfigError, match="schema 2 is not 1; it needs another hwnas"):
+    with pytest.raises(ConfigError, match="has schema 2, but this version of hwnas reads 1"):
         Architecture.from_json({**A.to_json(), "schema": 2})
 
 

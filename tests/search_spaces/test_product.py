@@ -123,7 +123,7 @@ def test_another_recipe_space_makes_another_space() -> None:
 def test_a_candidate_of_other_roles_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"has the roles \['network'\]; mobilenet.* has \['form"):
         SPACE.point(Candidate.of(NETWORKS.smallest()))
-    with pytest.raises(ConfigError, match="expected at least one, of another name"):
+    with pytest.raises(ConfigError, match="expected at least one, with another name"):
         ProductSpace(NETWORKS, {})
 
 
@@ -175,5 +175,7 @@ class TestNames:
 
 
 def test_recipes_that_are_all_the_same_are_refused() -> None:
-    with pytest.raises(ConfigError, match="all the same; give a setting two options or more"):
+    with pytest.raises(
+        ConfigError, match=r"no setting of space\.recipe has two options or more; give some"
+    ):
         RecipeSpace({"learning_rate": (0.1,), "flip": ()})

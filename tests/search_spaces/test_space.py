@@ -32,7 +32,7 @@ DEPTH = Choice("depth", (1, 2))
         ((DEPTH, DEPTH), "given has two choices called 'depth'; rename one"),
         (
             (Choice("kernel", (3, 5), When("depth", (2,))), DEPTH),
-            "kernel depends on 'depth', which is no earlier choice",
+            "kernel depends on 'depth', which is not an earlier choice",
         ),
         (
             (DEPTH, Choice("kernel", (3, 5), When("depth", (3,)))),

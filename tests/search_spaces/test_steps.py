@@ -72,7 +72,7 @@ def test_a_table_comes_back_from_its_arrays(workloads: list[Workload]) -> None:
     again = StepTable.from_arrays(table.to_arrays())
     assert again.steps == table.steps
     assert (again.counts != table.counts).nnz == 0
-    with pytest.raises(ArtifactError, match="not a table of steps"):
+    with pytest.raises(ArtifactError, match="not a table of operator counts"):
         StepTable.from_arrays({"steps": table.to_arrays()["steps"]})
 
 

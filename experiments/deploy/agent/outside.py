@@ -14,8 +14,8 @@ from hwnas.errors import RunError
 
 __all__ = ["OutsideAgent"]
 
-_TOKEN = "token, shown this once: "
-_LAST_LINE = "only this machine can reach it"
+_TOKEN = "token, shown only once: "
+_LAST_LINE = "only this machine can reach the agent"
 
 
 class OutsideAgent:

@@ -75,7 +75,8 @@ def compare_answers(
     """
     if outputs.shape != expected.shape or len(outputs) == 0:
         raise DataError(
-            f"outputs of shape {outputs.shape} cannot be compared with those of {expected.shape}"
+            f"outputs have shape {outputs.shape} and those of the original network "
+            f"{expected.shape}; expected equal shapes, with at least one image"
         )
     largest = max(float(np.abs(expected).max()), 1e-12)
     difference = np.abs(outputs.astype(np.float64) - expected) / largest

@@ -101,7 +101,7 @@ class Bundle:
                 inside(self.folder, artifact.file)
             _ = self.artifacts[0]
             if list(self.description["labels"]) != list(self.outputs.labels):
-                raise ArtifactError("it has other labels than its outputs")
+                raise ArtifactError("its labels differ from the labels of its outputs")
             for name in self.files:
                 inside(self.folder, name)
         except (ArtifactError, ConfigError) as error:
@@ -179,7 +179,7 @@ class Bundle:
         session = open_session(file, artifact.target(batch, threads))
         if session.input_shape != self.preprocessing.input_shape:
             raise ArtifactError(
-                f"{file} takes inputs of shape {session.input_shape} and the preprocessing gives "
+                f"{file} takes inputs of shape {session.input_shape}, but the preprocessing gives "
                 f"{self.preprocessing.input_shape}"
             )
         return session
@@ -216,7 +216,7 @@ class Bundle:
         if not self.outputs.fits(found.shape) or len(found) != len(images):
             raise ArtifactError(
                 f"the network of {self.folder} gives outputs of shape {found.shape} for "
-                f"{len(images)} images; its labels expect {self.outputs.shape}"
+                f"{len(images)} images; expected {self.outputs.shape}, from its labels"
             )
         return found
 
@@ -314,8 +314,8 @@ class Bundle:
         path = inside(self.folder, artifact.file)
         if unlisted := set(external_files(path)) - set(self.sums):
             raise ArtifactError(
-                f"{artifact.file} keeps weights in {', '.join(sorted(unlisted))}, of which no sum "
-                "is recorded; make the bundle anew"
+                f"{artifact.file} keeps weights in {', '.join(sorted(unlisted))}, for which no "
+                "checksum is recorded; create the bundle again"
             )
         try:
             onnx.checker.check_model(path, full_check=True)
@@ -336,8 +336,9 @@ class Bundle:
         )
         if not error <= artifact.tolerance:  # also true for NaN
             raise ArtifactError(
-                f"outputs differ by {error:.2g} of the largest; at most {artifact.tolerance:g} is "
-                f"allowed{'; ' if (warning := self._warning(artifact)) else ''}{warning}"
+                f"outputs differ by {error:.2g} of the largest output; at most "
+                f"{artifact.tolerance:g} is allowed"
+                f"{'; ' if (warning := self._warning(artifact)) else ''}{warning}"
             )
         return f"{len(images)} images agree within {error:.1e} of the largest output"
 

@@ -25,14 +25,14 @@ _LABELS_SHOWN = 20
 _ANSWERS = {
     "class_scores": ["print(labels[outputs[0].argmax()])"],
     "pixel_class_scores": [
-        "mask = outputs[0].argmax(0).astype(np.uint8)  # for each pixel its place in labels",
+        "mask = outputs[0].argmax(0).astype(np.uint8)  # index into labels for each pixel",
         "print({label: float((mask == i).mean()) for i, label in enumerate(labels)})",
         'Image.fromarray(mask).save("mask.png")',
     ],
     "values": ["print(dict(zip(labels, outputs[0])) if labels else outputs[0])"],
 }
 """Lines of the model card's example that print the outputs, by kind of output."""
-_NO_LICENCE = "none was stated; the terms of the data that it was trained on apply"
+_NO_LICENCE = "not stated; the terms of the training data apply"
 
 
 def card(description: Mapping[str, Any]) -> str:
@@ -51,11 +51,14 @@ def card(description: Mapping[str, Any]) -> str:
             "",
             "## Numbers",
             "",
-            *_table(("what", "value", "spread", "n", "kind", "where"), _numbers(description)),
+            *_table(
+                ("metric", "value", "spread", "n", "kind", "split or target"),
+                _numbers(description),
+            ),
             "",
             "Measured: timed on the target. Evaluated: computed on the images of that split, with "
-            "the 95 % interval. Predicted: estimated by a model, with the 90 % interval. Counted: "
-            "follows from the network itself.",
+            "the 95 % confidence interval. Predicted: estimated by a model, with the 90 % "
+            "prediction interval. Counted: follows from the network itself.",
             "",
             *_variants(description),
             "## Run it",
@@ -70,7 +73,7 @@ def card(description: Mapping[str, Any]) -> str:
             "",
             f"Licence: {_cell(description['provenance'].get('licence', _NO_LICENCE))}",
             "",
-            *_table(("what", "value"), _flat(description["provenance"])),
+            *_table(("entry", "value"), _flat(description["provenance"])),
             "",
         ]
     )
@@ -89,9 +92,9 @@ def _summary(description: Mapping[str, Any]) -> str:
     if outputs["kind"] == "values":
         gives = f"values{f' ({shown})' if labels else ''}"
     return (
-        f"It takes images of {inputs['height']} x {inputs['width']} pixels with "
+        f"The network takes images of {inputs['height']} x {inputs['width']} pixels with "
         f"{inputs['channels']} channel{'s' * (inputs['channels'] > 1)} and gives {gives}. "
-        f"Made on {description['created']} by hwnas; its ONNX file agrees with PyTorch within "
+        f"Created on {description['created']} by hwnas; its ONNX file agrees with PyTorch within "
         f"{description['max_relative_error']:.1e} of the largest output."
     )
 
@@ -161,10 +164,10 @@ def _variants(description: Mapping[str, Any]) -> list[str]:
     head = (
         "variant",
         "target",
-        "measured",
+        "latency (measured)",
         f"{metric} (evaluated)",
         "loss",
-        "same answers",
+        "same predictions",
         "file",
     )
     return [
@@ -172,9 +175,10 @@ def _variants(description: Mapping[str, Any]) -> list[str]:
         "",
         *_table(head, rows),
         "",
-        "The first one was chosen: the fastest, as measured, of those whose loss against the "
-        "network in single precision is within the limit. Each was evaluated in the runtime of its "
-        "target; same: the share of answers that are those of the network in single precision.",
+        "The first variant was chosen: it has the lowest measured latency of the variants whose "
+        "loss against the network in single precision is within the limit. Each variant was "
+        "evaluated in the runtime of its target. Same predictions: share of the predictions that "
+        "are equal to those of the network in single precision.",
         "",
     ]
 
@@ -195,13 +199,13 @@ def _run(description: Mapping[str, Any]) -> list[str]:
     """Return the section that tells how to run the network, with example code."""
     file, differs = _file_to_run(description)
     return [
-        "With `pip install onnxruntime numpy pillow`, in this folder:",
+        "After `pip install onnxruntime numpy pillow`, in this folder:",
         "",
         *_code(description, file),
         "",
         "`hwnas run . image.png` does the same"
         f"{differs}; `hwnas verify .` and `sha256sum -c bundle.sha256` check that the files are "
-        "whole.",
+        "intact.",
     ]
 
 
@@ -216,7 +220,7 @@ def _file_to_run(description: Mapping[str, Any]) -> tuple[str, str]:
     same = [each for each in artifacts if each["runtime"] == "onnxruntime"]
     plain = [each for each in artifacts if each["variant"] == "fp32"]
     file = (same or plain or artifacts)[0]["files"][0]
-    return file, f", with {first['files'][0]} in {first['runtime']}, whose numbers differ a little"
+    return file, f", with {first['files'][0]} in {first['runtime']}, whose outputs differ slightly"
 
 
 def _code(description: Mapping[str, Any], file: str) -> list[str]:

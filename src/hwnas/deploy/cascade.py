@@ -258,10 +258,11 @@ class Cascade:
         error = relative_error(scores, expected)
         if not error <= TOLERANCE:  # also true for NaN
             raise ArtifactError(
-                f"outputs differ by {error:.2g} of the largest; at most {TOLERANCE:g} is allowed"
+                f"outputs differ by {error:.2g} of the largest output; at most {TOLERANCE:g} is "
+                "allowed"
             )
         return (
-            f"{len(images)} images, {on.sum()} of them by the big network, agree within "
+            f"{len(images)} images, {on.sum()} of them from the big network, agree within "
             f"{error:.1e} of the largest output"
         )
 
@@ -269,13 +270,13 @@ class Cascade:
 def _load(part: Part, sums: Mapping[str, str]) -> str:
     if unlisted := set(external_files(part.onnx_file)) - set(sums):
         raise ArtifactError(
-            f"it keeps weights in {', '.join(sorted(unlisted))}, of which no sum is recorded; make "
-            "the cascade anew"
+            f"it keeps weights in {', '.join(sorted(unlisted))}, for which no checksum is "
+            "recorded; create the cascade again"
         )
     shape = part.session.input_shape
     if shape != part.preprocessing.input_shape:
         raise ArtifactError(
-            f"it takes inputs of shape {shape} and its preprocessing gives "
+            f"it takes inputs of shape {shape}, but its preprocessing gives "
             f"{part.preprocessing.input_shape}"
         )
     return f"takes {' x '.join(map(str, shape))}"

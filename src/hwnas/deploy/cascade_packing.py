@@ -148,7 +148,7 @@ def _card(about: Mapping[str, Any]) -> str:
     """Return the model card of the cascade in Markdown."""
     small, big = about["small"], about["big"]
     rows = [
-        "| what | value | n | kind | of | where |",
+        "| metric | value | n | kind | network | split or target |",
         "| --- | --- | --- | --- | --- | --- |",
         *(_number(number) for number in about["numbers"]),
     ]
@@ -156,34 +156,34 @@ def _card(about: Mapping[str, Any]) -> str:
         [
             f"# Cascade {small['id']} -> {big['id']}",
             "",
-            f"Network {small['id']} looks at every image ({_size(small)}). Where it is unsure, "
-            f"network {big['id']} ({_size(big)}) answers instead: where {_RULES[about['rule']]} "
-            f"less than {about['threshold']:.4g}. Both tell {len(about['labels'])} classes apart. "
-            f"Made on {about['created']} by hwnas.",
+            f"Network {small['id']} runs on every image ({_size(small)}). If it is unsure, network "
+            f"{big['id']} ({_size(big)}) gives the prediction instead: if {_RULES[about['rule']]} "
+            f"less than {about['threshold']:.4g}. Both networks distinguish "
+            f"{len(about['labels'])} classes. Created on {about['created']} by hwnas.",
             "",
             "## Numbers",
             "",
             *rows,
             "",
-            "Measured: timed on the target, on images of the test split, preprocessing left out. "
-            "Evaluated: computed on the images of that split, with the 95 % interval. Modelled: "
-            "the time of the small network, of deciding, and of the big one as often as it is "
-            "asked.",
+            "Measured: timed on the target, on images of the test split, without preprocessing. "
+            "Evaluated: computed on the images of that split, with the 95 % confidence interval. "
+            "Modelled: time of the small network and of the decision, plus the time of the big "
+            "network multiplied by the share of images on which it runs.",
             "",
             "## Run it",
             "",
-            "With `pip install onnxruntime numpy pillow`, in this folder: "
+            "After `pip install onnxruntime numpy pillow`, in this folder: "
             "`python runner.py image.png`. `hwnas run . image.png` does the same; "
             "`hwnas verify .`, `python runner.py --verify` and `sha256sum -c cascade.sha256` check "
-            "that the files are whole.",
+            "that the files are intact.",
             "",
         ]
     )
 
 
 _RULES = {
-    "margin": "the likeliest class leads the next one, in probability, by",
-    "maximum": "the likeliest class has a probability of",
+    "margin": "the probability of the most probable class exceeds that of the second by",
+    "maximum": "the most probable class has a probability of",
 }
 
 

@@ -123,7 +123,7 @@ class Runner:
         scores, part = self.scores(self.read(path))
         shares = probabilities(scores[None])[0]
         if np.isnan(shares).any():
-            raise ValueError("the scores of both networks are no numbers; there is no answer")
+            raise ValueError("the scores of both networks are NaN or infinite; no prediction")
         best = int(shares.argmax())
         label = self.about["labels"][best]
         return {"label": label, "probability": float(shares[best]), "network": part}

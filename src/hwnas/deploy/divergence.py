@@ -42,8 +42,8 @@ class Divergence:
     def __str__(self) -> str:
         place = self.block or "the network itself"
         if self.beside:
-            place = f"what {place} does beside calling its modules"
-        return f"{place} ({self.operator}), by {self.error:.2g} of its largest value"
+            place = f"the operations of {place} outside its modules"
+        return f"{place} ({self.operator}), by {self.error:.2g} of the tensor's largest value"
 
 
 @dataclass(frozen=True)

@@ -145,11 +145,11 @@ def energy_counter(hardware: str, rapl: Path = RAPL) -> EnergyCounter:
     else:
         counters = []
         sought = f"a counter of {hardware}, which is not this machine,"
-        advice = "measure it there"
+        advice = "measure the energy on that device"
     if not counters:
         raise EnergyUnavailable(
-            f"energy cannot be measured here: looked for {sought} and found none; {advice}. "
-            "A table measured elsewhere does as well"
+            f"energy cannot be measured here: looked for {sought} and found none; {advice}, "
+            "or use a table of energies that were measured on another machine"
         )
     if len(counters) > 1:
         return _Together(tuple(counters))
@@ -195,7 +195,7 @@ def energy_of(
     spent, took = counter.read_mj() - before, clock() - start
     if spent <= 0:
         raise EnergyUnavailable(
-            f"{counter.name} counted {spent:g} mJ in {took:.2f} s of work; it does not count on "
-            "this machine, or it started anew; measure again"
+            f"{counter.name} counted {spent:g} mJ in {took:.2f} s of work; the counter does not "
+            "work on this machine, or it was reset; measure again"
         )
     return EnergyReading(spent / runs, 1e-3 * spent / took, runs, took, counter.name)

@@ -140,13 +140,13 @@ def _mismatch(name: str, found: Agreement, where: Divergence, refusal: str) -> A
     older = ""
     if refusal:
         older = (
-            f"PyTorch's dynamo exporter cannot export {name} ({refusal}), and with its older one "
+            f"PyTorch's dynamo exporter cannot export {name} ({refusal}). With the older exporter, "
         )
     return ArtifactError(
         f"{older}the ONNX file of {name} differs from PyTorch by {found.relative:.2g} of the "
         f"largest output ({found.worst}); at most {found.worst.tolerance:g} is allowed. It first "
-        f"differs in {where}; look there for operations that depend on the batch, on values of "
-        "tensors or on being exported"
+        f"differs in {where}; check there for operations that depend on the batch size, on values "
+        "of tensors or on whether the network is being exported"
     )
 
 

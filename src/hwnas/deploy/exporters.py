@@ -55,8 +55,8 @@ def to_onnx(network: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Any,
         return _torchscript(network, batch), "torchscript", refusal
     except Exception as error:  # tracing runs the user's code, which may raise anything
         raise ArtifactError(
-            f"PyTorch cannot export {type(network).__name__}: {refusal}. Nor can its older "
-            f"exporter: {first_line(error)}"
+            f"PyTorch cannot export {type(network).__name__}: {refusal}. Its older exporter fails, "
+            f"too: {first_line(error)}"
         ) from error
 
 

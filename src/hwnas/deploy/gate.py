@@ -112,7 +112,8 @@ class Verdict:
             low, high = self.interval
             return (
                 f"{self.name} got worse by {self.growth:.3g} ({low:.3g} to {high:.3g}) from "
-                f"{self.old:.6g} to {self.value:.6g} {self.unit}; {self.allowed:g} is allowed"
+                f"{self.old:.6g} to {self.value:.6g} {self.unit}; at most {self.allowed:g} is "
+                "allowed"
             )
         return f"{self.name} is {self.value:.6g} {self.unit}; the limit is {self.limit:.6g}"
 
@@ -146,7 +147,7 @@ def read_budget(path: Path) -> Budget:
         raise ConfigError(f"{path}: target is missing; give one, e.g. cpu-onnxruntime-fp32-b1-t1")
     data = table.get("data")
     if data is not None and not isinstance(data, str):
-        raise ConfigError(f"{path}: data is {data!r}; expected text, as data.source of a recipe")
+        raise ConfigError(f"{path}: data is {data!r}; expected text, as in data.source of a recipe")
     limits, growth = (_numbers(path, table, name) for name in ("limits", "growth"))
     return Budget(Target.parse(table["target"]), limits, growth, data)
 
@@ -188,8 +189,8 @@ def gate(
     """
     if not budget.target.device.is_here:
         raise ConfigError(
-            f"the budget's target {budget.target.name} is a device elsewhere, where memory cannot "
-            "be measured; check on the device itself, with cpu in the place of its name"
+            f"the budget's target {budget.target.name} is a remote device, on which memory cannot "
+            "be measured; run the check on that device, with cpu in place of its name"
         )
     for file in (model,) if old is None else (model, old):
         _check_format(file, budget.target)
@@ -210,10 +211,12 @@ def _check_metrics(budget: Budget, metrics: set[str]) -> None:
     for name in sorted(budget.metrics - metrics):
         if not metrics:
             raise ConfigError(
-                f"the budget has {name!r}, which is no cost ({', '.join(COSTS)}); to judge by a "
-                "metric give images by data"
+                f"the budget has {name!r}, which is not a cost ({', '.join(COSTS)}); to check a "
+                "metric, set data to a source of images"
             )
-        raise ConfigError(f"the budget has {name!r}; {closest(name, {*COSTS, *metrics})}")
+        raise ConfigError(
+            f"unknown name {name!r} in the budget; {closest(name, {*COSTS, *metrics})}"
+        )
 
 
 def _check_format(model: Path, target: Target) -> None:
@@ -221,8 +224,8 @@ def _check_format(model: Path, target: Target) -> None:
     found, wanted = number_format(model), target.format
     if found != wanted and (found, wanted) != ("fp32", "bf16"):
         raise ConfigError(
-            f"{model} computes in {found} and the budget's target is {target.name}; give the file "
-            f"that ships, or a target with {found}"
+            f"{model} computes in {found}, but the budget's target is {target.name}; give the file "
+            f"that is deployed, or a target with {found}"
         )
 
 
@@ -279,7 +282,7 @@ def _latencies(
             for side in ("new", "old")
         )
         assert new is not None
-        note = "disturbed by other work" if contended else ""
+        note = "timing was disturbed" if contended else ""
         verdicts.append(_cost(name, "measured", new, before, budget, note))
     return verdicts
 
@@ -298,7 +301,7 @@ def _size(model: Path, old: Path | None, budget: Budget) -> Verdict:
 def _memory(model: Path, old: Path | None, budget: Budget) -> Verdict:
     workload = read_workload(model, budget.target.device.batch).workload
     bound = workload.weight_bytes + workload.peak_activation_bytes
-    note = f"weights and the tensors alive at once are {bound:,} bytes (counted)"
+    note = f"weights and simultaneously live tensors have {bound:,} bytes (counted)"
     found = _peaks(model, budget.target)
     before = None if old is None else _peaks(old, budget.target)
     return _cost("peak_memory_bytes", "measured", found, before, budget, note)

@@ -46,8 +46,8 @@ def highest_value(image: Image.Image) -> int:
         return 2**16 - 1
     if image.mode in ("I", "F"):
         raise ValueError(
-            f"pixels of mode {image.mode!r} are 32-bit numbers, of which nothing says what is "
-            "white; convert it to 8 or 16 bits a channel"
+            f"pixels of mode {image.mode!r} are 32-bit numbers without a defined white value; "
+            "convert the image to 8 or 16 bits per channel"
         )
     return 255
 
@@ -115,7 +115,7 @@ def read_pixels(source: Path | BinaryIO, channels: int) -> NDArray[np.uint8]:
         DamagedImage: The file is not an image, or it is damaged.
         DataError: The file does not exist, cannot be read, or has pixels without a defined range.
     """
-    name = str(source) if isinstance(source, Path) else "what was given"
+    name = str(source) if isinstance(source, Path) else "the given file"
     try:
         # Not opened by path: Pillow then maps rotated plain TIFF files with a wrong width.
         with (
@@ -135,6 +135,6 @@ def read_pixels(source: Path | BinaryIO, channels: int) -> NDArray[np.uint8]:
         if isinstance(error, OSError) and error.strerror is not None:
             raise DataError(f"{name} cannot be read as an image ({error.strerror})") from error
         reason = first_line(error).partition(" <")[0]  # without the object that Pillow names
-        message = f"{name} cannot be read as an image ({reason}); expected a PNG, JPEG or the like"
+        message = f"{name} cannot be read as an image ({reason}); expected PNG, JPEG or similar"
         raise DamagedImage(message, reason) from error
     return pixels.reshape(*pixels.shape[:2], channels)

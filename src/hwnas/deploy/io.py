@@ -64,12 +64,12 @@ class Preprocessing:
         if math.prod(self.input_shape) > _MOST_NUMBERS:
             raise ConfigError(
                 f"height {self.height}, width {self.width}, channels {self.channels}: "
-                f"an image may have {_MOST_NUMBERS} numbers"
+                f"an image may have at most {_MOST_NUMBERS} values"
             )
         if not len(self.mean) == len(self.std) == self.channels:
             raise ConfigError(
                 f"{len(self.mean)} means and {len(self.std)} standard deviations; "
-                f"expected {self.channels} of each, one a channel"
+                f"expected {self.channels} of each, one per channel"
             )
         if not all(std > 0 for std in self.std):
             raise ConfigError(f"std is {self.std}; each must be positive")
@@ -137,8 +137,8 @@ class Preprocessing:
         """
         if self.channels not in PILLOW_MODES:
             raise DataError(
-                f"image files have 1, 3 or 4 channels and this network takes {self.channels}; "
-                "give it an array instead"
+                f"image files have 1, 3 or 4 channels, but this network takes {self.channels}; "
+                "give an array instead"
             )
         return read_pixels(source, self.channels)
 
@@ -186,7 +186,7 @@ class OutputMeaning:
             raise ConfigError(f"class scores need two labels or more; given: {self.labels}")
         if self.kind == "pixel_class_scores" and len(self.labels) > _MOST_PIXEL_CLASSES:
             raise ConfigError(
-                f"{len(self.labels)} classes of pixels; a mask can tell {_MOST_PIXEL_CLASSES} apart"
+                f"{len(self.labels)} pixel classes; a mask can have at most {_MOST_PIXEL_CLASSES}"
             )
 
     def fits(self, shape: Sequence[int]) -> bool:
@@ -261,9 +261,9 @@ class OutputMeaning:
         wrong = ~np.isfinite(looked_at).reshape(len(rows), -1).all(axis=1)
         if wrong.any():
             raise ArtifactError(
-                f"the network's outputs for image {int(wrong.argmax()) + 1} of {len(rows)} are no "
-                "numbers (NaN or infinite), so there is no answer; check the image, and the "
-                "network with `hwnas verify`"
+                f"the network's outputs for image {int(wrong.argmax()) + 1} of {len(rows)} are NaN "
+                "or infinite, so there is no prediction; check the image, and the network with "
+                "`hwnas verify`"
             )
 
     def _shares(self, maps: NDArray[np.float64]) -> dict[str, Any]:
@@ -307,4 +307,6 @@ class OutputMeaning:
 def _check_schema(what: str, data: Any) -> None:
     if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, Mapping) else data
-        raise ArtifactError(f"{what}: schema {found!r} is not {SCHEMA}; it needs another hwnas")
+        raise ArtifactError(
+            f"{what}: schema {found!r} is not {SCHEMA}; use the hwnas version that wrote it"
+        )

@@ -40,13 +40,13 @@ def advice(workload: Workload, itemsize: int) -> list[str]:
         named = sorted(narrow, key=lambda channels: (-narrow[channels], channels))[:_NAMED]
         better = "; ".join(f"{c}: {_choices(c)}" for c in named)
         found.append(
-            f"channels of {sum(narrow.values())} feature maps cannot be loaded {LOAD_BYTES} bytes "
-            f"at once; they could with other numbers of them ({better})"
+            f"channel counts of {sum(narrow.values())} feature maps do not allow loads of "
+            f"{LOAD_BYTES} bytes; other counts would ({better})"
         )
     if idle > _MATTERS * made:
         found.append(
-            f"{idle / made:.0%} of what pointwise layers multiply are zeros; none are with "
-            f"multiples of {BLOCK} channels"
+            f"{idle / made:.0%} of the multiplications in pointwise layers are with zeros of "
+            f"padding; multiples of {BLOCK} channels need no padding"
         )
     return found
 

@@ -27,7 +27,7 @@ def write_mask(path: Path, mask: NDArray[np.uint8]) -> None:
         StorageError: The file cannot be written.
     """
     if path.suffix.lower() != ".png":
-        raise ConfigError(f"a mask is written as PNG, but the file is {path}; end it in .png")
+        raise ConfigError(f"masks are written as PNG, but the file is {path}; use the ending .png")
     with replacing(path) as temporary:
         temporary.write_bytes(mask_png(mask))
 

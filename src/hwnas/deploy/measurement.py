@@ -105,7 +105,8 @@ class Measurement:
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
             found = data.get("schema") if isinstance(data, Mapping) else data
             raise ArtifactError(
-                f"measurement: schema {found!r} is not {SCHEMA}; it needs another hwnas"
+                f"measurement: schema {found!r} is not {SCHEMA}; use the hwnas version "
+                "that wrote it"
             )
         try:
             older = {"conditions": {}, **data}  # older records lack conditions

@@ -104,7 +104,7 @@ def peak_memory(
     runtime = RUNTIMES[target.device.runtime]
     check_usable(runtime, target)
     if target.device.hardware != "cpu":
-        raise DeviceError(f"peak memory is not measured on {target.name}; choose a target of cpu")
+        raise DeviceError(f"peak memory is not measured on {target.name}; choose a target with cpu")
     if not model.is_file():
         raise ArtifactError(f"there is no ONNX file {model}; give the path of an existing one")
     with tempfile.TemporaryDirectory() as name:
@@ -126,8 +126,8 @@ def _check_system() -> None:
     for name in ("smaps_rollup", "clear_refs", "status"):
         if not (_PROCESS / name).exists():
             raise DeviceError(
-                f"peak memory cannot be measured here: there is no {_PROCESS / name}, which Linux "
-                "has since 4.14; measure on such a system"
+                f"peak memory cannot be measured here: there is no {_PROCESS / name}; measure on "
+                "Linux 4.14 or later"
             )
 
 
@@ -148,7 +148,7 @@ def _measure(executable: Path, anchor: Path, target: Target, timeout_s: float) -
     except subprocess.TimeoutExpired as error:
         raise DeviceError(
             f"{executable} was not loaded and run on {target.name} within {timeout_s:g} s; "
-            "give it a larger timeout_s"
+            "increase timeout_s"
         ) from error
     lines = done.stderr.strip().splitlines() or [""]
     if done.returncode == _BAD_INPUT:

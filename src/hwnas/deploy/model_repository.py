@@ -90,12 +90,12 @@ def _config(bundle: Bundle, name: str, max_batch: int, max_wait_ms: float) -> st
     try:
         shape = [int(size) for size in bundle.description["outputs"]["shape"][1:]]
     except (KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"bundle.json does not say the outputs' shape: {error!r}") from error
+        raise ArtifactError(f"bundle.json states no valid output shape: {error!r}") from error
     label_file = f'\n    label_filename: "{_LABELS}"' if _has_labels(bundle) else ""
     return f"""\
-# Images are prepared by whoever asks: {preprocessing.height} x {preprocessing.width} pixels scaled
-# to 0..1, less the means {list(preprocessing.mean)},
-# over the standard deviations {list(preprocessing.std)}; channels first.
+# Clients preprocess the images: {preprocessing.height} x {preprocessing.width} pixels scaled
+# to 0..1, minus the means {list(preprocessing.mean)},
+# divided by the standard deviations {list(preprocessing.std)}; channels first.
 name: "{name}"
 platform: "onnxruntime_onnx"
 max_batch_size: {max_batch}

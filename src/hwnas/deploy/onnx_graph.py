@@ -59,7 +59,8 @@ def read_whole_model(path: Path) -> Any:
         raise ArtifactError(f"{path} cannot be read: {first_line(error)}") from error
     if external_files(path, model):  # onnx reads external data of graphs and attributes only
         raise ArtifactError(
-            f"{path} keeps a sparse tensor, or one of a function, in another file; save it inside"
+            f"{path} keeps a sparse tensor, or a tensor of a function, in another file; save that "
+            "tensor in the ONNX file"
         )
     return model
 
@@ -90,14 +91,14 @@ def _external_file(path: Path, tensor: Any) -> str:
     about = f"{path} keeps the tensor {tensor.name!r} in another file"
     keys = [entry.key for entry in tensor.external_data]
     if keys.count("location") != 1 or len(set(keys)) < len(keys):
-        raise ArtifactError(f"{about}, and does not say in which one; export it again")
+        raise ArtifactError(f"{about}, but does not name that file; export the model again")
     entries = {entry.key: entry.value for entry in tensor.external_data}
     name = entries["location"]
     parts = PurePosixPath(name.replace("\\", "/"))
     if parts.is_absolute() or ".." in parts.parts or _leads_out(path.parent, name):
         raise ArtifactError(
-            f"{about}, {name!r}, which is outside its folder; save the weights beside the file, or "
-            "inside it"
+            f"{about}, {name!r}, which is outside its folder; save the weights beside the ONNX "
+            "file, or inside it"
         )
     file = path.parent / name
     if not file.is_file():
@@ -105,9 +106,9 @@ def _external_file(path: Path, tensor: Any) -> str:
     try:
         offset, length = (int(entries.get(key) or 0) for key in ("offset", "length"))
     except ValueError as error:
-        raise ArtifactError(f"{about}, and the place in it is damaged: {error}") from error
+        raise ArtifactError(f"{about}, but its offset or length is damaged: {error}") from error
     if min(offset, length) < 0 or offset + length > file.stat().st_size:
-        raise ArtifactError(f"{about}, {name!r}, which is too short; it is damaged")
+        raise ArtifactError(f"{about}, {name!r}, which is too short; copy or export it again")
     return str(PurePosixPath(name))
 
 
@@ -167,8 +168,8 @@ def check_graph(path: Path) -> None:
     external_files(path, model)
     if model.functions:
         raise ArtifactError(
-            f"{path} has {len(model.functions)} functions of its own; put their nodes in their "
-            "places with onnx.inliner.inline_local_functions"
+            f"{path} defines {len(model.functions)} functions; inline them with "
+            "onnx.inliner.inline_local_functions"
         )
     for node, depth in _nodes(model.graph):
         if node.op_type in _ENDLESS:
@@ -178,7 +179,7 @@ def check_graph(path: Path) -> None:
             )
         if depth > _DEEPEST:
             raise ArtifactError(
-                f"{path} has graphs within graphs, more than {_DEEPEST} deep; export it without"
+                f"{path} nests graphs more than {_DEEPEST} deep; export the network without them"
             )
 
 

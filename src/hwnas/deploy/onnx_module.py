@@ -113,7 +113,9 @@ class OnnxModule(nn.Module):
         except ArtifactError:
             raise
         except Exception as error:  # errors of protobuf and onnx share no other base
-            raise ArtifactError(f"{path} is not a whole ONNX file: {first_line(error)}") from error
+            raise ArtifactError(
+                f"{path} is not an intact ONNX file: {first_line(error)}"
+            ) from error
 
     @classmethod
     def _read(cls, path: Path) -> OnnxModule:
@@ -128,8 +130,8 @@ class OnnxModule(nn.Module):
         }
         if unknown := foreign(graph, [*OPERATORS, "Constant"]):
             raise UnsupportedOperator(
-                f"{path} has operators that PyTorch is not taught to run: {in_words(unknown)}; "
-                "measure it with another runtime",
+                f"{path} has operators that hwnas cannot run in PyTorch: {in_words(unknown)}; "
+                "choose another runtime",
                 unknown,
             )
         nodes = []
@@ -151,7 +153,7 @@ class OnnxModule(nn.Module):
             raise ArtifactError(f"{path} has {len(inputs)} inputs; expected one batch of images")
         sizes = [d.dim_value for d in inputs[0].type.tensor_type.shape.dim][1:]
         if not sizes or not all(sizes):
-            raise ArtifactError(f"{path}: all sizes of the input but the batch must be fixed")
+            raise ArtifactError(f"{path}: all sizes of the input except the batch must be fixed")
         return cls(nodes, constants, inputs[0].name, graph.output[0].name, tuple(sizes))
 
     def forward(self, images: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ def _pads(attributes: Attributes, x: Tensor) -> tuple[Tensor, list[int]]:
     spatial = x.dim() - 2
     pads = list(attributes.get("pads", [0] * 2 * spatial))
     if attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        raise ArtifactError("auto_pad is not known; export with explicit padding")
+        raise ArtifactError("auto_pad is not supported; export with explicit padding")
     if pads[:spatial] == pads[spatial:]:
         return x, pads[:spatial]
     ends = [pads[i + side * spatial] for i in reversed(range(spatial)) for side in (0, 1)]
@@ -84,7 +84,10 @@ def _conv_transpose(a: Attributes, x: Tensor, weight: Tensor, bias: Tensor | Non
     spatial = [1] * (x.dim() - 2)
     pads = list(a.get("pads", [0] * 2 * len(spatial)))
     if a.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in a:
-        raise ArtifactError("ConvTranspose of a given output is not known; give its padding")
+        raise ArtifactError(
+            "ConvTranspose with auto_pad or output_shape is not supported; export with explicit "
+            "padding"
+        )
     before, after = pads[: len(spatial)], pads[len(spatial) :]
     more = a.get("output_padding", [0] * len(spatial))
     more = [wanted + b - e for wanted, b, e in zip(more, before, after, strict=True)]

@@ -118,7 +118,7 @@ def _fix_shape(path: Path, value: Any, batch: int, given: tuple[int, ...] | None
     sizes = value.type.tensor_type.shape.dim
     if given is not None and len(given) != len(sizes) - 1:
         raise ArtifactError(
-            f"{path}: input {value.name} has {len(sizes) - 1} sizes beside the batch, and "
+            f"{path}: input {value.name} has {len(sizes) - 1} sizes besides the batch, but "
             f"{len(given)} were given: {'x'.join(map(str, given))}"
         )
     for place, size in enumerate(sizes):
@@ -134,7 +134,7 @@ def _fix_shape(path: Path, value: Any, batch: int, given: tuple[int, ...] | None
             size.dim_value = given[place - 1]
         else:
             raise ArtifactError(
-                f"{path}: size {place} of input {value.name} is open ({size.dim_param or '?'}); "
+                f"{path}: size {place} of input {value.name} is dynamic ({size.dim_param or '?'}); "
                 "give the sizes without the batch, e.g. --input 3x224x224"
             )
 
@@ -222,7 +222,7 @@ class _Reader:
         ):
             raise ArtifactError(
                 f"{self._path}: the size of {name!r} depends on values of other tensors, so its "
-                "cost cannot be told; export the model with fixed sizes"
+                "cost is unknown; export the model with fixed sizes"
             )
         return tuple(size.dim_value for size in sizes), _BITS.get(found.elem_type, 32)
 

@@ -71,7 +71,7 @@ def refused(path: Path, runtime: str, reason: str) -> ArtifactError:
     operators = _named_in(path, reason) if re.search(_UNKNOWN, reason) else []
     if operators:
         return UnsupportedOperator(
-            f"{path}: {runtime} cannot run {in_words(operators)}; build that block of other "
+            f"{path}: {runtime} cannot run {in_words(operators)}; build that block from other "
             f"operators or choose another runtime ({reason})",
             operators,
         )

@@ -163,7 +163,7 @@ def _golden_outputs(
     session = RUNTIMES["onnxruntime"].load(onnx, Target(Device("cpu", "onnxruntime")))
     if session.input_shape != preprocessing.input_shape:
         raise ArtifactError(
-            f"{onnx} takes inputs of shape {session.input_shape} and the preprocessing gives "
+            f"{onnx} takes inputs of shape {session.input_shape}, but the preprocessing gives "
             f"{preprocessing.input_shape}"
         )
     found = session.run(preprocessing(images).contiguous().numpy())

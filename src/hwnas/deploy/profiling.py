@@ -34,7 +34,7 @@ def profile_kernels(model: Path, target: Target) -> Mapping[str, float]:
         DeviceError: The target cannot be used on this machine, or its runtime cannot be profiled.
     """
     if target.device.runtime != "onnxruntime" or target.device.hardware == "cuda":
-        raise DeviceError(f"{target.name} cannot be profiled; onnxruntime on cpu can")
+        raise DeviceError(f"{target.name} cannot be profiled; choose onnxruntime on cpu")
     runtime = RUNTIMES[target.device.runtime]
     check_usable(runtime, target)
     with tempfile.TemporaryDirectory() as name:

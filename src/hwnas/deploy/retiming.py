@@ -76,11 +76,9 @@ def _unusable(name: str) -> str | None:
 def _compared(now: Measurement, before: Measurement) -> str:
     """Return a text with both times, and what may explain their difference."""
     change = now.latency_ms / before.latency_ms - 1
-    text = (
-        f"{now.latency_ms:.4g} ms now, {before.latency_ms:.4g} ms when it was made, {change:+.1%}"
-    )
+    text = f"{now.latency_ms:.4g} ms now, {before.latency_ms:.4g} ms in the bundle, {change:+.1%}"
     if now.hardware != before.hardware:
-        return f"{text}; that was {before.hardware}, this is {now.hardware}"
+        return f"{text}; measured on {before.hardware} then, on {now.hardware} now"
     # The reference model is the same everywhere, so a change of its time is due to the machine.
     anchor = now.anchor_ms / before.anchor_ms - 1
-    return f"{text}; the anchor network, which tells the machine's own drift, {anchor:+.1%}"
+    return f"{text}; the reference model, which shows the machine's own drift, {anchor:+.1%}"

@@ -130,6 +130,6 @@ def saturation_warning(
         return ""
     return (
         f"{model.name} has int8 weights of 8 bits, and this processor has no VNNI instructions: "
-        "sums may overflow and answers be wrong; quantise it anew on such a processor by `hwnas "
-        "sweep`, which takes weights of 7 bits there, or run a variant in fp32"
+        "sums may overflow and predictions may be wrong; quantise the network again on such a "
+        "processor with `hwnas sweep`, which uses weights of 7 bits there, or run a variant in fp32"
     )

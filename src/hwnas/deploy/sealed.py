@@ -109,18 +109,18 @@ class Seal:
             json.dumps(found, ensure_ascii=False).encode()  # fails for unpaired surrogates
         except FileNotFoundError:
             raise ArtifactError(
-                f"{folder} is no {self.kind}: it has no {self.description}"
+                f"{folder} is not a {self.kind}: it has no {self.description}"
             ) from None
         except NotADirectoryError:
             raise ArtifactError(
-                f"{folder} is no {self.kind} but a file; give the folder of a {self.kind}"
+                f"{folder} is not a {self.kind} but a file; give the folder of a {self.kind}"
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise ArtifactError(f"{path} is damaged: {first_line(error)}") from error
         schema = found.get("schema") if isinstance(found, dict) else None
         if schema != self.schema:
             raise ArtifactError(
-                f"{path} has schema {schema!r} and this hwnas reads {self.schema}; "
+                f"{path} has schema {schema!r}, but this hwnas reads {self.schema}; "
                 "install the version that wrote it"
             )
         described: dict[str, Any] = found

@@ -46,7 +46,7 @@ class OnnxRuntimeBackend:
         """
         x: Tensor = next(iter(inputs.values()))
         if x.dtype == torch.bfloat16:
-            raise ArtifactError("ONNX Runtime takes no bfloat16 from NumPy, which does not have it")
+            raise ArtifactError("ONNX Runtime takes inputs from NumPy, which has no bfloat16")
         try:
             session = _session(_Formula(operator, inputs), x)
         except Exception as error:  # errors of exporter and runtime share no other base

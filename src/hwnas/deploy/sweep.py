@@ -40,8 +40,8 @@ __all__ = ["Contender", "Examiner", "Quality", "Sweep", "outputs_of", "sweep"]
 
 SCHEMA = 1
 _UNJUDGED = (
-    "its quality is not known: it computes something else than fp32 does, and there are no images "
-    "with targets to judge it by"
+    "its quality is unknown: its outputs differ from those in fp32, and there are no images with "
+    "targets to evaluate it on"
 )
 
 
@@ -251,14 +251,14 @@ def _check(material: Material, variants: Sequence[Variant], devices: Sequence[De
     found = number_format(material.model)
     if found != "fp32":
         raise ConfigError(
-            f"{material.model} computes in {found} already, and variants are made of a network in "
-            "fp32 and compared with it; give the file that it was made of"
+            f"{material.model} computes in {found} already, but variants are made from a network "
+            "in fp32 and compared with it; give the fp32 file that it was made from"
         )
     for variant in variants:
         if lacks := variant.lacks(material):
             raise ConfigError(f"variant {variant.name} cannot be made: {lacks}")
     if not variants or not devices:
-        raise ConfigError("a sweep needs a variant and a target at least")
+        raise ConfigError("a sweep needs at least one variant and one target")
     if len({(each.hardware, each.batch, each.threads) for each in devices}) > 1:
         raise ConfigError(
             f"the latencies of {', '.join(each.name for each in devices)} cannot be compared; "
@@ -285,7 +285,7 @@ class _Trial:
         if meaning is not None and not meaning.fits(expected.shape):
             raise DataError(
                 f"{material.model.name} gives outputs of shape {expected.shape[1:]} for an image, "
-                f"and the {len(meaning.labels)} classes of the images need {meaning.shape}"
+                f"but the {len(meaning.labels)} classes of the images need {meaning.shape}"
             )
         return cls(material, inputs, expected, meaning, examiner)
 
@@ -313,7 +313,7 @@ class _Trial:
         except ArtifactError as error:
             return replace(contender, refusal=str(error))
         if not np.isfinite(outputs).all():
-            return replace(contender, refusal="some of its outputs are no numbers")
+            return replace(contender, refusal="some of its outputs are NaN or infinite")
         return self._judged(contender, outputs)
 
     def _judged(self, contender: Contender, outputs: NDArray[Any]) -> Contender:
@@ -334,7 +334,7 @@ class _Trial:
         limit = self.material.max_loss
         if quality.loss <= limit:
             return ""
-        return f"it loses {quality.loss:.4g} of {quality.metric}; at most {limit:g} is allowed"
+        return f"it loses {quality.loss:.4g} in {quality.metric}; at most {limit:g} is allowed"
 
 
 def outputs_of(

@@ -234,4 +234,6 @@ def _loaded(path: Path, target: Target) -> tuple[Session, NDArray[np.float32]]:
     try:
         return session, np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
     except (MemoryError, ValueError) as error:
-        raise ArtifactError(f"{path} takes inputs of shape {shape}, too large to make") from error
+        raise ArtifactError(
+            f"{path} takes inputs of shape {shape}, which are too large for this machine"
+        ) from error

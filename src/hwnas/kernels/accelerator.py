@@ -61,8 +61,8 @@ class Accelerator:
         """
         if not torch.cuda.is_available():
             raise DeviceError(
-                "no graphics card that PyTorch can use was found; name one of "
-                f"{', '.join(ACCELERATORS)} to compile for it without having it"
+                "PyTorch found no usable GPU; name one of "
+                f"{', '.join(ACCELERATORS)} to compile for a GPU that is not in this machine"
             )
         # PyTorch declares fewer attributes of this object than it has, hence Any.
         card: Any = torch.cuda.get_device_properties(

@@ -124,8 +124,8 @@ def _end(child: subprocess.Popen[str], told: IO[str], seconds: float) -> str:
     if child.returncode >= 0:  # errors are answers, so it did not reach its requests
         told.seek(0)
         last = told.read().strip().splitlines()[-1:]
-        raise DeviceError(f"kernels cannot be compiled in a process of its own: {''.join(last)}")
-    return f"the compiler took over {seconds:g} s or died (signal {-child.returncode})"
+        raise DeviceError(f"the process that compiles kernels failed: {''.join(last)}")
+    return f"the compiler took more than {seconds:g} s or crashed (signal {-child.returncode})"
 
 
 def _answer(request: Request) -> Compiled:

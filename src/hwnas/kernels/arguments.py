@@ -99,8 +99,8 @@ def check_counts(name: str, batched: str, *counts: int, allowed: int = MOST) -> 
     most = max(counts, default=0)
     if most > allowed:
         raise KernelError(
-            f"{name} takes and gives tensors of at most {allowed:,} values, and one has {most:,}; "
-            f"give it fewer {batched} at once"
+            f"{name} takes and returns tensors of at most {allowed:,} values, and one has "
+            f"{most:,}; use fewer {batched} at once"
         )
 
 

@@ -100,7 +100,7 @@ def run_bench(
         if time.monotonic() < end:
             yield done(partial(bench_case, case, backends, device, timer, seed))
         else:
-            reason = f"not reached in {seconds:g} s"
+            reason = f"not reached within {seconds:g} s"
             yield [Timing(case, each.name, timer.description, reason=reason) for each in backends]
 
 
@@ -145,8 +145,8 @@ def _ready(
 def _untimed(backend: Backend, device: torch.device) -> str | None:
     """Return why a backend is not timed on a device, or None if it can be timed."""
     if isinstance(backend, Kernels) and (device.type != "cuda" or interpreting()):
-        cause = "there is no graphics card" if device.type != "cuda" else "TRITON_INTERPRET is set"
-        return f"{cause}, and how long Triton's interpreter takes says nothing"
+        cause = "there is no GPU" if device.type != "cuda" else "TRITON_INTERPRET is set"
+        return f"{cause}, and times of Triton's interpreter are not comparable"
     return backend.unavailable(device)
 
 

@@ -198,7 +198,9 @@ class BlockSparse(Operator):
             and inputs["places"].shape == blocks.shape[:1]
             and inputs["ends"].shape == (triton.cdiv(len(bias), blocks.shape[2]) + 1,)
         )
-        takes = "x (N, ..., inputs), bias (C,) and what pack_blocks made of a weight (inputs, C)"
+        takes = (
+            "x (N, ..., inputs), bias (C,) and the result of pack_blocks for a weight (inputs, C)"
+        )
         check_shapes(self.name, takes, fits, inputs, "inputs")
         return {
             "rows": x.shape[:-1].numel(),

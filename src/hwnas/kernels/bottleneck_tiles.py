@@ -108,7 +108,7 @@ def bottleneck_problem(sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> P
         (
             Constraint(
                 lambda TILE, BLOCK_M: max(16, tiles[TILE].seen) > BLOCK_M // 2,
-                "more than half of what is expanded at a time is not seen",
+                "windows read at most half of the values that are expanded at a time",
             ),
             Constraint(
                 lambda BLOCK_M, BLOCK_C, num_warps: (
@@ -118,7 +118,7 @@ def bottleneck_problem(sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> P
             ),
             Constraint(
                 lambda BLOCK_C, num_warps: num_warps * WARP > BLOCK_C,
-                "a place's weights are not loaded where they are needed but exchanged",
+                "weights of one window position are exchanged between threads, not loaded",
             ),
             Constraint(
                 lambda FUSED, TILE, num_warps: (
@@ -138,7 +138,7 @@ def bottleneck_problem(sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> P
                     )
                     <= half
                 ),
-                "what is loaded for windows takes more than half of a thread's registers",
+                "values loaded for windows take more than half of a thread's registers",
             ),
             Constraint(
                 lambda FUSED, TILE, BLOCK_M, BLOCK_C: (
@@ -161,7 +161,7 @@ def bottleneck_problem(sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> P
                 lambda FUSED, PROJECT_M, PROJECT_N, PROJECT_K: (
                     not FUSED or (PROJECT_M, PROJECT_N, PROJECT_K) == (16, 16, 32)
                 ),
-                "there is no second product",
+                "a fused kernel has no second product, so its blocks do not vary",
             ),
         ),
     )

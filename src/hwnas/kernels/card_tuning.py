@@ -160,7 +160,7 @@ def _raced(
         try:
             times[name] = bench.rival(rival(bench.inputs))
         except Exception as error:  # as for integer products, which PyTorch lacks on GPUs
-            absent.append(f"rival {name} is absent: {' '.join(str(error).split())}")
+            absent.append(f"rival {name} cannot run: {' '.join(str(error).split())}")
     return times, tuple(absent)
 
 

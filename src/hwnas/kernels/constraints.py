@@ -56,7 +56,7 @@ class Problem:
         for constraint in self.constraints:
             if strange := set(constraint.names) - set(self.variables):
                 raise KernelError(
-                    f"a constraint ({constraint.reason!r}) is about {', '.join(sorted(strange))}; "
+                    f"a constraint ({constraint.reason!r}) uses {', '.join(sorted(strange))}; "
                     f"the variables are {', '.join(self.variables)}"
                 )
 
@@ -95,7 +95,7 @@ class Problem:
         }
         found = next(Problem(shuffled, self.constraints).solutions(), None)
         if found is None:
-            raise InfeasibleError("no configuration keeps all constraints")
+            raise InfeasibleError("no configuration satisfies all constraints")
         return {name: found[name] for name in self.variables}
 
     def neighbours(self, config: Mapping[str, int]) -> list[dict[str, int]]:

@@ -263,11 +263,11 @@ class Depthwise(Operator):
                         )
                         <= card.registers_per_thread // 2
                     ),
-                    "sums and what is loaded for them take more than half of a thread's registers",
+                    "sums and values loaded for them take more than half of a thread's registers",
                 ),
                 Constraint(
                     lambda BLOCK_C, num_warps: num_warps * WARP > BLOCK_C,
-                    "a place's weights are not loaded where they are needed but exchanged",
+                    "weights of one window position are exchanged between threads, not loaded",
                 ),
             ),
         )

@@ -284,7 +284,7 @@ class DepthwisePointwise(Operator):
                         )
                         <= card.registers_per_thread // 2
                     ),
-                    "what is loaded for windows takes more than half of a thread's registers",
+                    "values loaded for windows take more than half of a thread's registers",
                 ),
                 Constraint(
                     lambda BLOCK_M, BLOCK_K, num_warps: (

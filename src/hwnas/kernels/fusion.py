@@ -86,8 +86,8 @@ class Fused:
         ]
         if len(given) != len(missing):
             raise KernelError(
-                f"beside x the chain takes {', '.join(missing) or 'nothing'}; given {len(given)} "
-                "tensors more. What a step always has can be given to its piece"
+                f"besides x, the chain takes {', '.join(missing) or 'nothing'}; given {len(given)} "
+                "more tensors. Tensors that never change can be given to their pieces"
             )
         left = iter(given)
         values = [value for piece in self.pieces for value in piece.values]
@@ -105,10 +105,10 @@ def fuse(*pieces: Piece) -> Fused:
         KernelError: The pieces do not fit together.
     """
     if not pieces:
-        raise KernelError("a chain needs a piece; see hwnas.kernels.pieces")
+        raise KernelError("a chain needs at least one piece; see hwnas.kernels.pieces")
     for place, piece in enumerate(pieces):
         if not isinstance(piece, Piece):
-            raise KernelError(f"step {place} is no piece but {piece!r}; call it, as in `relu()`")
+            raise KernelError(f"step {place} is {piece!r}, not a piece; call it, as in `relu()`")
     steps = tuple(piece.step for piece in pieces)
     for place, (step, follower) in enumerate(pairwise(steps)):
         if why := _unfit(step, follower):
@@ -122,9 +122,9 @@ def fuse(*pieces: Piece) -> Fused:
 def _unfit(step: Step, follower: Step) -> str | None:
     """Return why a step cannot follow another, or None if it can."""
     if follower.place == "first":
-        return "it takes int8, which only the input of a chain can be"
+        return "it takes int8, and only the input of a chain can be int8"
     if step.place == "last":
-        return "what comes before it is rounded to be stored, so that has to be the last step"
+        return "the step before it rounds the result for storage, and has to be the last one"
     if step.reduction and follower.place != "last":
-        return "the pixels are reduced there, after which only quantize or cast can come"
+        return "the step before it reduces the pixels, and only quantize or cast can follow"
     return None

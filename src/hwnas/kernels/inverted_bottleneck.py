@@ -148,7 +148,7 @@ class InvertedBottleneck(Operator):
         if x.shape[:3].numel() * hidden >= 2**31:
             raise KernelError(
                 f"{self.name} takes hidden maps of less than 2^31 values; given "
-                f"{tuple(x.shape[:3])} x {hidden}; give it fewer images"
+                f"{tuple(x.shape[:3])} x {hidden}; use fewer images"
             )
         return dict(zip(("images", "height", "width", "inputs"), x.shape, strict=True)) | {
             "hidden": hidden,

@@ -135,7 +135,7 @@ def batch_norm(layer: _BatchNorm) -> Piece:
         KernelError: The layer keeps no running statistics.
     """
     if layer.running_mean is None or layer.running_var is None:
-        raise KernelError(f"{layer} keeps no running statistics; give it some or use scale_shift")
+        raise KernelError(f"{layer} has no running statistics; track them, or use scale_shift")
     scale = (layer.running_var + layer.eps).rsqrt()
     if not layer.affine:
         return scale_shift(scale, -layer.running_mean * scale)

@@ -57,7 +57,7 @@ class Proposing:
                 return new
         if self._by_rules:
             return []
-        self._give_up(f"had nothing new {_PATIENCE} times")
+        self._give_up(f"proposed nothing new {_PATIENCE} times")
         return self.ask()
 
     def tell(self, trials: Sequence[Trial]) -> None:
@@ -98,7 +98,7 @@ class Proposing:
             return otherwise
 
     def _give_up(self, reason: str) -> None:
-        self.notes.append(f"the proposer {self._name} {reason}; rules go on in its place")
+        self.notes.append(f"the proposer {self._name} {reason}; rules replace it")
         self._proposer, self._by_rules = Rules(self._task, self._seed), True
         self._proposer.tell(self._told)
 
@@ -106,12 +106,12 @@ class Proposing:
 def _fault(problem: Problem, config: object) -> str:
     """Return why a proposal is no solution; empty if it is one."""
     if not isinstance(config, Mapping):
-        return f"{config!r:.80} is no configuration"
+        return f"{config!r:.80} is not a configuration"
     if set(config) != set(problem.variables):
         given = ", ".join(map(str, config)) or "nothing"
-        return f"it has {given}; expected {', '.join(problem.variables)}"
+        return f"the configuration has {given}; expected {', '.join(problem.variables)}"
     if not all(isinstance(v, Integral) and not isinstance(v, bool) for v in config.values()):
-        return f"{config!r:.80} does not hold whole numbers only"
+        return f"{config!r:.80} has values that are not integers"
     return "; ".join(problem.broken(config))
 
 

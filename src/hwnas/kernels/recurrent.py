@@ -227,7 +227,7 @@ class Recurrent(Operator):
         )
         takes = (
             "x (N, T, gates, h d), weight (h, gates, d, d), hidden (N, h d), for 4 gates (an LSTM) "
-            "cell (N, h d), for 3 (a GRU) bias (h d,), with a step at least and d at most "
+            "cell (N, h d), for 3 (a GRU) bias (h d,), with at least one step and d at most "
             f"{WIDEST}"
         )
         check_shapes(self.name, takes, fits, inputs)

@@ -62,13 +62,13 @@ def sizes_read(operator: Operator, text: str) -> dict[str, int]:
             name.strip(): int(value) for name, value in (p.split("=") for p in text.split(","))
         }
     except ValueError:
-        raise ConfigError(f"sizes {text!r} are not as {sizes_text(checked)}") from None
+        raise ConfigError(f"sizes {text!r} are not of the form {sizes_text(checked)}") from None
     wrong = set(given) ^ set(checked) or {
         name for name, size in given.items() if not min(least[name], 1) <= size <= _MOST
     }
     if wrong:
         raise ConfigError(
             f"sizes {text!r} of {operator.name}: {', '.join(sorted(wrong))} is missing, unknown "
-            f"or beyond what it can be; expected as {sizes_text(checked)}"
+            f"or out of range; expected the form {sizes_text(checked)}"
         )
     return {name: given[name] for name in checked}

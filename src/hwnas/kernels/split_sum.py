@@ -108,7 +108,7 @@ def with_parts(problem: Problem, rows: int, columns: int, inner: int, card: Acce
         {**problem.variables, "SPLIT_K": powers(1, 16)},
         (
             *problem.constraints,
-            Constraint(needed, "there are programs enough without parts of sums"),
+            Constraint(needed, "there are enough programs without splitting sums"),
             Constraint(filled, "a part of the sums is empty, or has fewer steps than stages"),
         ),
     )

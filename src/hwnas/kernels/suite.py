@@ -125,7 +125,7 @@ def compared(case: Case, compute: Callable[[], Any], truth: tuple[Tensor, ...]) 
     pairs = list(zip(outputs, truth, strict=True))
     share = max(worst_error(output, expected) for output, expected in pairs)
     furthest = max(_largest((a.double() - b.double()).abs()) for a, b in pairs)
-    reason = "" if share <= 1 else f"{share:.1f} times what its type allows"
+    reason = "" if share <= 1 else f"{share:.1f} times the tolerance of its type"
     return Verdict(case, share, furthest, reason)
 
 
@@ -133,7 +133,7 @@ def _judged(case: Case, backend: Backend, inputs: Inputs) -> Verdict:
     try:
         run = backend.prepare(case.operator, inputs)
     except HwnasError as error:
-        return Verdict(case, reason=f"not taken by {backend.name}: {error}", taken=False)
+        return Verdict(case, reason=f"not supported by {backend.name}: {error}", taken=False)
     except Exception as error:  # a backend may be the user's own
         return Verdict(case, reason=why(error))
     return compared(case, run, exact_outputs(case.operator.reference, inputs))

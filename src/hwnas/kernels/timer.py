@@ -179,8 +179,8 @@ def done(work: Callable[[], T]) -> T:
             _wait()
         except Exception:
             raise DeviceError(
-                f"the card does nothing more in this process ({error}); start again, what was "
-                "measured is kept"
+                f"the GPU is unusable in this process from now on ({error}); start again, earlier "
+                "measurements are kept"
             ) from error
         raise
 

@@ -135,17 +135,17 @@ class TunedTable:
             found = tuple(map(Entry.from_json, data["entries"] if schema == SCHEMA else ()))
         except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(
-                f"{path} holds no results of kernels ({type(error).__name__}: {error}). Delete it "
-                "and tune again"
+                f"{path} is not a file of tuning results ({type(error).__name__}: {error}). Delete "
+                "it and tune again"
             ) from error
         if schema != SCHEMA:
             raise ArtifactError(
-                f"{path}: schema {schema!r} is not {SCHEMA}; it needs another hwnas"
+                f"{path}: schema {schema!r} is not {SCHEMA}; it needs another version of hwnas"
             )
         if device != card.name:
             raise ArtifactError(
-                f"{path} holds results of {device!r}, expected {card.name!r}; what is fast on one "
-                "is not on the other. Delete it and tune again"
+                f"{path} holds results of {device!r}, expected {card.name!r}; results of one GPU "
+                "do not apply to another. Delete it and tune again"
             )
         return cls(device, found)
 

@@ -225,7 +225,7 @@ class _Tuning:
         try:
             error = self.bench.error(trial.config)
             if not error <= 1:
-                reason = f"its largest error is {error:.3g} times what is allowed"
+                reason = f"its largest error is {error:.3g} times the tolerance"
                 return replace(trial, verdict="wrong", reason=reason)
             return self._timed(trial)
         except DeviceError as error:
@@ -239,20 +239,24 @@ class _Tuning:
         """Return why a trial is not worth timing, by the compiler's report; empty if it is."""
         card, best = self.task.card, _best(self.trials)
         if not trial.occupancy(card):
-            return "one program takes more than a multiprocessor has"
+            return "one program needs more resources than a multiprocessor has"
         if best is None:
             return ""
         if trial.spilled_bytes > best.spilled_bytes:
-            return f"it spills {trial.spilled_bytes} bytes of registers a thread"
+            return f"it spills {trial.spilled_bytes} bytes of registers per thread"
         assert trial.footprint
         assert best.footprint
         more = trial.footprint.busiest_bytes / max(best.footprint.busiest_bytes, 1)
         if more > _BYTES and trial.occupancy(card) <= best.occupancy(card):
-            return f"it reads {more:.1f} times what the best does, with no more warps"
+            return f"it reads {more:.1f} times as much as the best, with no more warps"
         if len(self.model) < 2 * _TRUSTED:
             return ""
         slower = self.model.predict_us(self.task, [trial])[0] / best.p50_us
-        return f"it is predicted to take {slower:.1f} times the best" if slower > _HOPELESS else ""
+        return (
+            f"it is predicted to take {slower:.1f} times as long as the best"
+            if slower > _HOPELESS
+            else ""
+        )
 
     def _timed(self, trial: Trial) -> Trial:
         best = _best(self.trials)
@@ -267,6 +271,6 @@ class _Tuning:
             trial = replace(trial, verdict="timed", times=Times.of(times))
             slower = trial.p50_us / fastest_us
             if slower > factor:
-                reason = f"{slower:.1f} times the best after {len(times)} runs"
+                reason = f"{slower:.1f} times as long as the best after {len(times)} runs"
                 return replace(trial, verdict="slow", reason=reason)
         return trial

@@ -54,7 +54,7 @@ def pack_two_four(weight: Tensor) -> tuple[Tensor, Tensor]:
     """
     inner, outer = weight.shape
     if inner % 4:
-        raise KernelError(f"a 2:4 weight has rows in groups of 4; given {inner} x {outer}")
+        raise KernelError(f"the rows of a 2:4 weight are a multiple of 4; given {inner} x {outer}")
     groups = weight.reshape(inner // 4, 4, outer)
     filled = groups != 0
     if (wrong := filled.sum(1) > 2).any():
@@ -185,7 +185,7 @@ class TwoFour(Operator):
             and values.shape == (x.shape[-1] // 2, *bias.shape)
             and inputs["places"].shape == (triton.cdiv(x.shape[-1], 8), *bias.shape)
         )
-        takes = "x (N, ..., K), bias (C,) and what pack_two_four made of a weight (K, C)"
+        takes = "x (N, ..., K), bias (C,) and the result of pack_two_four for a weight (K, C)"
         check_shapes(self.name, takes, fits, inputs)
         return {
             "rows": x.shape[:-1].numel(),
@@ -241,7 +241,7 @@ class TwoFour(Operator):
     def problem(self, sizes: Sizes, dtype: torch.dtype, card: Accelerator) -> Problem:
         """Return the problem of a matrix product with at least 16 groups a step."""
         product = product_problem(*self._product(sizes), dtype, card)
-        enough = Constraint(lambda BLOCK_K: BLOCK_K >= LEAST_K, "a step has less than 16 groups")
+        enough = Constraint(lambda BLOCK_K: BLOCK_K >= LEAST_K, "a step has fewer than 16 groups")
         return replace(product, constraints=(*product.constraints, enough))
 
     def default_config(self, sizes: Sizes, dtype: torch.dtype) -> Config:

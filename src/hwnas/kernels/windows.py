@@ -214,7 +214,7 @@ def check_windows(name: str, inputs: Inputs) -> None:
     if size % 2 == 0 or size > LARGEST:
         raise KernelError(f"{name} takes windows of odd sizes up to {LARGEST}; given {size}")
     if max(value.numel() for value in inputs.values() if isinstance(value, Tensor)) >= 2**31:
-        raise KernelError(f"{name} takes less than 2^31 values a tensor; give it fewer images")
+        raise KernelError(f"{name} takes tensors of less than 2^31 values; use fewer images")
 
 
 def window_registers(values: int, kernel: int, dtype: torch.dtype) -> int:

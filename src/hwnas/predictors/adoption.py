@@ -60,11 +60,11 @@ def _check_unit(steps: StepTable, latencies_ms: Numbers) -> None:
     factor = float(np.exp(np.median(np.log(latencies_ms) - typical)))
     if 1 / _DOUBTFUL_FACTOR < factor < _DOUBTFUL_FACTOR:
         return
-    unit, direction = ("seconds", "below") if factor < 1 else ("microseconds", "above")
+    unit, direction = ("seconds", "less") if factor < 1 else ("microseconds", "more")
     times = max(factor, 1 / factor)
     raise DataError(
-        f"latency_ms is {times:,.0f} times {direction} what known devices take for these networks: "
-        f"are these {unit}? Write milliseconds, or give --trust-units if they are meant"
+        f"latency_ms is {times:,.0f} times {direction} than on known devices for these networks: "
+        f"are these {unit}? Write milliseconds, or give --trust-units if the values are correct"
     )
 
 
@@ -81,8 +81,8 @@ def _adopted(
         profile = store.load(device, metric)
         if runtime != profile.runtime:
             raise ConfigError(
-                f"{store.folder} knows {device} with the runtime {profile.runtime!r}, and these "
-                f"costs are of {runtime!r}; choose another name, or give the same --runtime"
+                f"{store.folder} has {device} with the runtime {profile.runtime!r}, but these "
+                f"costs are for {runtime!r}; choose another device name, or give the same --runtime"
             )
         profile = _without(profile, costs.networks)
     more = profile.with_more(costs.networks, costs.steps, values)

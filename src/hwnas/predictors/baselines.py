@@ -50,8 +50,8 @@ def ridge_on_macs(sources: Sources) -> Regression:
     steps = sources.space.steps(sources.codes)
     if steps is None:
         raise ConfigError(
-            f"method macs needs to know the networks; of {sources.space.name} only integers are "
-            "known. Name the space with --space, or take another method"
+            f"method macs needs the operators of the networks, but space {sources.space.name} has "
+            "only integer codes. Name the space with --space, or choose another method"
         )
     return Regression(np.log(steps.macs)[:, None])
 

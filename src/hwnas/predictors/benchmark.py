@@ -263,10 +263,15 @@ class _Counted:
 
     def __call__(self, row: int) -> Reading:
         if row not in self._offered:
-            raise ConfigError(f"the method wants row {row} measured, which it was not offered")
+            raise ConfigError(
+                f"the method measures row {row}, which it was not offered; it may measure offered "
+                "rows only"
+            )
         self.read.add(row)
         if len(self.read) > self._samples:
-            raise ConfigError(f"the method wants more than the {self._samples} measurements agreed")
+            raise ConfigError(
+                f"the method takes more than the {self._samples} measurements that are allowed"
+            )
         latencies = self._table.latencies_ms
         latency = None if latencies is None else float(latencies[row, self._column])
         return Reading(float(self._table.costs[row, self._column]), latency)

@@ -192,8 +192,8 @@ def check_same_hardware(store: DeviceStore, target: Target, hardware: str) -> No
     if hardware != now:
         machine = "this machine" if target.device.is_here else target.device.hardware
         raise DeviceError(
-            f"{store.folder} knows {target.name} of {hardware!r}, and {machine} is {now!r}; give "
-            f"another --store, or remove {store.folder / target.name}"
+            f"{store.folder} has measurements of {target.name} on {hardware!r}, but {machine} is "
+            f"{now!r}; give another --store, or remove {store.folder / target.name}"
         )
 
 

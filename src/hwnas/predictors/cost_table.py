@@ -106,12 +106,15 @@ def read_cost_table(path: Path, metric: Metric = "latency", space: str | None = 
         ("rep_arch_idx", representatives),
     ):
         if array is not None and len(array) != len(costs):
-            raise DataError(f"{path}: {len(costs)} rows of costs and {len(array)} of {name}")
+            raise DataError(
+                f"{path}: {len(costs)} rows of costs and {len(array)} of {name}; expected equal "
+                "numbers"
+            )
     if representatives is not None:
         if representatives.min() < 0 or representatives.max() >= len(codes):
             raise DataError(
-                f"{path}: rep_arch_idx has {representatives.min()} to {representatives.max()}; "
-                f"expected indices of the {len(codes)} rows"
+                f"{path}: rep_arch_idx goes from {representatives.min()} to "
+                f"{representatives.max()}; expected indices of the {len(codes)} rows"
             )
         codes = codes[representatives]  # networks that were measured in place of the rows' own
     return CostTable(

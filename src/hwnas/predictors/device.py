@@ -194,7 +194,7 @@ class DevicePredictor:
         found = quantities(steps)[0]
         outside = (found < least / _MARGIN) | (found > most * _MARGIN)
         return [
-            f"{name} is {found[i]:,.0f}; {least[i]:,.0f} to {most[i]:,.0f} are known"
+            f"{name} is {found[i]:,.0f} (known: {least[i]:,.0f} to {most[i]:,.0f})"
             for i, name in enumerate(FEATURES)
             if outside[i] and not name.endswith("_ms")
         ]

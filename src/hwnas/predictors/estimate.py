@@ -79,10 +79,12 @@ def check_pairs(workloads: Sequence[Workload], targets: Sequence[Target], device
         ConfigError: There is not one target for each workload, or a target is not ``device``.
     """
     if len(workloads) != len(targets):
-        raise ConfigError(f"got {len(workloads)} workloads and {len(targets)} targets")
+        raise ConfigError(
+            f"got {len(workloads)} workloads and {len(targets)} targets; expected one for each"
+        )
     for target in targets:
         if target.name != device:
-            raise ConfigError(f"this predictor is of {device}, not of {target.name}")
+            raise ConfigError(f"this predictor is for {device}, not for {target.name}")
 
 
 class CostSource(Protocol):

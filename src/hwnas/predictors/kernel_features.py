@@ -48,8 +48,8 @@ class KernelFeatures:
         """Remark on the GPU that the features assume; empty if there is nothing to remark."""
         if self.hardware.startswith(self.site.card.name):
             return ""
-        found = f"the card is {self.hardware}" if self.hardware else "no card is here"
-        return f"{found}; what kernels take of it is taken to be as on {self.site.card.name}"
+        found = f"the GPU is {self.hardware}" if self.hardware else "no GPU was found"
+        return f"{found}; the resource usage of kernels is predicted for {self.site.card.name}"
 
     @property
     def names(self) -> tuple[str, ...]:

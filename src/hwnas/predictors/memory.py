@@ -305,8 +305,8 @@ class MemoryPredictor:
     def __post_init__(self) -> None:
         if self.target.device.runtime != "onnxruntime":
             raise ConfigError(
-                f"target {self.target.name} has another runtime than onnxruntime, whose memory "
-                "this models; choose a target of onnxruntime"
+                f"target {self.target.name} does not use onnxruntime, the only runtime with a "
+                "memory model; choose a target of onnxruntime"
             )
         for peak in self.peaks_bytes:
             if not (math.isfinite(peak) and peak > 0):

@@ -162,7 +162,10 @@ def load_memory(store: DeviceStore, device: str) -> MemoryProfile:
         features = tuple(tuple(map(float, row)) for row in found.pop("features"))
         networks, peaks = tuple(found.pop("networks")), tuple(map(int, found.pop("peaks_bytes")))
         if not len(features) == len(networks) == len(peaks):
-            raise ValueError(f"{len(networks)} networks, {len(features)} rows, {len(peaks)} peaks")
+            raise ValueError(
+                f"{len(networks)} networks, {len(features)} rows of features and {len(peaks)} "
+                "peaks; expected equal numbers"
+            )
         return MemoryProfile(networks=networks, features=features, peaks_bytes=peaks, **found)
 
 

@@ -118,7 +118,10 @@ def predict_from_fingerprint(
     steps = network if isinstance(network, StepTable) else network.steps
     [estimate] = from_fingerprint(fingerprint, steps)
     known = len(shipped_profiles())
-    note = f"no network was measured: {known} known targets, mixed by what small models take"
+    note = (
+        f"no network was measured; predicted from {known} known targets, weighted by the latencies "
+        "of small models"
+    )
     return Prediction(estimate, 0, (note,))
 
 
@@ -141,8 +144,8 @@ def elsewhere(device: str, hardware: str) -> list[str]:
         return []
     machine = "this machine" if place in HARDWARE else place
     return [
-        f"measured on {hardware}, and {machine} is {now}; `hwnas calibrate --target {device}` "
-        "measures it there"
+        f"measured on {hardware}, but {machine} is {now}; `hwnas calibrate --target {device}` "
+        "measures on the new hardware"
     ]
 
 
@@ -152,9 +155,11 @@ def _unfamiliar(predictor: DevicePredictor, steps: StepTable) -> list[str]:
         return []
     more = len(reasons) - _MOST_REASONS
     end = f"; and {more} more" if more > 0 else ""
-    return [f"unlike anything measured: {'; '.join(reasons[:_MOST_REASONS])}{end}"]
+    return [f"outside the known range: {'; '.join(reasons[:_MOST_REASONS])}{end}"]
 
 
 def _unknown(unknown: Mapping[str, int], share: float) -> str:
     kinds = ", ".join(f"{name} ({count})" for name, count in unknown.items())
-    return f"unknown operators: {kinds}; priced by the bytes they move, {share:.1%} of the cost"
+    return (
+        f"unknown operators: {kinds}; predicted from the bytes they move, {share:.1%} of the cost"
+    )

@@ -59,8 +59,8 @@ def encoded_sequences(sources: Sources) -> Blocks:
     assembly = sources.space.parts(sources.codes)
     if assembly is None:
         raise ConfigError(
-            f"method sequence needs to know the networks; of {sources.space.name} only integers "
-            "are known. Name the space with --space, or take another method"
+            f"method sequence needs the operators of the networks, but space {sources.space.name} "
+            "has only integer codes. Name the space with --space, or choose another method"
         )
     text = text_of(assembly)
     with torch.random.fork_rng(devices=[]):

@@ -130,7 +130,7 @@ def _read(folder: Path) -> tuple[tuple[DeviceProfile, ...], Lessons]:
 
     description = json.loads((recovered_folder(folder) / _DESCRIPTION).read_text(encoding="utf-8"))
     if description["features"] != list(FEATURES):
-        raise ArtifactError(f"{folder} is of another version of hwnas; install hwnas anew")
+        raise ArtifactError(f"{folder} is of another version of hwnas; install hwnas again")
     arrays = load_file(folder / _ARRAYS)
     steps = StepTable.from_arrays(
         {n.removeprefix("steps."): arrays[n] for n in arrays if n.startswith("steps.")}

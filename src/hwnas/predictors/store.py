@@ -121,10 +121,10 @@ def read_description(path: Path) -> Iterator[dict[str, Any]]:
             yield found
             return
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(f"{path} is damaged ({error}); calibrate the device anew") from error
+        raise ArtifactError(f"{path} is damaged ({error}); calibrate the device again") from error
     raise ArtifactError(
-        f"{path}: schema {schema!r} is not {SCHEMA}: it was written by another version of hwnas; "
-        "update hwnas, or calibrate the device anew"
+        f"{path} has schema {schema!r}, but this version of hwnas reads {SCHEMA}; update hwnas, or "
+        "calibrate the device again"
     )
 
 

@@ -90,18 +90,19 @@ class ImageData:
             if theirs.shape[1:] != ours.shape[1:] or split.kind != self.kind:
                 raise DataError(
                     f"training targets are {self.kind} of shape {ours.shape} but {name} targets "
-                    f"{split.kind} of {theirs.shape}; they must agree beyond the number of images"
+                    f"{split.kind} of {theirs.shape}; only the number of images may differ"
                 )
             if split.images is self.train.images:
                 shared = np.intersect1d(split.positions, self.train.positions)
                 if len(shared):
                     raise DataError(
-                        f"image {shared[0]} is for training and for {name}; keep the splits apart"
+                        f"image {shared[0]} is in the training and in the {name} split; each image "
+                        "may be in one split only"
                     )
         if (self.kind == "values") != (self.class_names is None):
             raise DataError(
-                "class_names belong to classes and masks, and only to those: int64 (N,) or uint8 "
-                f"(N, H, W), but these targets are {self.kind}"
+                "class_names are required for classes, int64 (N,), and masks, uint8 (N, H, W), and "
+                f"not allowed for values, but these targets are {self.kind}"
             )
         if self.class_names is not None:
             _check_classes(self, self.class_names)
@@ -179,7 +180,7 @@ class ImageData:
 
 def _check_classes(data: ImageData, class_names: tuple[str, ...]) -> None:
     if len(class_names) < 2:
-        raise DataError(f"there is one class or none, {class_names}; expected two or more")
+        raise DataError(f"the data have the classes {class_names}; expected two or more")
     for name, split in (
         ("training", data.train),
         ("validation", data.validation),
@@ -191,7 +192,7 @@ def _check_classes(data: ImageData, class_names: tuple[str, ...]) -> None:
         if classes[0] < 0 or classes[-1] >= len(class_names):
             raise DataError(
                 f"{name} labels go from {classes[0]} to {classes[-1]}, but the {len(class_names)} "
-                f"classes from 0 to {len(class_names) - 1}; mend the labels or class_names"
+                f"classes from 0 to {len(class_names) - 1}; correct the labels or class_names"
             )
         empty = np.setdiff1d(np.arange(len(class_names)), classes)
         if name == "training" and len(empty):
@@ -271,7 +272,7 @@ def _as_given(data: ImageData, config: DataConfig) -> ImageData:
         if getattr(config, name) is not None:
             raise ConfigError(
                 f"data.{name} does not apply: {config.source!r} gives an ImageData, which is used "
-                "as it is; do it in that function"
+                "unchanged; resize or limit the images in that function"
             )
     return data
 

@@ -232,8 +232,8 @@ class _Writer:
             if array.shape != shape:
                 raise DataError(
                     f"{image.name} has shape {array.shape} but the first has {shape} (height, "
-                    "width, channels); all images of a set need one size (a folder's are resized "
-                    "by data.size)"
+                    "width, channels); all images of a set need one size (data.size resizes the "
+                    "images of a folder)"
                 )
             # No memory map: on a full disk, writing to one kills the process instead of raising.
             out.write(np.ascontiguousarray(array).data)
@@ -352,9 +352,9 @@ def refuse_damaged(parts: Iterable[DecodedPart], what: str, skip: bool) -> tuple
     more = f" and {len(damaged) - _NAMED:,} more" if len(damaged) > _NAMED else ""
     verb, them = ("is", "it") if len(damaged) == 1 else ("are", "them")
     remedy = (
-        "no other is left for training or for testing; mend some"
+        "no undamaged image is left for training or for testing; repair some"
         if skip
-        else f"mend or remove {them}, or leave {them} out by data.skip_damaged = true"
+        else f"repair or remove {them}, or leave {them} out with data.skip_damaged = true"
     )
     raise DataError(
         f"{len(damaged):,} of {count:,} images of {what} {verb} damaged: {named}{more}; {remedy}"

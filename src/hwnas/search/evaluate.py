@@ -193,8 +193,8 @@ def check_finite(outputs: Tensor, of: str) -> None:
         what = "NaN" if bool(outputs.isnan().any()) else "infinity"
         raise NonFiniteOutput(
             f"the network outputs {what} for {int(broken.sum())} of {len(outputs)} {of} in a "
-            "batch, so it has no score; train at a lower train.learning_rate, or mend what in the "
-            "network divides or overflows"
+            "batch, so it has no score; lower train.learning_rate, or correct the operation in the "
+            "network that divides by zero or overflows"
         )
 
 
@@ -294,8 +294,8 @@ class SupernetEvaluator:
         different = differing_keys(weights, supernet.shared.state_dict())
         if different:
             raise ConfigError(
-                f"the weights are those of another supernet than of space "
-                f"{self.space.fingerprint}: {different}"
+                f"the weights do not belong to the supernet of space {self.space.fingerprint}: "
+                f"{different}"
             )
         supernet.shared.load_state_dict(weights)
         return supernet.eval()

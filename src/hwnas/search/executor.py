@@ -170,13 +170,16 @@ class RayActors:
                         if losses[call.position] < _LOSSES:
                             waiting.appendleft((call.position, candidates[call.position]))
                             continue
-                        reason = f"the process that evaluated it died, {_LOSSES} times"
+                        reason = f"the process that evaluated the candidate died {_LOSSES} times"
                         outcome = Failure("worker died", reason, _LOSSES)
                     yield call.position, outcome
                 for reference in self._overdue(running):
                     call = running.pop(reference)
                     self._replace(call.actor)
-                    yield call.position, Failure("timed out", f"it took over {self._timeout_s:g} s")
+                    yield (
+                        call.position,
+                        Failure("timed out", f"the evaluation took over {self._timeout_s:g} s"),
+                    )
         finally:
             for call in running.values():  # results that are no longer needed
                 self._replace(call.actor)
@@ -196,8 +199,8 @@ class RayActors:
         done, _ = ray.wait([*running, *self._starting], num_returns=1, timeout=patience)
         if not done and not running:
             raise WorkerError(
-                f"Ray has started no worker in {_START_SECONDS / 60:g} minutes; see with "
-                "`ray status` whether a CPU is free, or lower search.workers"
+                f"Ray has started no worker in {_START_SECONDS / 60:g} minutes; check with `ray "
+                "status` whether a CPU is free, or lower search.workers"
             )
         for reference in done:
             if reference in self._starting:
@@ -238,8 +241,8 @@ class RayActors:
         except ray.exceptions.RayTaskError as error:
             [reason, *_] = str(error.cause).splitlines() or [type(error.cause).__name__]
             raise WorkerError(
-                f"a worker cannot load the evaluator ({reason}); it has to find the same modules "
-                "and files as this process"
+                f"a worker cannot load the evaluator ({reason}); workers need the same modules and "
+                "files as this process"
             ) from error
         except ray.exceptions.RayActorError as error:
             self._lost_starting += 1

@@ -161,7 +161,7 @@ class Patience:
         reasons = [failure.reason for failure in self._row]
         commonest = max(reasons, key=reasons.count)
         return (
-            f", {reasons.count(commonest)} of them with {commonest.rstrip('.')}. Mend what causes "
-            "it (log.jsonl has the details), then `hwnas resume` the run: it loses no finished "
-            "trial and tries these candidates again"
+            f", {reasons.count(commonest)} of them with {commonest.rstrip('.')}. Remove the cause "
+            "(log.jsonl has the details), then `hwnas resume` the run: it keeps all finished "
+            "trials and evaluates these candidates again"
         )

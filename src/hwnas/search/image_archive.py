@@ -93,7 +93,7 @@ def _member_hash(file: BinaryIO, info: zipfile.ZipInfo) -> str:
 def _exactly(file: BinaryIO, size: int) -> bytes:
     block = file.read(size)
     if len(block) < size:
-        raise EOFError("it ends too early")
+        raise EOFError("the file ends too early")
     return block
 
 

@@ -103,7 +103,8 @@ def _open(file: Path, mapped: bool) -> Images:
         images: Images = np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise DataError(
-            f"{file} is damaged ({error}); delete it, it is made again from the source"
+            f"{file} is damaged ({error}); delete it, and the next run makes it again from the "
+            "source"
         ) from error
     return images
 
@@ -140,7 +141,8 @@ def write_images(file: BinaryIO, images: Iterable[tuple[str, Images]], count: in
         if image.shape != shape:
             raise DataError(
                 f"{name} has shape {image.shape} but the first has {shape} (height, width, "
-                "channels); all images of a set need one size (a folder's are resized by data.size)"
+                "channels); all images of a set need one size (data.size resizes the images of a "
+                "folder)"
             )
         # No memory map: on a full disk, writing to one kills the process instead of raising.
         file.write(image.tobytes())

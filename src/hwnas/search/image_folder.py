@@ -130,7 +130,7 @@ def _parts(folder: Path) -> dict[str, Classes]:
     train, test = _classes(folder, "train/"), _classes(folder, "test/")
     new = sorted(set(test) - set(train))
     if new:
-        raise DataError(f"{folder}/test has a class {new[0]!r} that {folder}/train has not")
+        raise DataError(f"{folder}/test has a class {new[0]!r} that {folder}/train does not have")
     return {"train": train, "test": test}
 
 

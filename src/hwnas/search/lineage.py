@@ -141,8 +141,8 @@ def check_growable(space: SearchSpace) -> None:
         )
     if any(stage.operators for stage in space.config.stages):
         raise ConfigError(
-            'evaluator "grow": a space mobilenet whose stages have operators exchanges whole '
-            'blocks, which grow into no others; use evaluator "train"'
+            'evaluator "grow": networks of a space mobilenet whose stages have operators cannot '
+            'grow, since whole blocks are exchanged; use evaluator "train"'
         )
 
 

@@ -127,8 +127,8 @@ def _pairs(folder: Path, prefix: str) -> tuple[Pairs, FolderFiles]:
     if odd:
         there, missing = ("images", "masks") if odd[0] in images else ("masks", "images")
         raise DataError(
-            f"{folder / prefix / there} has {odd[0]!r}, but {folder / prefix / missing} has not; "
-            "each image needs a mask of its name"
+            f"{folder / prefix / there} has {odd[0]!r}, but {folder / prefix / missing} does not; "
+            "each image needs a mask of the same name"
         )
     return [(images[stem], masks[stem]) for stem in sorted(images)], states
 
@@ -147,7 +147,7 @@ def _decode(image: Path, mask: Path, size: int | None, channels: int) -> tuple[I
     if classes.shape != (height, width):
         raise DataError(
             f"{mask} has {classes.shape[0]} x {classes.shape[1]} pixels, but its image {height} x "
-            f"{width} (height, width); give each image a mask of its own size"
+            f"{width} (height, width); give each image a mask of the same size"
         )
     if not size:
         return pixels, classes
@@ -166,13 +166,13 @@ def _read_mask(path: Path) -> Masks:
             raise DataError(f"{path} cannot be read ({error.strerror})") from error
         reason = f"the mask {path.name}: {first_line(error).partition(' <')[0]}"
         raise DamagedImage(
-            f"{path} is not an image that Pillow can read; mend it or take it out of the folder",
+            f"{path} is not an image that Pillow can read; repair it or take it out of the folder",
             reason,
         ) from error
     if mode not in _MODES or kind == "JPEG":
         raise DataError(
-            f"{path} is a {kind} of mode {mode!r}; a mask is a PNG with one channel whose numbers "
-            f"are the classes, 0 and up, or {VOID} for none"
+            f"{path} is a {kind} of mode {mode!r}; a mask is a PNG with one channel whose values "
+            f"are the classes, from 0, or {VOID} for no class"
         )
     return mask.astype(np.uint8)
 
@@ -183,5 +183,5 @@ def _class_names(path: Path) -> tuple[str, ...] | None:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}); expected one class a line") from error
+        raise DataError(f"{path} cannot be read ({error}); expected one class per line") from error
     return tuple(line.strip() for line in lines if line.strip())

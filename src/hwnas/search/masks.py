@@ -36,11 +36,11 @@ def check_masks(given: npt.NDArray[Any], name: str) -> Masks:
     """
     masks = given[..., 0] if given.ndim == 4 and given.shape[3] == 1 else given
     if masks.ndim != 3 or 0 in masks.shape:
-        raise DataError(f"{name} has shape {given.shape}; masks are (N, H, W), one class a pixel")
+        raise DataError(f"{name} has shape {given.shape}; masks are (N, H, W), one class per pixel")
     if masks.dtype.kind not in "iub":
         raise DataError(
             f"{name} is {masks.dtype} with shape {given.shape}; masks are integers, class 0 to "
-            f"number of classes - 1, or {VOID} where a pixel has none. Round or threshold them"
+            f"number of classes - 1, or {VOID} where a pixel has no class. Round or threshold them"
         )
     if masks.dtype == np.uint8:
         return masks

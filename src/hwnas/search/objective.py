@@ -182,7 +182,7 @@ def check_objectives(
     labels = [objective.label for objective in objectives]
     for label in labels:
         if labels.count(label) > 1:
-            raise ConfigError(f"objective {label!r} is there twice; remove one")
+            raise ConfigError(f"objective {label!r} appears twice; remove one")
 
 
 def losses(

@@ -40,7 +40,7 @@ def check_identity(
     value: object,
     attribute: str = "",
     again: Callable[[], object] | None = None,
-    hint: str = "make it a frozen dataclass, or give it a __repr__ that tells all it depends on",
+    hint: str = "make it a frozen dataclass, or give it a __repr__ that shows all it depends on",
 ) -> None:
     """Raise if a user's own object has no stable identity.
 
@@ -64,12 +64,18 @@ def check_identity(
     if not isinstance(named, str) and _is_plain(named):
         return
     if _ADDRESS.search(repr(named)):
-        raise ConfigError(f"{what} is described by its address in memory ({_short(named)}); {hint}")
+        raise ConfigError(
+            f"{what} is identified by its address in memory ({_short(named)}); {hint}"
+        )
     here = described(value, attribute)
     if again is not None and described(again(), attribute) != here:
-        raise ConfigError(f"{what} is another each time that it is made ({_short(named)}); {hint}")
+        raise ConfigError(
+            f"the identity of {what} differs each time it is created ({_short(named)}); {hint}"
+        )
     if type(value).__module__ != "__main__" and _elsewhere(what, value, attribute) != here:
-        raise ConfigError(f"{what} is another in each process ({_short(named)}); {hint}")
+        raise ConfigError(
+            f"the identity of {what} differs between processes ({_short(named)}); {hint}"
+        )
 
 
 def check_key(name: str, evaluator: Evaluator) -> None:
@@ -90,12 +96,12 @@ def check_key(name: str, evaluator: Evaluator) -> None:
     if not isinstance(key, str) or not key or _ADDRESS.search(key):
         raise ConfigError(
             f"evaluator {name!r} has the key {_short(key)}; expected text that is the same in "
-            "every process and tells all that its scores depend on"
+            "every process and includes everything that its scores depend on"
         )
     if key != described(evaluator, "key"):
         raise ConfigError(
-            f"evaluator {name!r} has another key each time that it is asked ({_short(key)}); let "
-            "it tell all that the scores depend on, and nothing else"
+            f"evaluator {name!r} returns a different key each time ({_short(key)}); the key must "
+            "include everything that the scores depend on, and nothing else"
         )
 
 
@@ -133,7 +139,7 @@ def _elsewhere(what: str, value: object, attribute: str) -> str:
     except Exception as error:  # pickling a user's class may raise any error
         raise ConfigError(
             f"{what} cannot be sent to worker processes ({_first_line(error)}); define it at the "
-            "top of a module, with fields that pickle"
+            "top of a module, with fields that can be pickled"
         ) from error
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     done = subprocess.run(
@@ -147,8 +153,9 @@ def _elsewhere(what: str, value: object, attribute: str) -> str:
     if done.returncode or not found[1]:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise ConfigError(
-            f"{what} cannot be loaded in another process ({said[-1] if said else 'it died'}); "
-            "define it at the top of a module beside the recipe or on the Python path"
+            f"{what} cannot be loaded in another process "
+            f"({said[-1] if said else 'the process died'}); define it at the top of "
+            "a module beside the recipe or on the Python path"
         )
     return found[2]
 

@@ -52,7 +52,7 @@ def prices_of(
     for objective in latencies:
         for target in objective.priced_on:
             if target not in costs:
-                raise ConfigError(f"nothing prices {objective.label}; pass costs[{target!r}]")
+                raise ConfigError(f"no cost source for {objective.label}; pass costs[{target!r}]")
             if target not in found:
                 wanted = [Target.parse(target)] * len(workloads)
                 found[target] = costs[target].cost(workloads, wanted)
@@ -75,5 +75,8 @@ def if_priced(
     for label in (o.label for o in objectives if o.label in price.values):
         if not math.isfinite(price.values[label]):
             value = price.values[label]
-            return Failure("bad result", f"{candidate.id} is priced at {label} {value}")
+            return Failure(
+                "bad result",
+                f"the predicted {label} of {candidate.id} is {value}; expected a finite number",
+            )
     return evaluation

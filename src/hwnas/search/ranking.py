@@ -54,8 +54,9 @@ class Ranking:
     def summary(self) -> str:
         """Summary in one line, for a log."""
         return (
-            f"the supernet ranks {self.networks} networks with Kendall's tau {self.tau:.2f} to "
-            f"training each alone; trusting its top {_TOP} costs {self.regret:.4f} in {self.metric}"
+            f"the supernet ranks {self.networks} networks with Kendall's tau {self.tau:.2f} to the "
+            f"ranking after training each alone; the best of its top {_TOP} is {self.regret:.4f} "
+            f"worse in {self.metric} than the best of all"
         )
 
 
@@ -209,8 +210,8 @@ def spread_over_macs(space: SearchSpace, count: int, drawn: int) -> list[Archite
     pool = {space.sample(rng) for _ in range(drawn)}
     if len(pool) < count:
         raise ConfigError(
-            f"{drawn} random networks of space {space.name} are {len(pool)} different ones, fewer "
-            f"than the {count} to compare; compare fewer, or draw more"
+            f"{drawn} random networks of space {space.name} include {len(pool)} different ones, "
+            f"fewer than the {count} to compare; compare fewer, or draw more"
         )
     macs = _macs(space, sorted(pool))
     chosen: list[Architecture] = []

@@ -196,8 +196,8 @@ def check_names(needed: Iterable[str], there: Iterable[str], where: str) -> None
     missing = [name for name in needed if name not in there]
     if missing:
         raise DataError(
-            f"{where} has no {', '.join(missing)}; expected {', '.join(needed)}; "
-            f"there is {', '.join(there) or 'nothing'}"
+            f"{where} has no {', '.join(missing)}; expected {', '.join(needed)}; found "
+            f"{', '.join(there) or 'nothing'}"
         )
 
 
@@ -253,7 +253,7 @@ def _labels(given: npt.NDArray[Any], name: str) -> Targets:
     labels = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
     if labels.ndim != 1:
         raise DataError(
-            f"{name} has shape {labels.shape}; expected (N,), one class an image, or masks, "
+            f"{name} has shape {labels.shape}; expected (N,), one class per image, or masks, "
             "(N, H, W)"
         )
     if labels.dtype.kind not in "iubf":
@@ -264,11 +264,13 @@ def _labels(given: npt.NDArray[Any], name: str) -> Targets:
     if len(odd):
         raise DataError(
             f"{name}[{odd[0]}] is {labels[odd[0]]}; a class is a whole number. For values instead "
-            'of classes let a function of yours give them: source = "package.module:function"'
+            'of classes, use a function of your own: source = "package.module:function"'
         )
     negative = np.flatnonzero(labels < 0)
     if len(negative):
-        raise DataError(f"{name}[{negative[0]}] is {labels[negative[0]]}; classes count from 0")
+        raise DataError(
+            f"{name}[{negative[0]}] is {labels[negative[0]]}; classes are numbered from 0"
+        )
     return labels.astype(np.int64)
 
 
@@ -287,5 +289,5 @@ def _values(given: npt.NDArray[Any], name: str) -> Targets:
 def _class_names(given: Any, name: str) -> tuple[str, ...]:
     names = np.asarray(given)
     if names.ndim != 1:
-        raise DataError(f"{name} has shape {names.shape}; expected one name a class")
+        raise DataError(f"{name} has shape {names.shape}; expected one name per class")
     return tuple(item.decode() if isinstance(item, bytes) else str(item) for item in names.tolist())

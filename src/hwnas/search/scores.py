@@ -62,7 +62,7 @@ class ScoreStore:
             whole, _, rest = path.read_bytes().rpartition(b"\n")
         except OSError as error:
             raise RunError(
-                f"{path} cannot be read ({error.strerror}); mend or remove it"
+                f"{path} cannot be read ({error.strerror}); repair or remove it"
             ) from error
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
@@ -71,7 +71,8 @@ class ScoreStore:
                 evaluation = Evaluation.from_json(row["evaluation"])
             except (ValueError, KeyError, TypeError) as error:
                 raise RunError(
-                    f"{path} is damaged at line {number} ({error}); remove the line to lose only it"
+                    f"{path} is damaged at line {number} ({error}); remove this line to keep all "
+                    "others"
                 ) from error
             self._scores[candidate, evaluator, fidelity] = evaluation
         if rest:  # an incomplete last line: the next append must start on a new line

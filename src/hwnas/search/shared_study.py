@@ -283,7 +283,8 @@ class SharedStudy:
 
     def _unreachable(self, reason: str) -> StorageError:
         return StorageError(
-            f"cannot use the storage {self._url}: {reason}. `hwnas resume` goes on when it answers"
+            f"cannot use the storage {self._url}: {reason}. `hwnas resume` goes on when the "
+            "storage answers"
         )
 
 

@@ -105,7 +105,9 @@ class Split:
                 f"positions have shape {self.positions.shape}; expected (N,), at least one row"
             )
         if not 0 <= self.positions.min() <= self.positions.max() < len(self.images):
-            raise DataError(f"positions leave the range of the {len(self.images)} images")
+            raise DataError(
+                f"positions have indices outside the range of the {len(self.images)} images"
+            )
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -186,7 +188,7 @@ def draw(classes: Rows, fraction: float, rng: np.random.Generator, what: str) ->
     if count == 0:
         raise DataError(
             f"{len(classes)} images are too few to take a fraction of {fraction} for {what} and "
-            "leave one a class; add images or raise the fraction"
+            "leave one per class; add images or raise the fraction"
         )
     drawn = np.zeros(len(classes), dtype=bool)
     drawn[free[((np.arange(count) + 0.5) * len(free) / count).astype(np.int64)]] = True

@@ -43,8 +43,10 @@ def check_storage(url: str) -> None:
         return
     found = _URL.fullmatch(url)
     if found is None or found["scheme"] not in _SCHEMES:
-        scheme = "" if found is None else f" of {found['scheme']!r}"
-        raise ConfigError(f"search.storage is no address{scheme} of a study; expected {_EXAMPLES}")
+        scheme = "" if found is None else f" ({found['scheme']!r})"
+        raise ConfigError(
+            f"search.storage is not a supported address{scheme} of a study; expected {_EXAMPLES}"
+        )
     authority = found["rest"].partition("/")[0].rpartition("@")[0]
     _, colon, password = authority.partition(":")
     query = re.search(r"[?&]password=([^&]*)", found["rest"])

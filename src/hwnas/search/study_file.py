@@ -83,7 +83,8 @@ class StudyFile:
             self.close()
             raise RunError(
                 f"{path}: study {name!r} has other objectives: {difference}; `hwnas resume "
-                f"{path.parent}` searches for the new ones, with the evaluations that are there"
+                f"{path.parent}` searches for the new objectives and reuses the existing "
+                "evaluations"
             )
 
     def _rename(self, name: str) -> None:
@@ -210,5 +211,5 @@ def _translated(path: Path, error: BaseException) -> RunError | StorageError:
         )
     return RunError(
         f"{path} is not a readable Optuna study ({reason}); restore it, or remove it to search "
-        "anew with the same supernet"
+        "again with the same supernet"
     )

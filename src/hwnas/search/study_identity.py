@@ -49,18 +49,20 @@ def other_objectives(
     if names is None:
         if known == wanted:
             return None
-        return f"it has {_listed(known)}, the recipe {_listed(wanted)}"
+        return f"it has {_listed(known)}, the recipe has {_listed(wanted)}"
     theirs = [f"{name} ({way})" for name, way in zip(names, known, strict=True)]
     ours = [f"{o.label} ({o.direction})" for o in objectives]
     if theirs == ours:
         return None
     if sorted(theirs) == sorted(ours):
-        return f"the same in another order, {_listed(theirs)}, and the recipe {_listed(ours)}"
+        return (
+            f"the same in another order; it has {_listed(theirs)}, the recipe has {_listed(ours)}"
+        )
     only_theirs = [each for each in theirs if each not in ours]
     only_ours = [each for each in ours if each not in theirs]
     parts = [f"it has {_listed(only_theirs)}"] if only_theirs else []
-    parts += [f"the recipe {_listed(only_ours)}"] if only_ours else []
-    return f"{', '.join(parts)}{' more' if len(parts) == 1 else ''}"
+    parts += [f"the recipe has {_listed(only_ours)}"] if only_ours else []
+    return f"{', '.join(parts)}{' in addition' if len(parts) == 1 else ''}"
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -57,7 +57,8 @@ class Architecture:
             raise ConfigError("not an architecture: expected the keys schema, space and values")
         if data["schema"] != SCHEMA:
             raise ConfigError(
-                f"architecture schema {data['schema']!r} is not {SCHEMA}; it needs another hwnas"
+                f"architecture has schema {data['schema']!r}, but this version of hwnas reads "
+                f"{SCHEMA}; use the version that wrote it"
             )
         values = data["values"]
         if not isinstance(values, Mapping) or not all(

@@ -149,8 +149,8 @@ def joint_space(
     network, *others = names
     if network in ROLES:
         raise ConfigError(
-            f"space.name starts with {network!r}, which builds no networks; name a space that does "
-            f"before it: {', '.join(SPACES)}"
+            f"space.name starts with {network!r}, which builds no networks; put a space of "
+            f"networks before it: {', '.join(SPACES)}"
         )
     if len(set(others)) < len(others):
         raise ConfigError(f"space.name {list(names)} has a role twice; remove one")

@@ -42,9 +42,9 @@ def check_sides(resolution: Sequence[int], strides: Sequence[int], remedy: str =
     total = math.prod(strides)
     if min(resolution) < total:
         raise ConfigError(
-            f"images of {min(resolution)} pixels are smaller than the space can take: its strides "
-            f"multiply to {total}. Lower space.stem_stride or the strides of the stages{remedy}, "
-            f"or set space.resolution to at least {total}"
+            f"images of {min(resolution)} pixels are too small for the space: its strides multiply "
+            f"to {total}. Lower space.stem_stride or the strides of the stages{remedy}, or set "
+            f"space.resolution to at least {total}"
         )
 
 
@@ -60,6 +60,6 @@ def check_expansion(place: str, inputs: Sequence[int], ratios: Sequence[float]) 
     if not expands[-1][-1] and any(any(each) for each in expands):
         raise ConfigError(
             f"{place}.expand_ratio {list(ratios)}: at {ratios[-1]} a block of {inputs[-1]} "
-            "channels has no expansion layer to lend to smaller ones; leave out what is below, or "
-            "add a larger ratio"
+            "channels has no expansion layer, but smaller blocks need its weights; leave out the "
+            "smaller ratios, or add a larger one"
         )

@@ -90,7 +90,7 @@ class ChoiceSpace(ABC):
         if architecture.space != self.fingerprint:
             raise ConfigError(
                 f"architecture {architecture.id} is of space {architecture.space}, not of "
-                f"{self.fingerprint}; use the recipe that it was searched with"
+                f"{self.fingerprint}; use the recipe of its search"
             )
         return self.architecture(architecture.as_dict())
 
@@ -269,8 +269,8 @@ def _check_order(space: str, choices: Sequence[Choice]) -> None:
         if choice.when is not None:
             if choice.when.name not in earlier:
                 raise ConfigError(
-                    f"{space}: {choice.name} depends on {choice.when.name!r}, which is no earlier "
-                    "choice; list it before"
+                    f"{space}: {choice.name} depends on {choice.when.name!r}, which is not an "
+                    "earlier choice; list it before"
                 )
             for option in choice.when.values:
                 earlier[choice.when.name].index(option)

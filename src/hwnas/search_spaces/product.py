@@ -41,8 +41,8 @@ class ProductSpace(SearchSpace):
     def __init__(self, network: SearchSpace, roles: Mapping[str, ChoiceSpace]) -> None:
         if not roles or _NETWORK in roles:
             raise ConfigError(
-                f"a product of spaces has the roles {sorted(roles)} beside {_NETWORK!r}; expected "
-                "at least one, of another name"
+                f"a product of spaces has the roles {sorted(roles)} besides {_NETWORK!r}; expected "
+                "at least one, with another name"
             )
         self._network, self._roles = network, dict(sorted(roles.items()))
         self.name = "+".join([network.name, *(space.name for space in self._roles.values())])

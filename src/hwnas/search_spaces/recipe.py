@@ -41,8 +41,8 @@ class RecipeSpace(ChoiceSpace):
         }
         if not self.choices:
             raise ConfigError(
-                "the recipes of space.recipe are all the same; give a setting two options or more, "
-                "such as learning_rate = [0.002, 0.01]"
+                "no setting of space.recipe has two options or more; give some, such as "
+                "learning_rate = [0.002, 0.01]"
             )
 
     @cached_property

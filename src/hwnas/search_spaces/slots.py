@@ -32,8 +32,9 @@ def corner(tensor: Tensor, shape: torch.Size) -> Tensor:
         return tensor
     if tensor.dim() != len(shape) or any(s > t for s, t in zip(shape, tensor.shape, strict=True)):
         raise ConfigError(
-            f"weights of shape {tuple(shape)} are no part of the shared {tuple(tensor.shape)}; "
-            "the largest network of a space must be the largest in every tensor"
+            f"weights of shape {tuple(shape)} do not fit into the shared weights of shape "
+            f"{tuple(tensor.shape)}; the largest network of a space must be the largest in every "
+            "tensor"
         )
     for dim, length in enumerate(shape):
         surplus = tensor.shape[dim] - length

@@ -190,7 +190,7 @@ class StepTable:
             table = sparse.csr_array(counts, (len(arrays["ends"]) - 1, len(steps)))
             table.check_format()
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise ArtifactError(f"not a table of steps: {error}") from error
+            raise ArtifactError(f"not a table of operator counts: {error}") from error
         return cls(steps, table)
 
     def rows(self, index: npt.NDArray[np.integer]) -> StepTable:

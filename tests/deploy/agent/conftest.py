@@ -67,7 +67,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def token_in(lines: list[str]) -> str:
-    [line] = [line for line in lines if line.startswith("token, shown this once: ")]
+    [line] = [line for line in lines if line.startswith("token, shown only once: ")]
     return line.partition(": ")[2].strip()
 
 

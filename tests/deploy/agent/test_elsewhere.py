@@ -116,7 +116,7 @@ def test_what_goes_wrong_there_is_told_in_names_of_here(
         measure({"two": two_inputs(tmp_path)}, target, QUICK)
     with pytest.raises(DeviceError, match=rf"^{NAME}: .*{NAME}-onnxruntime-fp32-b1-t9999 has"):
         measure({"network": model}, Target.parse(f"{NAME}-onnxruntime-fp32-b1-t9999"), QUICK)
-    with pytest.raises(DeviceError, match=rf"^{NAME}: memory does not suffice"):
+    with pytest.raises(DeviceError, match=rf"^{NAME}: there is not enough memory"):
         measure({"huge": huge}, target, QUICK)
     assert measure({"network": model}, target, QUICK)["network"].latency_ms > 0, "it stays up"
 
@@ -184,7 +184,7 @@ def test_a_device_is_kept_where_only_its_owner_reads_it(device: AddedDevice, hom
     path = home / "agents" / f"{NAME}.json"
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o640)
-    with pytest.raises(ConfigError, match=rf"others can reach it .*chmod 600 {path}"):
+    with pytest.raises(ConfigError, match=rf"other users can access it .*chmod 600 {path}"):
         read_added(NAME)
 
 
@@ -269,7 +269,7 @@ def test_an_agent_that_cannot_prove_the_token_is_not_believed(
 def test_another_machine_at_the_same_address(device: AddedDevice, model: Path) -> None:
     write_added(replace(device, processor="a Raspberry Pi"))
     with pytest.raises(
-        DeviceError, match=rf"was added as 'a Raspberry Pi' and is .* remove {NAME}"
+        DeviceError, match=rf"had the processor 'a Raspberry Pi' when .* now has .* remove {NAME}"
     ):
         measure({"network": model}, Target.parse(THERE), QUICK)
 
@@ -307,7 +307,7 @@ def test_files_that_others_can_read_are_refused(tmp_path: Path) -> None:
 
 def test_two_agents_in_one_folder_or_on_one_port(agent: Running, tmp_path: Path) -> None:
     with (
-        pytest.raises(DeviceError, match="another agent works in"),
+        pytest.raises(DeviceError, match="another agent uses"),
         opened_door(AgentOptions(port=0, folder=agent.folder), lambda line: None),
     ):
         pass

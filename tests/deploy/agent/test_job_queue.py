@@ -146,7 +146,7 @@ def test_a_job_can_be_dropped_while_it_waits_or_runs(tmp_path: Path) -> None:
 def test_ids_and_numbers_of_jobs_are_checked(tmp_path: Path) -> None:
     queue, id_ = JobQueue(tmp_path, replace(Limits(), waiting=1)), new_id()
     queue.submit(id_, job("a"))
-    with pytest.raises(ConfigError, match="another one"):
+    with pytest.raises(ConfigError, match="belongs to another job"):
         queue.submit(id_, job("b"))
     with pytest.raises(DeviceError, match="wait already"):
         queue.submit(new_id(), job("b"))

@@ -52,13 +52,13 @@ def test_a_program_that_is_no_agent() -> None:
     device = AddedDevice(NAME, "ssh://somebody@somewhere", command="hwnas agent", patience_s=0)
     for command, told in (
         (["sh", "-c", "echo no such host >&2; exit 255"], "no such host"),
-        (["yes"], "there is no agent at the other end"),
-        (["sleep", "60"], "it does not answer"),
+        (["yes"], "the answer is not that of an agent"),
+        (["sleep", "60"], "no answer in time"),
     ):
         transport = StdioTransport(command)
         with pytest.raises(DeviceError, match=rf"{NAME} at ssh://.* does not answer \({told}"):
             AgentClient(device, transport).about(timeout_s=2)
-    with pytest.raises(DeviceError, match="there is no program no-such-ssh"):
+    with pytest.raises(DeviceError, match="the program no-such-ssh was not found"):
         AgentClient(device, StdioTransport(["no-such-ssh"])).about()
 
 

@@ -82,4 +82,4 @@ def test_what_others_read_too_is_not_folded() -> None:
     nodes = [conv("x w", "a"), node("Relu", "a", "b"), node("Add", "a b", "y")]
     found = network(module(nodes, CONSTANTS))
     assert found.counts == {"pointwise": 1}
-    assert found.left["Relu", "no layer stands before it that could take it in"] == 1
+    assert found.left["Relu", "no layer before it can be fused with it"] == 1

@@ -75,7 +75,7 @@ def test_a_linear_layer_has_its_bias_from_the_addition_after_it() -> None:
 def test_a_bias_that_is_computed_is_left_to_pytorch() -> None:
     nodes = [node("ReduceMean", "x axes", "b", keepdims=0), node("Gemm", "x w b", "y")]
     found = network(module(nodes, {"w": normal(6, 6), "axes": torch.tensor([0])}, (6,)))
-    assert found.left["Gemm", "its bias is no constant"] == 1
+    assert found.left["Gemm", "its bias is not a constant"] == 1
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -105,7 +105,7 @@ def test_windows_that_overlap_little_are_rows_of_a_product(
     found = network(module([node("Conv", "x w b", "y", **window)], constants, (4, 6, 7)))
     assert found.counts == {"pointwise": 1}
     assert found.chosen[0].sizes["inputs"] == 4 * kernel**2
-    assert found.left == {("Windows", "gathered for pointwise, which takes pixels"): 1}
+    assert found.left == {("Windows", "gathered for pointwise, which reads pixels"): 1}
 
 
 @pytest.mark.parametrize("pool", ["GlobalAveragePool", "ReduceMean", "ReduceMax"])
@@ -148,7 +148,7 @@ def test_formats(dtype: torch.dtype) -> None:
     [
         ({"group": 2, "pads": [1] * 4}, (4, 2, 3, 3), "2 groups of 2 channels"),
         ({"dilations": [2, 2], "pads": [2] * 4}, (3, 4, 3, 3), "it is dilated"),
-        ({"pads": [0] * 4}, (3, 4, 3, 3), r"it pads by \[0, 0, 0, 0\], not by half its window"),
+        ({"pads": [0] * 4}, (3, 4, 3, 3), r"its padding is \[0, 0, 0, 0\], not half of its window"),
         ({"strides": [2, 1], "pads": [1] * 4}, (3, 4, 3, 3), r"its strides are \[2, 1\]"),
         ({"strides": [1, 1]}, (3, 4, 2, 2), "its window is 2 x 2, not square with an odd side"),
         ({"group": 4, "pads": [6] * 4}, (4, 1, 13, 13), "depthwise takes windows of odd sizes"),

@@ -57,7 +57,7 @@ def test_what_was_chosen_is_chosen_again(plan: KernelPlan) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"card": "NVIDIA Z900"}, "card NVIDIA Z900 instead of "),
+        ({"card": "NVIDIA Z900"}, "GPU NVIDIA Z900 instead of "),
         ({"target": "cuda-triton-fp32-b2-t1"}, "target cuda-triton-fp32-b2-t1 instead of "),
         ({"versions": {"triton": "1.0"}}, "triton 1.0 instead of .*, torch None instead of "),
     ],
@@ -71,7 +71,7 @@ def test_another_card_or_version_is_told(
 def test_operators_that_have_changed_since_or_are_gone_are_told(plan: KernelPlan) -> None:
     [call] = plan.calls
     old = replace(plan, calls=(replace(call, revision="0"), replace(call, operator="gone")))
-    assert old.misfit(TARGET) == "since the plan of kernels was made, gone, pointwise have changed"
+    assert old.misfit(TARGET) == "changed since the kernel plan was made: gone, pointwise"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 9}', '{"schema": 1, "calls": [{}]}'])

@@ -25,7 +25,7 @@ from .test_bottlenecks import GATE, MEANS, WEIGHTS
 
 Ranges = Mapping[torch.dtype, float]
 EXACT: Ranges = {torch.float32: 0.01, torch.float16: 1.1}
-LAST = {("DequantizeLinear", "the output is floats"): 1}
+LAST = {("DequantizeLinear", "the output is in floating point"): 1}
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ def test_what_no_int8_operator_takes_is_computed_in_floats_and_rounded_as_the_fi
     constants = {"g": normal(4, 2, 3, 3), "t": normal(4, 3, 2, 2), "w": normal(9, 3, 1, 1)}
     network = Quantised.of(tmp_path, nodes, constants).network()
     reasons = {kind: why for kind, why in network.left}
-    assert reasons["Conv"].startswith("2 groups of 2 channels: operators take one group")
-    assert reasons["ConvTranspose"].startswith("it spreads pixels over windows")
+    assert reasons["Conv"].startswith("2 groups of 2 channels: operators support one group")
+    assert reasons["ConvTranspose"].startswith("operators do not support transposed convolutions")
     assert operators(network)["int8_pointwise"] == 1
 
 

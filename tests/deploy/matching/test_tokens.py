@@ -92,7 +92,7 @@ def test_a_normalisation_that_something_else_reads_is_left_to_pytorch() -> None:
     ]
     found = network(module(nodes, {"w": normal(6, 6), **NORM}, (5, 6)))
     assert found.counts == {"pointwise": 1}
-    why = "what reads it is not all linear layers"
+    why = "not only linear layers read it"
     assert found.left["LayerNormalization", why] == 1
 
 

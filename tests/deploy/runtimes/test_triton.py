@@ -34,8 +34,8 @@ def session(model: Path, target: Target = TARGET) -> TritonSession:
 def test_without_a_card_it_says_so(exported: Export) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    assert "PyTorch finds no graphics card" in str(RUNTIMES["triton"].unavailable("cuda"))
-    with pytest.raises(DeviceError, match="triton cannot be used: PyTorch finds no graphics card"):
+    assert "PyTorch finds no GPU" in str(RUNTIMES["triton"].unavailable("cuda"))
+    with pytest.raises(DeviceError, match="triton cannot be used: PyTorch finds no GPU"):
         open_session(exported.path, TARGET)
 
 

@@ -95,7 +95,7 @@ def test_a_full_queue_is_said_at_once() -> None:
     batcher.close()
     assert running.done()
     assert waiting.result().tolist() == [[2], [4]]
-    with pytest.raises(Refusal, match="ending"):
+    with pytest.raises(Refusal, match="shutting down"):
         batcher.submit(images(5))
 
 

@@ -107,10 +107,10 @@ def test_its_binary_tensors(client: Any, packed: Bundle, digits: Images) -> None
         ({"name": "pixels"}, "'images' of UINT8 ['N', 8, 8, 1]"),
         ({"datatype": "FP32"}, "UINT8"),
         ({"shape": [2, 1, 8, 8]}, "expected"),
-        ({"shape": [3, 8, 8, 1]}, "2 images were sent, and the shape says 3"),
-        ({"data": [[256] * 64] * 2}, "whole numbers from 0 to 255"),
-        ({"data": [[1], [1, 2]]}, "whole numbers"),
-        ({"data": None}, "whole numbers"),
+        ({"shape": [3, 8, 8, 1]}, "2 images were sent; the shape says 3"),
+        ({"data": [[256] * 64] * 2}, "integers from 0 to 255"),
+        ({"data": [[1], [1, 2]]}, "not a list of integers"),
+        ({"data": None}, "not a list of integers"),
         ({"data": [1, 2]}, "a multiple of 64"),
         ({"parameters": {"binary_data_size": 5}}, "binary_data_size is 5; 0 bytes follow"),
     ],
@@ -130,7 +130,8 @@ def test_inferences_that_make_no_sense(
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b"\xff", b"3"])
 def test_inferences_that_are_no_json(client: Any, packed: Bundle, body: bytes) -> None:
-    client.post(f"/v2/models/{packed.description['id']}/infer", body).refused(400, "no inference")
+    answer = client.post(f"/v2/models/{packed.description['id']}/infer", body)
+    answer.refused(400, "not an inference")
 
 
 def test_masks(serving: Serving, masks_bundle: Bundle, digits: Images, png: Path) -> None:
@@ -142,7 +143,7 @@ def test_masks(serving: Serving, masks_bundle: Bundle, digits: Images, png: Path
         (said,) = client.post("/predict", digits[:1].tobytes()).json["predictions"]
         assert set(said["shares"]) == {"paper", "ink"}
         several = client.post("/predict?output=mask", digits[:2].tobytes())
-        several.refused(400, "made of one")
+        several.refused(400, "needs exactly one")
         large = io.BytesIO()
         Image.new("L", (21, 14)).save(large, "PNG")
         much = client.post("/predict?output=mask", large.getvalue(), "image/png")
@@ -150,16 +151,16 @@ def test_masks(serving: Serving, masks_bundle: Bundle, digits: Images, png: Path
 
 
 def test_bad_input_is_one_line_and_the_connection_stays(client: Any, digits: Images) -> None:
-    client.post("/predict", b"text", "image/png").refused(400, "no image", "PNG or JPEG")
-    client.post("/predict", b"", "image/png").refused(400, "no image")
+    client.post("/predict", b"text", "image/png").refused(400, "not an image", "PNG or JPEG")
+    client.post("/predict", b"", "image/png").refused(400, "not an image")
     client.post("/predict", b"12345").refused(400, "5 bytes", "8 x 8 x 1")
     client.post("/predict", b"").refused(400, "0 bytes")
     client.post("/predict", b"{}", "application/json").refused(415, "application/json")
     client.post("/predict?output=maks", digits[0].tobytes()).refused(400, "output=maks")
     client.post("/predict?mask=1", digits[0].tobytes()).refused(400, "'mask'")
     client.post("/predict?output=mask", digits[0].tobytes()).refused(400, "makes no masks")
-    client.get("/predict").refused(405, "takes POST")
-    client.post("/health", b"").refused(405, "takes GET")
+    client.get("/predict").refused(405, "accepts POST")
+    client.post("/health", b"").refused(405, "accepts GET")
     client.get("/nothing").refused(404, "/predict")
     assert client.get("/predict").headers["Allow"] == "POST"
     assert client.post("/predict", digits[0].tobytes()).status == 200
@@ -525,7 +526,7 @@ def test_a_request_whose_time_is_over_is_not_computed(
                 asked.append(pool.submit(other.post, "/predict", digits[:8].tobytes()))
                 time.sleep(0.05)
             for each in asked:
-                each.result(20).refused(504, "no answer in 0.3 s")
+                each.result(20).refused(504, "no answer within 0.3 s")
             for other in others:
                 other.connection.close()
         gate.set()
@@ -559,9 +560,9 @@ def test_an_image_is_refused_by_its_header_before_it_is_decoded(
             lambda self, source: decoded.append(1) or read(self, source),
         )  # fmt: skip
         large = client.post("/predict", png_of((2000, 2000)), "image/png")
-        large.refused(413, "2000 x 2000 pixels takes", "MB of memory", "--memory-mb")
+        large.refused(413, "2000 x 2000 pixels needs", "MB of memory", "--memory-mb")
         narrow = client.post("/predict", png_of((1, 1_000_000)), "image/png")
-        narrow.refused(413, "1 x 1000000 pixels takes")
+        narrow.refused(413, "1 x 1000000 pixels needs")
         client.post("/predict", bytes(6_000_000)).refused(413, "a body of 6000000 bytes")
         assert not decoded
         assert client.post("/predict", png_of((1000, 1000)), "image/png").status == 200
@@ -576,7 +577,7 @@ def test_memory_that_others_have_is_waited_for_and_then_503(
         body = png_of((1000, 1000))
         with server.service.memory.reserve("work", 12_000_000, "a test"):
             busy = client.post("/predict", body, "image/png")
-            busy.refused(503, "1000 x 1000", "other requests have 12 of 15 MB")
+            busy.refused(503, "1000 x 1000", "other requests use 12 of 15 MB")
             assert busy.headers["Retry-After"] == "2"
             samples = exposition(client.get("/metrics").body.decode())
             assert samples["hwnas_memory_bytes", frozenset()] == 12_000_000
@@ -585,7 +586,7 @@ def test_memory_that_others_have_is_waited_for_and_then_503(
 
 
 def test_a_limit_that_does_not_suffice_for_anything_is_refused_at_once(packed: Bundle) -> None:
-    with pytest.raises(ConfigError, match="give more"):
+    with pytest.raises(ConfigError, match="give a larger --memory-mb"):
         Service(packed, BatchSettings(), Limits(memory_bytes=1000))
 
 
@@ -624,7 +625,8 @@ def test_texts_instead_of_numbers_do_not_become_an_array(client: Any, packed: Bu
     tensor = {"name": "images", "datatype": "UINT8", "shape": [1, 8, 8, 1], "data": data}
     body = json.dumps({"inputs": [tensor]}).encode()
     began = time.monotonic()
-    client.post(f"/v2/models/{packed.description['id']}/infer", body).refused(400, "whole numbers")
+    answer = client.post(f"/v2/models/{packed.description['id']}/infer", body)
+    answer.refused(400, "not a list of integers")
     assert time.monotonic() - began < 1
 
 
@@ -649,7 +651,8 @@ def test_headers_of_images_that_lie(client: Any, damage: str) -> None:
         "empty": whole[:16] + bytes(8) + whole[24:],
         "no size": whole[:8] + whole[33:],
     }
-    client.post("/predict", bodies[damage], "image/png").refused(400, "the body is no image")
+    answer = client.post("/predict", bodies[damage], "image/png")
+    answer.refused(400, "the body is not a valid image")
 
 
 def test_a_client_that_takes_its_answer_by_drops_is_cut_off(

@@ -52,7 +52,7 @@ def test_packing_loses_nothing(
 
 def test_what_is_not_two_of_four_is_not_packed() -> None:
     for weight in (torch.ones(2, 8), torch.zeros(2, 4)):
-        with pytest.raises(ArtifactError, match="not two of four"):
+        with pytest.raises(ArtifactError, match="not 2:4 sparse"):
             pack(weight)
 
 

@@ -27,7 +27,7 @@ def test_numpy_torch_and_lists_are_the_same(make: Any) -> None:
     [
         (np.zeros(3), ConfigError, r"losses of shape \(3,\); expected \(3, objectives\)"),
         (np.zeros((2, 2)), ConfigError, r"losses of shape \(2, 2\)"),
-        (np.zeros((3, 1)), ConfigError, "1 objectives; evolution is for 2 or more"),
+        (np.zeros((3, 1)), ConfigError, "1 objectives; expected 2 or more"),
         ([[1, 2], [np.nan, 0], [np.inf, 1]], DataError, "not finite for 2 of 3"),
         ((np.zeros((3, 2)), np.zeros(2)), ConfigError, r"violations of shape \(2,\)"),
         ((np.zeros((3, 2)), np.full(3, np.nan)), DataError, "violation that is not a number"),

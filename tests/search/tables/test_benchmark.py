@@ -94,19 +94,23 @@ def test_what_cannot_work_is_refused(table: ObjectiveTable, files: Path) -> None
         bench_search(table, "random", 65, 1)
     with pytest.raises(ConfigError, match="unknown sampler 'gided'; did you mean 'guided'"):
         bench_search(table, "gided", 10, 1)
-    with pytest.raises(ConfigError, match="--known 'lat' is no objective; did you mean 'lat_ms'"):
+    with pytest.raises(
+        ConfigError, match="--known 'lat' is not an objective; did you mean 'lat_ms'"
+    ):
         bench_search(table, "guided", 10, 1, known="lat")
     calibration = Calibration.of(table, 5)
     with pytest.raises(ConfigError, match="exclude each other"):
         bench_search(table, "guided", 10, 1, known="lat_ms", calibration=calibration)
     with pytest.raises(ConfigError, match="--calibrate 2: expected at least 3"):
         Calibration.of(table, 2)
-    with pytest.raises(ConfigError, match="--train 'phones' is no other device"):
+    with pytest.raises(ConfigError, match="--train 'phones' is not another device"):
         Calibration.of(table, 5, ["phones"])
-    with pytest.raises(ConfigError, match="--train 'fpga' is no other device"):
+    with pytest.raises(ConfigError, match="--train 'fpga' is not another device"):
         Calibration.of(table, 5, ["fpga"])
     counted = read_objective_table([f"{files}/acc.npz:val:max", f"{files}/lat.npz:macs:min"])
-    with pytest.raises(ConfigError, match="no objective is one column of several devices"):
+    with pytest.raises(
+        ConfigError, match="no objective is a column of an array with several devices"
+    ):
         Calibration.of(counted, 5)
 
 

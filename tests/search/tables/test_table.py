@@ -69,7 +69,7 @@ def test_files_must_be_of_the_same_networks(files: Path) -> None:
     table = read_objective_table([f"{files}/lat.npz:macs:min"])
     with pytest.raises(DataError, match="60 rows"):
         read_test_table(table, [f"{files}/acc.npz:fewer:max"])
-    with pytest.raises(ConfigError, match="stands for no objective"):
+    with pytest.raises(ConfigError, match="has no objective of --table to replace"):
         read_test_table(table, [f"{files}/acc.npz:val:max"])
-    with pytest.raises(ConfigError, match="is there twice"):
+    with pytest.raises(ConfigError, match="appears twice"):
         read_objective_table([f"{files}/lat.npz:macs:min"] * 2)

@@ -68,16 +68,21 @@ def test_the_learning_rate_of_the_optimiser_stays(path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_run_is_refused(path: Path) -> None:
-    with pytest.raises(RunError, match=r"another training; its weights would fit, .* remove"):
+    with pytest.raises(RunError, match=r"another training; its weights fit, .* remove"):
         load_checkpoint(path, *made(0, 0), "run-b")
 
 
 def test_a_checkpoint_of_another_space_says_which_weights_differ(path: Path) -> None:
-    with pytest.raises(RunError, match=r"0\.weight is \(8, 4\) there and \(9, 4\) here, .* more"):
+    with pytest.raises(
+        RunError,
+        match=r"0\.weight is \(8, 4\) in the weights and \(9, 4\) in this network, .* more",
+    ):
         load_checkpoint(path, *made(0, 0, width=9), "run-b")
     network = nn.Sequential(nn.Linear(4, 8), nn.Identity(), nn.Linear(8, 2), nn.Linear(2, 2))
     optimizer = torch.optim.AdamW(network.parameters())
-    with pytest.raises(RunError, match=r"it has no 3\.weight, 3\.bias; this network has no 1\."):
+    with pytest.raises(
+        RunError, match=r"the weights have no 3\.weight, 3\.bias; this network has no 1\."
+    ):
         load_checkpoint(path, network, optimizer, "run-b")
 
 

@@ -183,7 +183,10 @@ def test_what_would_be_over_by_then_starts_anew_and_says_so(
     train(CONFIG)
     again = train(replace(CONFIG, **settings))
     assert again[0].step == 0
-    assert "trained anew: the checkpoint is of 12 steps with other settings" in again[0].note
+    assert (
+        "trained again from the start: the checkpoint has 12 steps with other settings"
+        in again[0].note
+    )
     assert not any(row.note for row in again[1:])
 
 

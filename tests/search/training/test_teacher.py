@@ -182,7 +182,9 @@ def test_an_original_that_is_not_there_is_refused(small_space: MobileNetSpace) -
         teacher_of(small_space, replace(config, teacher="original"))
     with pytest.raises(ConfigError, match=r"unknown train\.teacher 'originl'"):
         TrainConfig(epochs=1, teacher="originl")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="here the teacher is the largest network as it is"):
+    with pytest.raises(
+        ConfigError, match="here the teacher is the largest network while it is trained"
+    ):
         teacher_of(small_space, replace(config, teacher_sees="plain"))
     with pytest.raises(ConfigError, match=r"unknown train\.teacher_sees 'plan'"):
         TrainConfig(epochs=1, teacher_sees="plan")  # type: ignore[arg-type]

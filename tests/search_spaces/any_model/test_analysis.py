@@ -219,9 +219,9 @@ class Pair(PlainCNN):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Branching(), r"looks at values.*test_analysis.py line \d+.*torch.where"),
+        (Branching(), r"reads values of tensors.*test_analysis.py line \d+.*torch.where"),
         (PlainCNN(channels=4), r"does not run on an input of \(2, 3, 16, 16\).*'features.0'"),
-        (Twice(), r"'again' runs 2 times in one pass; give each place a module of its own"),
+        (Twice(), r"'again' runs 2 times in one pass; use a separate module for each call"),
         (Pair(), r"returns a tuple; expected one tensor"),
         (Named(), r"returns a dict; expected one tensor. Wrap it in a module"),
         (nn.Sequential(weight_norm(nn.Conv2d(3, 16, 3)), nn.Conv2d(16, 4, 3)), r"is parametrised"),
@@ -245,7 +245,7 @@ def test_a_compiled_module_is_refused() -> None:
 def test_layers_that_share_weights_are_fixed_and_named() -> None:
     space = elastic(seeded(Tied), example())
     assert [c.name for c in space.choices] == ["hidden.width"]
-    assert "'a.weight' and 'b.weight' are one parameter" in str(space.fixed)
+    assert "'a.weight' and 'b.weight' share one parameter" in str(space.fixed)
 
 
 def test_a_width_that_the_code_has_written_down_is_fixed() -> None:
@@ -262,7 +262,7 @@ def test_a_width_that_the_code_has_written_down_is_fixed() -> None:
         ({"widths": (0.5, 1.5)}, "expected parts"),
         ({"step": 0}, "step is 0"),
         ({"min_depth": -0.1}, "min_depth is -0.1"),
-        ({"keep": ["layer9"]}, "'layer9', which the model has not"),
+        ({"keep": ["layer9"]}, "'layer9', but the model has no such module"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
@@ -277,7 +277,7 @@ def test_something_else_than_images_is_refused() -> None:
 
 def test_every_layer_of_a_group_that_stays_is_listed() -> None:
     space = elastic(seeded(ResNet), example(), keep=["layer2.0.shortcut"])
-    kept = {f.name for f in space.fixed if f.reason == "it was asked to stay as it is"}
+    kept = {f.name for f in space.fixed if f.reason == "it is listed in keep"}
     made = {"layer2.0.conv2", "layer2.0.shortcut.0", "layer2.1.conv2", "layer2.2.conv2"}
     taken = {"stem.0", "layer1.0.conv2", "layer1.1.conv2"}
     assert kept == made | taken

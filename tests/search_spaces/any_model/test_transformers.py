@@ -58,5 +58,5 @@ def test_a_folder_that_is_not_there_says_what_is_expected(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ConfigError, match=r"a folder that `save_pretrained` has made"):
+    with pytest.raises(ConfigError, match=r"a folder that `save_pretrained` wrote"):
         space_of("hf:/no/such/folder", folder)

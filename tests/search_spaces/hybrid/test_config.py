@@ -23,7 +23,7 @@ STAGE = HybridStage(32, 2, (1, 2), ("convolution", "both"))
         ({"blocks": ("pooling",)}, r"blocks is \['pooling'\]; expected only convolution"),
         ({"blocks": ("both", "both")}, "expected some of convolution, attention, both"),
         ({"blocks": ("convolution", "attention")}, 'the last has to be "both"'),
-        ({"fused": "last"}, r"fused is 'last'; expected none, first, all"),
+        ({"fused": "last"}, r"fused is 'last'; expected none, first or all"),
     ],
 )
 def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
@@ -35,13 +35,13 @@ def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: st
     ("change", "message"),
     [
         ({"stages": ()}, "stages is empty"),
-        ({"resolution": (3,)}, "images of 3 pixels are smaller than .* strides multiply to 4"),
+        ({"resolution": (3,)}, "images of 3 pixels are too small for .* strides multiply to 4"),
         ({"head_width": 12}, r"heads of 12 channels do not divide half the 32 channels of stages"),
         ({"stem_stride": 4}, "stem_stride is 4; expected 1 or 2"),
         ({"width": (0.999, 1)}, "two of them round to the same channels"),
         (
             {"stages": (HybridStage(32, expand_ratio=(2, 2.1)),)},
-            r"stages\[0\]: at width 1 two ratios give the same of the hidden channels",
+            r"stages\[0\]: at width 1 two ratios give equal hidden channels",
         ),
         (
             {"stages": (HybridStage(32, expand_ratio=(0.25, 1)),)},

@@ -109,5 +109,5 @@ def test_the_preset_follows_the_size_of_the_images(side: int, preset: str) -> No
 
 @pytest.mark.parametrize("side", [1, 2, 3])
 def test_images_that_are_too_small_are_refused(side: int) -> None:
-    with pytest.raises(ConfigError, match="pixels are smaller than the space can take"):
+    with pytest.raises(ConfigError, match="pixels are too small for the space"):
         hybrid((side, side, 1), 10)

@@ -24,7 +24,7 @@ STAGE = Stage(16)
         ({"kernel_size": (5, 3)}, r"Stage\.kernel_size is \[5, 3\]; expected positive options"),
         ({"expand_ratio": (3, 3)}, r"Stage\.expand_ratio is \[3, 3\]; expected positive options"),
         ({"expand_ratio": (float("nan"),)}, r"Stage\.expand_ratio is \[nan\]"),
-        ({"activation": "swish"}, r"Stage\.activation is 'swish'; expected relu, relu6, hard"),
+        ({"activation": "swish"}, r"Stage\.activation is 'swish'; expected relu, relu6 or hard"),
     ],
 )
 def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: str) -> None:
@@ -49,10 +49,10 @@ def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: st
         ),
         (
             {"stages": (Stage(16, expand_ratio=(0.5, 1)),)},
-            r"at 1 a block of 16 channels has no expansion layer to lend .* add a larger ratio",
+            r"at 1 a block of 16 channels has no expansion layer, but .* add a larger one",
         ),
         ({"resolution": (7.5,)}, r"resolution is \[7\.5\]; expected whole numbers"),
-        ({"activation": "gelu"}, "activation is 'gelu'; expected relu, relu6, hard_swish"),
+        ({"activation": "gelu"}, "activation is 'gelu'; expected relu, relu6 or hard_swish"),
         ({"feature_channels": -1}, "feature_channels is -1; expected at least 0"),
         (
             {"stages": (Stage(40, operators=("skip", "k3_e2")),)},

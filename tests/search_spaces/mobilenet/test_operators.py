@@ -22,7 +22,7 @@ def test_a_name_tells_kernel_expansion_and_groups() -> None:
     [
         (("k3_e1", "k4_e6"), "Stage.operators has 'k4_e6'; expected 'skip' or an odd kernel"),
         (("identity",), "Stage.operators has 'identity'"),
-        (("k3_e1", "k3_e1"), "it has a block twice"),
+        (("k3_e1", "k3_e1"), "a block appears twice"),
         (("k5_e3", "k3_e6"), "the last has to be the largest"),
         (("k3_e6", "skip"), "the last has to be the largest"),
         (("k3_e1", "k3_e1_g2"), "the last has to be the largest"),

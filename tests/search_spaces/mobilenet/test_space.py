@@ -78,7 +78,7 @@ def test_an_unknown_preset_is_answered_with_the_closest() -> None:
 @pytest.mark.parametrize("preset", ["tiny", "small", "large", "mobilenet-v3-large"])
 @pytest.mark.parametrize("side", [1, 2, 3])
 def test_images_that_are_too_small_are_refused(preset: str, side: int) -> None:
-    with pytest.raises(ConfigError, match="pixels are smaller than the space can take"):
+    with pytest.raises(ConfigError, match="pixels are too small for the space"):
         mobilenet((side, side, 1), 10, preset=preset)
 
 

@@ -35,7 +35,7 @@ def test_a_wrong_stage_is_told_what_is_wrong(change: dict[str, Any], message: st
         ({"resolution": ()}, r"resolution is \[\]"),
         ({"width": (1.0, 0.5)}, r"width is \[1\.0, 0\.5\]"),
         ({"stem_stride": 3}, "stem_stride is 3 and stem_kernel_size 7; expected a stride of 1, 2"),
-        ({"stem_stride": 4, "stem_kernel_size": 3}, "a kernel that is no smaller"),
+        ({"stem_stride": 4, "stem_kernel_size": 3}, "a kernel at least as large"),
         ({"stem_kernel_size": 4}, "stem_kernel_size is 4; expected an odd size"),
         ({"stem_channels": 0}, "stem_channels is 0; expected at least 1"),
         ({"outputs": 0}, "outputs is 0; expected at least 1"),
@@ -61,7 +61,7 @@ def test_a_wrong_configuration_is_told_what_is_wrong(change: dict[str, Any], mes
 @pytest.mark.parametrize(("preset", "least"), [("tiny", 4), ("small", 6), ("resnet-50", 56)])
 def test_images_that_are_too_small_are_refused(preset: str, least: int) -> None:
     resnet((least, least, 1), 10, preset)
-    with pytest.raises(ConfigError, match="pixels are smaller than the space can take"):
+    with pytest.raises(ConfigError, match="pixels are too small for the space"):
         resnet((least - 1, least - 1, 1), 10, preset)
     resnet((least - 1, least - 1, 1), 10, preset, resolution=(32,))
     resnet((least - 1, least - 1, 1), 10, preset, stages=(STAGE,), stem_stride=1, stem_pool=False)

@@ -122,7 +122,7 @@ def test_a_recipe_may_say_its_groups() -> None:
 
 
 def test_images_that_are_too_small_are_refused() -> None:
-    with pytest.raises(ConfigError, match="images of 6 pixels are smaller than the space can take"):
+    with pytest.raises(ConfigError, match="images of 6 pixels are too small for the space"):
         simplenet((6, 6, 1), 10)
     with pytest.raises(ConfigError, match="unknown preset of space simplenet 'ful'"):
         simplenet((32, 32, 3), 10, preset="ful")

@@ -59,7 +59,9 @@ class AddedDevice:
     def __post_init__(self) -> None:
         check_hardware_name(self.name)
         if any(secret and not is_digest(secret) for secret in (self.certificate, self.key)):
-            raise ConfigError(f"{self.name}: certificate and key are 64 hexadecimal digits each")
+            raise ConfigError(
+                f"{self.name}: certificate or key is not valid; expected 64 hexadecimal digits"
+            )
         if not 0 <= self.patience_s < 1e9:
             raise ConfigError(f"patience_s is {self.patience_s:g}; expected seconds, 0 or more")
 
@@ -105,7 +107,7 @@ def read_added(name: str) -> AddedDevice:
         values = {each.name: data[each.name] for each in fields(AddedDevice)}
         return AddedDevice(**{**values, "kinds": tuple(values["kinds"])})
     except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{path} is damaged ({error}); add the device anew") from error
+        raise ArtifactError(f"{path} is damaged ({error}); add the device again") from error
 
 
 def write_added(device: AddedDevice) -> Path:
@@ -136,7 +138,7 @@ def _folder() -> Path:
 def _existing(name: str) -> Path:
     if not is_added(name):
         known = ", ".join(added_names()) or "none"
-        raise ConfigError(f"no device {name!r} was added; those that were: {known}")
+        raise ConfigError(f"no device {name!r} was added; added devices: {known}")
     return _path(name)
 
 

@@ -61,14 +61,15 @@ def add_device(
             certificate = certificate_at(address, _ANSWER_S)
         except OSError as error:
             raise DeviceError(
-                f"no agent answers at {address} ({error}); is it on, and is its agent started?"
+                f"no agent answers at {address} ({error}); check that the machine is on and its "
+                "agent runs"
             ) from error
         device = replace(device, certificate=certificate, key=key_of(token), command="")
     about = ask(device)
     reasons = about.kinds_of(hardware)
     kinds = tuple(kind for kind, reason in reasons.items() if not reason)
     if not kinds:
-        why = next(iter(reasons.values()), "it is unknown there")
+        why = next(iter(reasons.values()), "the agent does not know this hardware")
         raise DeviceError(f"{address} has no runtime for {hardware}: {why}")
     device = replace(device, processor=about.processors.get(hardware, ""), kinds=kinds)
     write_added(device)
@@ -78,9 +79,9 @@ def add_device(
 def _check_free(name: str, address: str) -> None:
     check_hardware_name(name)
     if name in HARDWARE or name in FORMATS:
-        raise ConfigError(f"{name!r} is the name of something else; choose another one")
+        raise ConfigError(f"{name!r} is the name of hardware or of a runtime; choose another one")
     if is_added(name) and (known := read_added(name)).address != address:
         raise ConfigError(
-            f"{name} is the device at {known.address}; choose another name, or run: hwnas devices "
-            f"remove {name}"
+            f"{name} is already the device at {known.address}; choose another name, or run: "
+            f"hwnas devices remove {name}"
         )

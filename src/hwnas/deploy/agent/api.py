@@ -37,7 +37,7 @@ _STATUS: dict[type[HwnasError], int] = {
     DeviceError: 503,
     StorageError: 507,
 }
-_NOTHING = Reply(404, {"error": "ConfigError", "message": "there is no such thing here"})
+_NOTHING = Reply(404, {"error": "ConfigError", "message": "unknown path or job"})
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Api:
     def _submit(self, name: str, request: Request) -> Reply:
         if not 0 < request.length <= self.limits.json_bytes:
             raise ConfigError(
-                f"a job of {request.length} bytes; expected 1 to {self.limits.json_bytes}"
+                f"the job has {request.length} bytes; expected 1 to {self.limits.json_bytes}"
             )
         job = TimingJob.from_json(read_object(_whole(request)))
         known = self.queue.state(name)

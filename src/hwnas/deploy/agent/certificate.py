@@ -43,7 +43,7 @@ class Certificate:
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"{self.path} is damaged ({error}); remove it, start the agent, and add the device "
-                "anew on its hosts"
+                "again on its hosts"
             ) from error
         return context
 

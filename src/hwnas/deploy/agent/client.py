@@ -63,8 +63,8 @@ def measure_elsewhere(
     for measurement in found.values():
         if measurement.hardware != device.processor:
             raise DeviceError(
-                f"{name} was added as {device.processor!r} and is {measurement.hardware!r} now; "
-                f"run: hwnas devices remove {name}, and add it anew"
+                f"{name} had the processor {device.processor!r} when it was added, and now has "
+                f"{measurement.hardware!r}; run: hwnas devices remove {name}, and add it again"
             )
     return found
 
@@ -171,7 +171,8 @@ class AgentClient:
                 impatient = AgentClient(replace(self._device, patience_s=0.0), self._transport)
                 impatient._request("DELETE", f"jobs/{id_}")
         raise DeviceError(
-            f"{self._device.name} forgot its job {_MOST_TIMES} times; has its disk room left?"
+            f"{self._device.name} lost its job {_MOST_TIMES} times; check that its disk has free "
+            "space"
         )
 
     def _submit(self, id_: str, job: TimingJob, files: Mapping[str, Path]) -> None:
@@ -185,7 +186,9 @@ class AgentClient:
             for model in answer.get("missing", []):
                 content = _content(files[model])
                 self._expect(201, "PUT", f"models/{model}", content, _UPLOAD_S)
-        raise DeviceError(f"{self._device.name} does not keep the models that it is sent")
+        raise DeviceError(
+            f"{self._device.name} does not keep the models that were sent; check its disk"
+        )
 
     def _over(self, id_: str, progress: Callable[[float], None] | None) -> JobState | None:
         """Wait for the end of a job; return None if the agent does not know the job."""
@@ -234,8 +237,8 @@ class AgentClient:
         device = self._device
         waited = f" for {device.patience_s:g} s" if device.patience_s else ""
         return DeviceError(
-            f"{device.name} at {device.address} does not answer{waited} ({error}); is it on, and "
-            "is its agent started?"
+            f"{device.name} at {device.address} does not answer{waited} ({error}); check "
+            "that the machine is on and its agent runs"
         )
 
     def _named(self, error: HwnasError) -> HwnasError:

@@ -34,16 +34,27 @@ def run_until_told(options: AgentOptions, stdio: bool) -> None:
 
 def main() -> None:
     """Run the command line; print each `HwnasError` as one line and exit with status 2."""
-    parser = argparse.ArgumentParser("agent.pyz", description="Measures on this machine.")
+    parser = argparse.ArgumentParser(
+        "agent.pyz", description="Measures networks on this machine for other hosts."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("serve", help="answer hosts that know the token")
-    command.add_argument("--host", default=HOST, help="address to listen on; 0.0.0.0 is all")
+    command.add_argument(
+        "--host", default=HOST, help="address to listen on; 0.0.0.0 for all addresses"
+    )
     command.add_argument("--port", type=int, default=PORT, help="port to listen on")
-    command.add_argument("--folder", type=Path, help="of the agent's key, models and jobs")
-    command.add_argument("--new-token", action="store_true", help="in the place of the older one")
-    command.add_argument("--seconds", type=float, default=AgentOptions.seconds, help="a network")
-    command.add_argument("--memory-mb", type=int, help="of the process that measures")
-    command.add_argument("--stdio", action="store_true", help="for ssh: listen nowhere")
+    command.add_argument("--folder", type=Path, help="folder of the key, models and jobs")
+    command.add_argument("--new-token", action="store_true", help="replace the token by a new one")
+    command.add_argument(
+        "--seconds",
+        type=float,
+        default=AgentOptions.seconds,
+        help="time limit for each network, in seconds",
+    )
+    command.add_argument("--memory-mb", type=int, help="memory limit of a job, in MB")
+    command.add_argument(
+        "--stdio", action="store_true", help="answer on standard input and output, for ssh"
+    )
     options = vars(parser.parse_args())
     stdio = options.pop("stdio")
     try:

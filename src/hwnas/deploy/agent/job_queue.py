@@ -90,11 +90,11 @@ class JobQueue:
             digest = _digest(job)
             if id_ in self._entries:
                 if self._entries[id_].digest != digest:
-                    raise ConfigError(f"job {id_} is another one; choose a new id")
+                    raise ConfigError(f"job id {id_} belongs to another job; choose a new one")
                 if (state := self._known_state(id_)) is not None:
                     return state
             if len(self._unfinished()) >= self._limits.waiting:
-                raise DeviceError(f"{self._limits.waiting} jobs wait already; send it later")
+                raise DeviceError(f"{self._limits.waiting} jobs wait already; send this one later")
             number = 1 + max((entry.number for entry in self._entries.values()), default=0)
             entry = _Entry(number, digest, job, JobState("waiting"))
             self._write(path, entry, job)
@@ -180,11 +180,11 @@ class JobQueue:
         except HwnasError as error:
             found = _failed(error)
         except OSError as error:  # for example, no memory for another process
-            found = _failed(DeviceError(f"the job could not be begun: {error}"))
+            found = _failed(DeviceError(f"the job could not be started: {error}"))
         except Exception as error:  # whatever it is, the other jobs have to be done
             traceback.print_exc(file=sys.stderr)
             reason = f"{type(error).__name__}: {error}"
-            found = _failed(DeviceError(f"the agent failed at the job: {reason}"))
+            found = _failed(DeviceError(f"the agent failed during the job: {reason}"))
         with self._changed:
             if found is None and not entry.dropped:  # the agent is ending
                 entry.attempts -= 1
@@ -200,7 +200,7 @@ class JobQueue:
     ) -> JobState | None:
         if entry.attempts > _MOST_ATTEMPTS:
             raise DeviceError(
-                f"the agent was ended {_MOST_ATTEMPTS} times while this job ran, perhaps for lack "
+                f"the agent ended {_MOST_ATTEMPTS} times while this job ran, perhaps for lack "
                 "of memory; send smaller networks"
             )
         return run(job, progress, entry.stop)
@@ -287,7 +287,7 @@ class JobQueue:
 
     def _path(self, id_: str) -> Path:
         if not _ID.fullmatch(id_):
-            raise ConfigError(f"the job is {id_[:80]!r}; expected 32 hexadecimal digits")
+            raise ConfigError(f"the job id is {id_[:80]!r}; expected 32 hexadecimal digits")
         return self._folder / f"{id_}.json"
 
 

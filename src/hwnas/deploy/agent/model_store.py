@@ -82,7 +82,7 @@ class ModelStore:
         try:
             source = path.open("rb")
         except OSError as error:
-            raise MissingModel(f"model {model} is not there any more; send it again") from error
+            raise MissingModel(f"model {model} is no longer stored; send it again") from error
         with source, storage_errors(to), to.open("wb") as copy:
             while chunk := _read(source):
                 digest.update(chunk)
@@ -103,7 +103,7 @@ class ModelStore:
             ConfigError: The name is not a SHA-256 in hexadecimal.
         """
         if not is_digest(model):
-            raise ConfigError(f"the model is {model[:80]!r}; expected 64 hexadecimal digits")
+            raise ConfigError(f"the model id is {model[:80]!r}; expected 64 hexadecimal digits")
         return self._folder / f"{model}{_ENDING}"
 
     def receive(
@@ -125,7 +125,7 @@ class ModelStore:
         path = self.path(model)
         if not 0 < length <= self._limits.model_bytes:
             raise ConfigError(
-                f"a model of {length} bytes; expected 1 to {self._limits.model_bytes}"
+                f"the model has {length} bytes; expected 1 to {self._limits.model_bytes}"
             )
         self._reserve(length, needed)
         temporary = path.with_suffix(f".{uuid.uuid4().hex}{_UNFINISHED}")
@@ -149,8 +149,8 @@ class ModelStore:
             while used + length > self._limits.models_bytes or count >= self._limits.models:
                 if not oldest:
                     raise StorageError(
-                        f"the agent keeps {count} models of {used} bytes for jobs that wait, and "
-                        f"has no room for {length} more; wait for them, or stop them"
+                        f"unfinished jobs need {count} stored models of {used} bytes, which leaves "
+                        f"no space for {length} bytes more; wait for these jobs, or stop them"
                     )
                 stat, path = oldest.pop(0)
                 path.unlink(missing_ok=True)
@@ -182,7 +182,7 @@ def _write(path: Path, model: str, length: int, read: Callable[[int], bytes]) ->
         while left:
             chunk = read(min(left, _CHUNK))
             if not chunk:
-                raise ArtifactError(f"the model ended {left} bytes early; send it again")
+                raise ArtifactError(f"{left} bytes of the model are missing; send it again")
             file.write(chunk)
             digest.update(chunk)
             left -= len(chunk)

@@ -51,7 +51,7 @@ def write_pack(path: Path) -> Path:
         StorageError: The file cannot be written.
     """
     if ROOT.is_file():
-        raise ConfigError(f"{ROOT} is packed already; copy it")
+        raise ConfigError(f"this is the packed agent {ROOT} already; copy that file")
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give the path of a file, e.g. {path / 'agent.pyz'}")
     with replacing(path) as temporary, tempfile.TemporaryDirectory() as name:

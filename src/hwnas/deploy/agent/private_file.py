@@ -26,7 +26,7 @@ def read_private(path: Path) -> str:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & _OTHERS:
                 raise ConfigError(
-                    f"{path} holds a secret and others can reach it (mode {mode:04o}); run: "
+                    f"{path} holds a secret and other users can access it (mode {mode:04o}); run: "
                     f"chmod 600 {path}"
                 )
             return file.read()

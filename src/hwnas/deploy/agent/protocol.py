@@ -191,5 +191,5 @@ class About:
             return cls(machine, conditions, processors, kinds, versions, int(data["jobs"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(
-                f"what the agent says of itself is damaged: {first_line(error)}"
+                f"the agent's description of itself is damaged: {first_line(error)}"
             ) from error

@@ -88,7 +88,7 @@ class Sandbox:
             if not in_time:
                 raise DeviceError(
                     f"{len(job.models)} networks were not measured within {self._seconds(job):g} s "
-                    "and were stopped; send smaller ones, or start the agent with more --seconds"
+                    "and were stopped; send smaller ones, or start the agent with larger --seconds"
                 )
             return _found(folder, process.returncode)
 
@@ -165,9 +165,9 @@ def _found(folder: Path, status: int) -> JobState:
             return JobState.from_json(json.loads(result.read_text(encoding="utf-8")))
     with (folder / _STDERR).open("rb") as errors:
         errors.seek(max(0, (folder / _STDERR).stat().st_size - _LONGEST_ERROR))
-        lines = errors.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        lines = errors.read().decode(errors="replace").strip().splitlines() or ["no error message"]
     if status < 0:
         how = f"was killed by signal {-status}, perhaps for lack of memory or time"
     else:
         how = f"ended with status {status}"
-    raise DeviceError(f"the process that measured {how}: {lines[-1]}")
+    raise DeviceError(f"the measuring process {how}: {lines[-1]}")

@@ -90,7 +90,7 @@ def folder_of_its_own(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
             except BlockingIOError as error:
                 if time.monotonic() >= until:
                     raise DeviceError(
-                        f"another agent works in {folder}; end it, or give another --folder"
+                        f"another agent uses {folder}; stop it, or give another --folder"
                     ) from error
                 time.sleep(0.1)
         yield
@@ -146,8 +146,8 @@ def _own_key(path: Path, renew: bool, tell: Callable[[str], None]) -> str:
         return key
     token = new_secret()
     write_private(path, key_of(token) + "\n")
-    tell(f"token, shown this once: {token}")
-    tell("on the host: hwnas devices add NAME --agent https://HOST:PORT")
+    tell(f"token, shown only once: {token}")
+    tell("on the host, run: hwnas devices add NAME --agent https://HOST:PORT")
     return key_of(token)
 
 
@@ -155,5 +155,5 @@ def serve(options: AgentOptions, tell: Callable[[str], None], stop: threading.Ev
     """Run an agent until ``stop`` is set."""
     with opened_door(options, tell):
         if options.host == HOST:
-            tell("only this machine can reach it; --host 0.0.0.0 lets others in")
+            tell("only this machine can reach the agent; --host 0.0.0.0 allows others")
         stop.wait()

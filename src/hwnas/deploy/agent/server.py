@@ -122,7 +122,7 @@ class _Input(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         seconds = self._until - time.monotonic()
         if seconds <= 0 or self._left <= 0:
-            raise TimeoutError("more was sent, or later, than is allowed")
+            raise TimeoutError("the client sent too much, or was too slow")
         self._connection.settimeout(seconds)
         with memoryview(buffer) as view:
             count = self._connection.recv_into(view[: min(len(view), self._left)])
@@ -222,11 +222,11 @@ def _body(read: Callable[[int], bytes], length: int, promised: str) -> Callable[
         try:
             content = read(min(count, left))
         except OSError as error:  # do not let it look like an error of the disk
-            raise ConfigError(f"the body broke off: {error}; send it again") from error
+            raise ConfigError(f"the body was interrupted: {error}; send it again") from error
         digest.update(content)
         left -= len(content)
         if left == 0 and digest.hexdigest() != promised:
-            raise ConfigError("the body is not the one that was signed; send it again")
+            raise ConfigError("the body does not match its signature; send it again")
         return content
 
     return more

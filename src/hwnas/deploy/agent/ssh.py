@@ -40,7 +40,7 @@ def ssh_arguments(address: str, command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise ConfigError(f"the command {command!r} cannot be read: {error}") from error
+        raise ConfigError(f"the command {command!r} cannot be parsed: {error}") from error
     if not words:
         raise ConfigError("the command that starts the agent is empty; expected e.g. 'hwnas agent'")
     options = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=15"]
@@ -101,13 +101,13 @@ class StdioTransport:
         except FileNotFoundError as error:
             self.close()
             raise DeviceError(
-                f"there is no program {self._arguments[0]}; install it, e.g. openssh-client"
+                f"the program {self._arguments[0]} was not found; install it, e.g. openssh-client"
             ) from error
         heard = 0
         while (line := self._line(until)) != GREETING:
             heard += len(line)
             if heard > _MOST_NOISE:
-                raise ValueError("there is no agent at the other end")
+                raise ValueError("the answer is not that of an agent")
 
     def _write(self, content: bytes, until: float) -> None:
         assert self._process is not None
@@ -116,13 +116,13 @@ class StdioTransport:
         left = memoryview(content)
         while left:
             if not select.select([], [pipe], [], max(0.0, until - time.monotonic()))[1]:
-                raise TimeoutError("it takes nothing more")
+                raise TimeoutError("the agent reads no more data")
             left = left[os.write(pipe, left[:LONGEST_LINE]) :]
 
     def _line(self, until: float) -> bytes:
         while b"\n" not in self._unread:
             if len(self._unread) > _MOST_NOISE:
-                raise ValueError("there is no agent at the other end")
+                raise ValueError("the answer is not that of an agent")
             self._read_more(until)
         line, _, self._unread = self._unread.partition(b"\n")
         return line + b"\n"
@@ -138,10 +138,10 @@ class StdioTransport:
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
-            raise TimeoutError("it does not answer")
+            raise TimeoutError("no answer in time")
         content = os.read(pipe, 2**16)
         if not content:
-            raise ConnectionError("it ended")
+            raise ConnectionError("the connection ended")
         self._unread += content
 
     def _last_words(self) -> str:

@@ -48,7 +48,9 @@ class Asked:
         if not is_digest(self.model):
             raise ConfigError(f"model is {self.model!r}; expected 64 hexadecimal digits")
         if not (isinstance(self.target, str) and Target.parse(self.target).device.is_here):
-            raise ConfigError(f"target is {self.target!r}; expected one of the agent's machine")
+            raise ConfigError(
+                f"target is {self.target!r}; expected a target of the agent's machine"
+            )
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,13 @@ class TimingJob:
     def __post_init__(self) -> None:
         if not 1 <= len(self.subjects) <= _MOST_SUBJECTS:
             raise ConfigError(
-                f"a job with {len(self.subjects)} networks; expected 1 to {_MOST_SUBJECTS}"
+                f"the job has {len(self.subjects)} networks; expected 1 to {_MOST_SUBJECTS}"
             )
         if broken := next(filter(_HALF_A_CHARACTER.search, self.subjects), None):
-            raise ConfigError(f"a name is {broken[:80]!r}; expected text that UTF-8 can write")
+            raise ConfigError(f"a name is {broken[:80]!r}; expected text that UTF-8 can encode")
         longest = max(map(len, self.subjects))
         if longest > _LONGEST_NAME:
-            raise ConfigError(f"a name of {longest} letters; expected at most {_LONGEST_NAME}")
+            raise ConfigError(f"a name has {longest} characters; expected at most {_LONGEST_NAME}")
         for setting in fields(TimingSettings):
             value, most = (getattr(each, setting.name) for each in (self.settings, _MOST))
             if value > most:
@@ -103,7 +105,7 @@ class TimingJob:
         except ConfigError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            raise ConfigError(f"this is no job: {type(error).__name__}: {error}") from error
+            raise ConfigError(f"the job is not valid: {type(error).__name__}: {error}") from error
         return cls(subjects, settings)
 
 
@@ -167,6 +169,4 @@ class JobState:
             failure = dict(data["failure"])
             return cls(data["state"], int(data["ahead"]), float(data["share"]), found, failure)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArtifactError(
-                f"what is known of a job is damaged: {first_line(error)}"
-            ) from error
+            raise ArtifactError(f"the state of a job is damaged: {first_line(error)}") from error

@@ -119,15 +119,16 @@ class HttpsTransport:
         if certificate != device.certificate:
             raise DeviceError(
                 f"the certificate of {device.name} at {device.address} changed: SHA-256 "
-                f"{certificate}, expected {device.certificate}. If its agent was set up anew, run: "
-                f"hwnas devices add {device.name} --agent {device.address}; else do not trust it"
+                f"{certificate}, expected {device.certificate}. If its agent was set up again, "
+                f"run: hwnas devices add {device.name} --agent {device.address}; otherwise do not "
+                "trust it"
             )
 
     def _check_reply(self, given: str, right: str) -> None:
         if not same(given, right):
             raise DeviceError(
                 f"{self._device.address} does not prove that it knows the token of "
-                f"{self._device.name}, so what it says is not believed; is it the agent?"
+                f"{self._device.name}, so its reply is rejected; check the address"
             )
 
 

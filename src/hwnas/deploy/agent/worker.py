@@ -33,7 +33,7 @@ def main() -> None:
     except HwnasError as error:
         state = JobState("failed", failure=refusal(0, error).body)
     except MemoryError:
-        state = _failed("the memory that the agent gives a job does not suffice")
+        state = _failed("the job needs more memory than the agent allows; send smaller networks")
     except Exception as error:  # a runtime may raise anything
         state = _failed(f"{type(error).__name__}: {error}")
     write_json(Path(RESULT), state.to_json())

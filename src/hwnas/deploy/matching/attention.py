@@ -27,7 +27,7 @@ def match_attention(graph: Graph, step: Step) -> Rewrite | str | None:
         return None
     scores, mixed = graph.maker(step.inputs[0]), graph.reader(step.outputs[0])
     if not (is_node(scores, "MatMul") and is_node(mixed, "MatMul")):
-        return "it is not between two products of matrices"
+        return "it is not between two matrix products"
     last = graph.reader(mixed.outputs[0])
     query, by_query, scaling = _scaled(graph, scores.inputs[0])
     key, by_key, more = _scaled(graph, scores.inputs[1])

@@ -25,12 +25,12 @@ _WITH_RESIDUAL = ("convolution", "depthwise_pointwise", "norm_linear", "pointwis
 def match_convolution(graph: Graph, step: Step) -> Rewrite | str | None:
     """Match a convolution to the operator for its kind, or return the reason why none fits."""
     if is_node(step, "ConvTranspose"):
-        return "it spreads pixels over windows, and operators gather them; cuDNN computes it"
+        return "operators do not support transposed convolutions; cuDNN computes it"
     if not is_node(step, "Conv"):
         return None
     weight = graph.tensor(step.inputs[1])
     if weight is None or weight.dim() != 4:
-        return "its weight is no constant of four dimensions"
+        return "its weight is not a constant with four dimensions"
     outer, inner, size, _ = weight.shape
     stride = step.attributes.get("strides", [1, 1])[0]
     group = step.attributes.get("group", 1)
@@ -44,7 +44,7 @@ def match_convolution(graph: Graph, step: Step) -> Rewrite | str | None:
         name, packed = "depthwise", weight[:, 0].permute(1, 2, 0)
     elif group > 1:
         return (
-            f"{group} groups of {inner} channels: operators take one group or groups of one "
+            f"{group} groups of {inner} channels: operators support one group or groups of one "
             "channel; cuDNN computes it"
         )
     elif size == stride == 1:
@@ -52,7 +52,7 @@ def match_convolution(graph: Graph, step: Step) -> Rewrite | str | None:
     else:
         name, packed = "convolution", weight.permute(2, 3, 1, 0)
     if _has_moving_bias(graph, step):
-        return "its bias is no constant"
+        return "its bias is not a constant"
     bias = graph.tensor(step.inputs[2]) if len(step.inputs) > 2 else None
     options = {} if name == "pointwise" else {"stride": stride}
     layer = _layer(step, name, packed, bias, options, maps=True)
@@ -79,10 +79,10 @@ def _odd_window(node: Node, weight: Tensor) -> str | None:
     if set(attributes.get("dilations", [1])) != {1}:
         return "it is dilated"
     if strides not in ([1, 1], [2, 2]):
-        return f"its strides are {strides}, not 1 or 2 both ways"
+        return f"its strides are {strides}, not 1 or 2 along both axes"
     pads = attributes.get("pads", [0, 0, 0, 0])
     if pads != [height // 2] * 4 or attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        return f"it pads by {pads}, not by half its window"
+        return f"its padding is {pads}, not half of its window"
     return None
 
 
@@ -92,11 +92,11 @@ def match_linear(graph: Graph, step: Step) -> Rewrite | str | None:
         return None
     weight, attributes = graph.tensor(step.inputs[1]), step.attributes
     if weight is None or weight.dim() != 2:
-        return None if step.kind == "MatMul" else "its weight is no constant matrix"
+        return None if step.kind == "MatMul" else "its weight is not a constant matrix"
     if attributes.get("transA") or {attributes.get(key, 1.0) for key in ("alpha", "beta")} != {1.0}:
-        return "its input is transposed, or it has factors"
+        return "its input is transposed, or alpha or beta is not 1"
     if _has_moving_bias(graph, step):
-        return "its bias is no constant"
+        return "its bias is not a constant"
     bias = graph.tensor(step.inputs[2]) if len(step.inputs) > 2 else None
     packed = weight.T if attributes.get("transB") else weight
     if bias is not None and bias.numel() != packed.shape[1]:

@@ -117,7 +117,7 @@ def _made(graph: Graph, change: Rewrite, dtype: torch.dtype, decide: Decide) -> 
     """Return the graph with a rewrite, or the reason against it; None where it is not worth it."""
     new = graph.rewritten(change)
     if not new.complete:
-        return "others read what is between its parts"
+        return "other nodes read values between its parts"
 
     def choices(among: Graph, steps: Sequence[Step]) -> list[tuple[Choice, Sizes]]:
         calls = [step for step in steps if isinstance(step, Call)]

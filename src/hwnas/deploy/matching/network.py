@@ -22,8 +22,8 @@ from hwnas.kernels.operator import Sizes
 __all__ = ["Chosen", "MatchedNetwork", "chosen_calls", "left_in_torch"]
 
 _WITH_FLOATS = ("QuantizeLinear", "Rounded")
-_IN_FLOATS = "what is beside it has no operator in int8"
-_SLOWER = "it was measured to be faster"
+_IN_FLOATS = "a node beside it has no operator in int8"
+_SLOWER = "its kernel was not measured to be faster"
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def left_in_torch(graph: Graph) -> Counter[tuple[str, str]]:
     nodes = [step for step in graph.steps if isinstance(step, Node) and step.kind not in VIEWS]
     gathered = [step for step in graph.steps if isinstance(step, Call) and step.windows]
     return Counter((node.kind, _reason(graph, node)) for node in nodes) + Counter(
-        ("Windows", f"gathered for {call.operator.name}, which takes pixels") for call in gathered
+        ("Windows", f"gathered for {call.operator.name}, which reads pixels") for call in gathered
     )
 
 
@@ -149,13 +149,13 @@ def _reason(graph: Graph, node: Node) -> str:
     if known is not None:
         return known
     if node.kind == "Lookup" or activation_of(graph, node) is not None:
-        return "no layer stands before it that could take it in"
+        return "no layer before it can be fused with it"
     if node.kind == "DequantizeLinear":
-        return "the output is floats" if node.outputs[0] == graph.output else _IN_FLOATS
+        return "the output is in floating point" if node.outputs[0] == graph.output else _IN_FLOATS
     if node.kind in _WITH_FLOATS:
         return _IN_FLOATS
     if node.kind in ("Add", "Mul"):
-        return "no layer beside it could take it in"
+        return "no layer beside it can be fused with it"
     return "there is no operator for it"
 
 

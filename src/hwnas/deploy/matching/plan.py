@@ -128,12 +128,12 @@ class KernelPlan:
             found = cls(data["target"], data["card"], dict(data["versions"]), calls, left)
         except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(
-                f"{path} is no plan of kernels ({type(error).__name__}: {error}); delete it and "
+                f"{path} is not a kernel plan ({type(error).__name__}: {error}); delete it and "
                 "a new one is made"
             ) from error
         if schema != SCHEMA:
             raise ArtifactError(
-                f"{path}: schema {schema!r} is not {SCHEMA}; it needs another hwnas"
+                f"{path}: schema {schema!r} is not {SCHEMA}; it needs another version of hwnas"
             )
         return found
 
@@ -147,15 +147,15 @@ class KernelPlan:
 
     def misfit(self, target: Target) -> str:
         """Return why the plan does not apply to a target on this machine; empty if it does."""
-        here = {"target": target.name, "card": _card(), **_versions()}
-        there = {"target": self.target, "card": self.card, **self.versions}
+        here = {"target": target.name, "GPU": _card(), **_versions()}
+        there = {"target": self.target, "GPU": self.card, **self.versions}
         wrong = [name for name in here if there.get(name) != here[name]]
         if wrong:
             told = (f"{name} {there.get(name)} instead of {here[name]}" for name in wrong)
-            return f"the plan of kernels was made for {', '.join(told)}"
+            return f"the kernel plan was made for {', '.join(told)}"
         changed = {call.operator for call in self.calls if call.revision != _revision_now(call)}
         if changed:
-            return f"since the plan of kernels was made, {', '.join(sorted(changed))} have changed"
+            return f"changed since the kernel plan was made: {', '.join(sorted(changed))}"
         return ""
 
     @property
@@ -170,7 +170,7 @@ class KernelPlan:
             call = known.get(_key(operator.name, sizes, dtype_name(dtype)))
             if call is None:
                 config = operator.default_config(sizes, dtype)
-                return Choice(config, False, "not in the plan of kernels")
+                return Choice(config, False, "not in the kernel plan")
             return Choice(call.config, call.kernel, call.note)
 
         return decide

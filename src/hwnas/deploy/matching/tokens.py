@@ -21,11 +21,11 @@ def fold_norms(graph: Graph, step: Step) -> Rewrite | str | None:
     name, (x, scale_name) = step.outputs[0], step.inputs[:2]
     scale, dimensions = graph.tensor(scale_name), len(graph.shapes[x])
     if scale is None or step.attributes.get("axis", -1) % dimensions != dimensions - 1:
-        return "it is not over the last dimension alone"
+        return "it does not normalise only the last dimension"
     layers = [each for each in graph.readers(name) if _is_linear(each)]
     others = [value for each in layers for key, value in each.reads.items() if key != "x"]
     if not layers or len(layers) != len(graph.readers(name)) or name in others:
-        return "what reads it is not all linear layers"
+        return "not only linear layers read it"
     shift = graph.tensor(step.inputs[2]) if len(step.inputs) > 2 else None
     shift = torch.zeros_like(scale) if shift is None else shift
     epsilon = step.attributes.get("epsilon", 1e-5)

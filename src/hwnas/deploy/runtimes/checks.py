@@ -55,14 +55,14 @@ def check_usable(runtime: Runtime, target: Target) -> None:
     """
     if not target.device.is_here:
         raise DeviceError(
-            f"target {target.name} is not this machine; only latency is measured on devices "
-            f"elsewhere, so give a target of {', '.join(HARDWARE)}"
+            f"target {target.name} is not this machine; only latency can be measured on remote "
+            f"devices, so give a target with {', '.join(HARDWARE)}"
         )
     if (reason := runtime.unavailable(target.device.hardware)) is not None:
         raise DeviceError(f"{runtime.name} cannot be used: {reason}")
     cores = os.cpu_count() or 1
     if target.device.threads > cores:
         raise DeviceError(
-            f"target {target.name} has {target.device.threads} threads and this machine "
+            f"target {target.name} has {target.device.threads} threads, but this machine has "
             f"{cores} logical cores; choose a target with -t{cores} or less"
         )

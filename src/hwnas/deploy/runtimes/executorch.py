@@ -30,7 +30,7 @@ class ExecuTorch:
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
         """Return why the runtime cannot be used here and what to install, or None if it can."""
-        return missing_package("executorch", "'hwnas[executorch]' in an environment of its own")
+        return missing_package("executorch", "'hwnas[executorch]' in a separate environment")
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
         """Lower the file to an ExecuTorch program in ``folder``, which takes half a minute.
@@ -91,5 +91,5 @@ def _use_threads(threads: int) -> None:
     if [threads] != _THREADS_OF_PROCESS:
         raise DeviceError(
             f"ExecuTorch runs with {_THREADS_OF_PROCESS[0]} threads in this process and "
-            f"cannot change to {threads}; use targets of one number of threads at a time"
+            f"cannot change to {threads}; use targets with the same number of threads"
         )

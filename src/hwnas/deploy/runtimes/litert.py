@@ -27,7 +27,7 @@ class LiteRT:
 
     def unavailable(self, hardware: str = "cpu") -> str | None:
         """Return why the runtime cannot be used here and what to install, or None if it can."""
-        install = "'hwnas[litert]' in an environment of its own"
+        install = "'hwnas[litert]' in a separate environment"
         return missing_package("ai_edge_litert", install) or missing_package(
             "litert_torch", install
         )

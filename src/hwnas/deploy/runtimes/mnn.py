@@ -56,7 +56,7 @@ class MNN:
                 command, capture_output=True, text=True, timeout=_CONVERT_SECONDS, errors="replace"
             ).stdout
         except subprocess.TimeoutExpired:
-            told = f"nothing within {_CONVERT_SECONDS} s"
+            told = f"no result within {_CONVERT_SECONDS} s"
         if not converted.is_file():
             raise refused(artifact, "MNN", _complaint(told))
         return converted
@@ -99,7 +99,7 @@ def _complaint(told: str) -> str:
     """Return the line of the converter's output that states the error, without its prefix."""
     lines = [re.sub(r"^(\[.*?\]|[\s:=>\d])*", "", line) for line in told.splitlines()]
     wrong = [each for each in lines if re.search("not support|fail|error", each, re.IGNORECASE)]
-    return [*wrong, *filter(None, reversed(lines)), "it says nothing"][0]
+    return [*wrong, *filter(None, reversed(lines)), "the converter gave no message"][0]
 
 
 @contextmanager

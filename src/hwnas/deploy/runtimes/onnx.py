@@ -58,7 +58,7 @@ class OnnxRuntime:
 
         if self.providers[hardware] not in onnxruntime.get_available_providers():
             return f"this onnxruntime has no {self.providers[hardware]}; run: {_INSTALL_GPU}"
-        return None if graphics_card() else "the system shows no NVIDIA graphics card and driver"
+        return None if graphics_card() else "the system reports no NVIDIA GPU; check its driver"
 
     def prepare(self, artifact: Path, target: Target, folder: Path) -> Path:
         """Return the ONNX file if it is in the target's format, or a converted one in ``folder``.
@@ -162,7 +162,7 @@ class OnnxSession:
             outputs: NDArray[Any] = self._session.run(None, {self._input: batch})[0]
         except Exception as error:  # ONNX Runtime's errors have no other common base class
             if _NO_MEMORY in str(error):
-                raise DeviceError(f"memory does not suffice to run {self._path}") from error
+                raise DeviceError(f"there is not enough memory to run {self._path}") from error
             raise ArtifactError(f"{self._path} cannot be run: {first_line(error)}") from error
         return outputs
 
@@ -210,11 +210,11 @@ def _image_input(session: Any, path: Path, batch: int) -> tuple[str, tuple[int, 
     name, _, (n, *sizes) = inputs[0]
     if not all(isinstance(size, int) for size in sizes):
         raise ArtifactError(
-            f"{path} takes inputs of shape {[n, *sizes]}; all sizes but the batch must be fixed"
+            f"{path} takes inputs of shape {[n, *sizes]}; all sizes except the batch must be fixed"
         )
     if isinstance(n, int) and n != batch:
         raise ArtifactError(
-            f"{path} takes batches of {n} and the target wants {batch}; "
+            f"{path} takes batches of {n}, but the target has a batch of {batch}; "
             f"choose a target with -b{n} or export with a dynamic batch"
         )
     return name, tuple(sizes)

@@ -85,7 +85,9 @@ class OpenVINOSession:
                 raise ArtifactError(f"{path} has {len(model.inputs)} inputs; expected one")
             sizes = list(model.input(0).partial_shape)[1:]
             if not all(size.is_static for size in sizes):
-                raise ArtifactError(f"{path}: all sizes of the input but the batch must be fixed")
+                raise ArtifactError(
+                    f"{path}: all sizes of the input except the batch must be fixed"
+                )
             self._input_shape = tuple(size.get_length() for size in sizes)
             compiled = core.compile_model(model, "CPU", self._settings)
         except RuntimeError as error:

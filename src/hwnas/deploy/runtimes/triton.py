@@ -187,7 +187,7 @@ def _planned(model: Path, target: Target) -> tuple[Decide, str]:
 
 def _missing_kernels() -> str | None:
     if find_spec("hwnas.deploy.matching") is None:
-        return "an agent in one file comes without kernels; run: pip install hwnas"
+        return "the single-file agent contains no kernels; run: pip install hwnas"
     return None
 
 
@@ -195,7 +195,7 @@ def _missing_card() -> str | None:
     import torch
 
     if not torch.cuda.is_available():
-        return "PyTorch finds no graphics card; it needs an NVIDIA card, its driver and CUDA"
+        return "PyTorch finds no GPU; an NVIDIA GPU, its driver and CUDA are needed"
     from hwnas.kernels.launch import cannot_run
 
     return cannot_run(torch.device("cuda"))

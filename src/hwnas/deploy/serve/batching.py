@@ -88,7 +88,7 @@ class Batcher:
             Refusal: 413 for too many images.
         """
         if images > self._max_waiting:
-            raise Refusal(413, f"{images} images at once; at most {self._max_waiting} fit")
+            raise Refusal(413, f"the request has {images} images; at most {self._max_waiting} fit")
 
     def submit(
         self,
@@ -109,7 +109,7 @@ class Batcher:
         self.check(len(inputs))
         with self._changed:
             if self._closed:
-                raise Refusal(503, "the server is ending; ask another one", Retry_After="5")
+                raise Refusal(503, "the server is shutting down; use another one", Retry_After="5")
             if self._images + len(inputs) > self._max_waiting:
                 self._drop_unwanted()
             if self._images + len(inputs) > self._max_waiting:
@@ -224,5 +224,5 @@ class Batcher:
     def _drop(self, reason: Drop) -> Refusal:
         self._dropped(reason)
         if reason == "late":
-            return Refusal(504, "the network had no time for this request; try again")
-        return Refusal(499, "the client has hung up")
+            return Refusal(504, "the network did not run this request in time; try again")
+        return Refusal(499, "the client has disconnected")

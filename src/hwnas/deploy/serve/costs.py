@@ -59,7 +59,7 @@ class RequestCosts:
             shape = [int(size) for size in description["outputs"]["shape"][1:]]
         except (KeyError, TypeError, ValueError) as error:
             raise ArtifactError(
-                f"bundle.json does not say the shape of the outputs: {error!r}"
+                f"bundle.json does not contain the shape of the outputs: {error!r}"
             ) from error
         return cls(preprocessing, math.prod(shape), labels)
 

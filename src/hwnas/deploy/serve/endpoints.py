@@ -132,20 +132,20 @@ class Endpoints:
 
     def _page(self, request: Request) -> Callable[[Request], Answer]:
         if request.path not in self._pages:
-            raise Refusal(404, f"nothing is at {request.path}; there are {', '.join(self._pages)}")
+            raise Refusal(404, f"unknown path {request.path}; expected {', '.join(self._pages)}")
         method, page = self._pages[request.path]
         allowed = [method, "HEAD"] if method == "GET" else [method]
         if request.method not in allowed:
             raise Refusal(
                 405,
-                f"{request.path} takes {method}, not {request.method}",
+                f"{request.path} accepts {method}, not {request.method}",
                 Allow=", ".join(allowed),
             )
         return page
 
     def _health(self, request: Request) -> Answer:
         if not self._ready():
-            raise Refusal(503, "the server is ending", Retry_After="5")
+            raise Refusal(503, "the server is shutting down", Retry_After="5")
         return _json({"ready": True, "model": self._service.name})
 
     def _show_metrics(self, request: Request) -> Answer:
@@ -156,7 +156,9 @@ class Endpoints:
         wanted = _wanted(request)
         kind = request.headers.get("Content-Type", "image/*").partition(";")[0].strip().lower()
         if not (kind in (_PIXELS, _FORM) or kind.startswith("image/")):
-            raise Refusal(415, f"the body is {kind!r}; expected image/png, image/jpeg or {_PIXELS}")
+            raise Refusal(
+                415, f"Content-Type is {kind!r}; expected image/png, image/jpeg or {_PIXELS}"
+            )
         service, claim = self._service, request.claim
         claim.answering = wanted
         read = service.read_pixels if kind == _PIXELS else service.read_file
@@ -181,7 +183,7 @@ def _wanted(request: Request) -> Answering:
         if wanted == known and not query:
             return known
     odd = next(iter(query), f"output={wanted}")
-    raise Refusal(400, f"the query has {odd!r}; expected output={', '.join(_OUTPUTS)}")
+    raise Refusal(400, f"the query has {odd!r}; expected output={'|'.join(_OUTPUTS)}")
 
 
 def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:

@@ -57,7 +57,7 @@ class _Lines:
         line = self._file.readline(limit)
         self.unused_bytes -= len(line)
         if self.unused_bytes < 0:
-            raise HTTPException(f"at most {_MOST_HEAD_BYTES} bytes are taken")
+            raise HTTPException(f"at most {_MOST_HEAD_BYTES} bytes are accepted")
         self.cut |= not line.endswith(b"\n")
         if self.broken is None and line not in _BLANK and not _HEADER.fullmatch(line):
             self.broken = line
@@ -103,7 +103,7 @@ class Handler(BaseHTTPRequestHandler):
         if lines.unused_bytes < 0:
             self._unread = _MOST_SKIPPED_BYTES
         if parsed and lines.cut:
-            self.send_error(408, "the head of the request is not whole")
+            self.send_error(408, "the head of the request is incomplete")
             return False
         if parsed and (problem := self._problem()):
             self.send_error(400, problem)
@@ -118,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
             if len(self.headers.get_all(name, [])) > 1:
                 return f"{name} is given more than once"
         if "Content-Length" in self.headers and "Transfer-Encoding" in self.headers:
-            return "Content-Length and Transfer-Encoding are given both"
+            return "Content-Length and Transfer-Encoding are both given"
         return ""
 
     def do_GET(self) -> None:
@@ -215,14 +215,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def _body_length(self) -> int:
         if "Transfer-Encoding" in self.headers:
-            raise Refusal(411, "Transfer-Encoding is not known here; send a Content-Length")
+            raise Refusal(411, "Transfer-Encoding is not supported; send a Content-Length")
         text = self.headers.get("Content-Length", "0")
         if not (text.isascii() and text.isdigit()) or len(text) > 18:
-            raise Refusal(400, "Content-Length is no number of bytes")
+            raise Refusal(400, "Content-Length is not a number of bytes")
         most = self.server.limits.body_bytes
         if int(text) > most:
             self._unread = int(text)
-            raise Refusal(413, f"the body has {text} bytes; at most {most} are taken")
+            raise Refusal(413, f"the body has {text} bytes; at most {most} are accepted")
         return int(text)
 
     def _send(self, answer: Answer) -> None:

@@ -60,6 +60,6 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not 0 < value < math.inf:
-                raise ConfigError(f"{name} is {value}; expected more than 0, and an end")
+                raise ConfigError(f"{name} is {value}; expected a finite number above 0")
         if self.pixels > MOST_PIXELS:
             raise ConfigError(f"pixels is {self.pixels}; expected at most {MOST_PIXELS}")

@@ -66,8 +66,8 @@ class MemoryBudget:
         if size > limit:
             raise Refusal(
                 413,
-                f"{what} takes {_mb(size)} MB of memory, and one request may take {_mb(limit)} MB; "
-                "send something smaller, or start the server with more --memory-mb",
+                f"{what} needs {_mb(size)} MB of memory, and one request may use {_mb(limit)} MB; "
+                "send a smaller request, or start the server with larger --memory-mb",
             )
         until = time.monotonic() + self._wait_s
         with self._changed:
@@ -76,7 +76,7 @@ class MemoryBudget:
                 if left <= 0 or not is_wanted():
                     raise Refusal(
                         503,
-                        f"{what} takes {_mb(size)} MB of memory, and other requests have "
+                        f"{what} needs {_mb(size)} MB of memory, and other requests use "
                         f"{_mb(self._used[pool])} of {_mb(limit)} MB; try again",
                         Retry_After="2",
                     )

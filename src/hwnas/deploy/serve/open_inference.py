@@ -84,21 +84,23 @@ def read_inference(
         binary = _wants_binary(request)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = first_line(error, named=True)
-        raise Refusal(400, f"the request is no inference with one input ({reason})") from None
+        raise Refusal(400, f"the request is not an inference with one input ({reason})") from None
     if (name, datatype) != (INPUT, "UINT8") or shape[1:] != list(service.image_shape):
         expected = f"{INPUT!r} of UINT8 {['N', *service.image_shape]}"
         raise Refusal(400, f"the input is {name!r} of {datatype} {shape}; expected {expected}")
     pixels = body[length:] if binary_size is not None else _listed(data)
     if binary_size not in (None, len(pixels)):
-        raise Refusal(400, f"binary_data_size is {binary_size!r}; {len(pixels)} bytes follow")
+        raise Refusal(
+            400, f"binary_data_size is {binary_size!r}; {len(pixels)} bytes follow the JSON"
+        )
     if not isinstance(identity, str | None) or len(identity or "") > _LONGEST_ID:
-        raise Refusal(400, f"the id is no text of at most {_LONGEST_ID} characters")
+        raise Refusal(400, f"the id is not a text of at most {_LONGEST_ID} characters")
     del request, tensor, parameters, data  # all memory of the parsed JSON
     claim.shrink(len(head) + len(pixels))
     claim.answering = "binary" if binary else "numbers"
     images = service.read_pixels(pixels, claim)
     if len(images) != shape[0]:
-        raise Refusal(400, f"{len(images)} images were sent, and the shape says {shape[0]!r}")
+        raise Refusal(400, f"{len(images)} images were sent; the shape says {shape[0]!r}")
     return Inference(images, identity, binary)
 
 
@@ -152,14 +154,14 @@ def _listed(data: Any) -> bytes:
     to an array in which each takes as much memory as the longest.
     """
     if not isinstance(data, list):
-        raise Refusal(400, "data is no list of whole numbers from 0 to 255")
+        raise Refusal(400, "data is not a list of integers from 0 to 255")
     for _ in range(_DIMENSIONS):
         if {type(each) for each in data} != {list}:
             break
         if len({len(each) for each in data}) != 1:
-            raise Refusal(400, "data is no list of whole numbers: its rows differ in length")
+            raise Refusal(400, "data is not a list of integers: its rows differ in length")
         data = list(itertools.chain.from_iterable(data))
     if {type(each) for each in data} == {int}:
         with contextlib.suppress(ValueError):
             return bytes(data)
-    raise Refusal(400, "data is no list of whole numbers from 0 to 255")
+    raise Refusal(400, "data is not a list of integers from 0 to 255")

@@ -53,7 +53,9 @@ class BundleServer(ThreadingMixIn, TCPServer):
         self.service, self.limits = service, service.limits
         self.ending = False
         self.clients = Clients(self.limits.connections, self.limits.client_s)
-        self._refused = Counter("hwnas_refused_connections_total", "Connections beyond the limit.")
+        self._refused = Counter(
+            "hwnas_refused_connections_total", "Connections refused beyond the limit."
+        )
         connections = Gauge("hwnas_connections", "Open connections.", lambda: len(self.clients))
         metrics: list[Metric] = [connections, self._refused]
         self.endpoints = Endpoints(service, metrics, ready=lambda: not self.ending)

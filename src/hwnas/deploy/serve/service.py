@@ -49,8 +49,8 @@ class BatchSettings:
     def __post_init__(self) -> None:
         if self.max_batch < 1 or self.threads < 1 or not 0 <= self.max_wait_ms < math.inf:
             raise ConfigError(
-                f"max_batch {self.max_batch}, max_wait_ms {self.max_wait_ms}, threads "
-                f"{self.threads}: expected at least 1, 0 and 1"
+                f"max_batch is {self.max_batch}, max_wait_ms {self.max_wait_ms} and threads "
+                f"{self.threads}; expected at least 1, 0 and 1"
             )
 
 
@@ -113,19 +113,19 @@ class Service:
             "hwnas_requests_total", "Requests that were answered.", ("path", "status")
         )
         self.seconds = Histogram(
-            "hwnas_request_seconds", "From the head of a POST to its answer.", _SECONDS
+            "hwnas_request_seconds", "Time from the head of a POST to its answer.", _SECONDS
         )
-        self._images = Counter("hwnas_images_total", "Images that the network has seen.")
+        self._images = Counter("hwnas_images_total", "Images that the network has processed.")
         self._run_seconds = Histogram(
-            "hwnas_run_seconds", "The network alone, a batch at a time.", _SECONDS
+            "hwnas_run_seconds", "Time of the network for one batch.", _SECONDS
         )
         self._dropped = Counter(
             "hwnas_dropped_requests_total",
-            "Requests that were not computed, as nobody waited for them any more.",
+            "Requests not computed: deadline passed or client disconnected.",
             ("reason",),
         )
         sizes = [2**i for i in range((settings.max_batch - 1).bit_length() + 1)]
-        self._batch = Histogram("hwnas_batch_images", "Images that were run together.", sizes)
+        self._batch = Histogram("hwnas_batch_images", "Images of one batch.", sizes)
         self._batcher = Batcher(
             self._session.run,
             settings.max_batch,
@@ -142,12 +142,14 @@ class Service:
             "hwnas_queue_images", "Images that wait for the network.", lambda: self._batcher.waiting
         )
         about = {"model": self.name, "bundle": str(self.bundle.description["id"])}
-        info = Gauge("hwnas_info", "What is served.", lambda: 1, about)
+        info = Gauge("hwnas_info", "Model and bundle that are served.", lambda: 1, about)
         memory = Gauge(
-            "hwnas_memory_bytes", "Reserved by requests.", lambda: self.memory.used_bytes
+            "hwnas_memory_bytes", "Memory reserved by requests.", lambda: self.memory.used_bytes
         )
         limit = Gauge(
-            "hwnas_memory_limit_bytes", "Of all requests.", lambda: self.memory.total_bytes
+            "hwnas_memory_limit_bytes",
+            "Memory limit of all requests.",
+            lambda: self.memory.total_bytes,
         )
         return [
             info, self.requests, self.seconds, self._images, self._batch, self._run_seconds,
@@ -182,7 +184,7 @@ class Service:
         header = read_header(body)
         size = f"{header.width} x {header.height} pixels"
         if header.width * header.height > self.limits.pixels:
-            raise Refusal(413, f"the image has {size}; at most {self.limits.pixels} fit")
+            raise Refusal(413, f"the image has {size}; at most {self.limits.pixels} are accepted")
         if claim.answering == "mask":
             self._check_mask(header.height, header.width)
         needed = self._costs.file(header, len(body), claim.answering)
@@ -218,7 +220,9 @@ class Service:
         claim.reserved.append(reservation)
         if not claim.is_wanted:  # the request waited too long for memory
             self._drop("late" if claim.is_connected() else "gone")
-            raise Refusal(503, "there was no memory for this request in time", Retry_After="2")
+            raise Refusal(
+                503, "no memory was free for this request in time; try again", Retry_After="2"
+            )
 
     def outputs(self, images: NDArray[np.uint8], claim: Claim) -> NDArray[Any]:
         """Return the network's outputs (N, ...) for uint8 images (N, H, W, C), through the queue.
@@ -237,10 +241,10 @@ class Service:
                 running = Claim(reserved=[each.split() for each in claim.reserved])
                 answer.add_done_callback(lambda _: running.shrink(0))
             raise Refusal(
-                504, f"the network gave no answer in {self.limits.answer_s:g} s"
+                504, f"the network gave no answer within {self.limits.answer_s:g} s"
             ) from None
         if claim.answering != "binary" and not np.isfinite(found).all():  # JSON cannot hold them
-            raise Refusal(500, "the network gives numbers that are not finite for these images")
+            raise Refusal(500, "the network's outputs for these images are not finite")
         return found
 
     def describe(self, images: NDArray[np.uint8], claim: Claim) -> list[dict[str, Any]]:
@@ -256,7 +260,7 @@ class Service:
         """
         count, height, width, _ = images.shape
         if count != 1:
-            raise Refusal(400, f"{count} images were sent; a mask is made of one")
+            raise Refusal(400, f"{count} images were sent; a mask needs exactly one")
         self._check_mask(height, width)
         outputs = self.outputs(images, claim)
         return mask_png(self.bundle.outputs.masks(outputs, (height, width))[0])
@@ -264,7 +268,8 @@ class Service:
     def _check_mask(self, height: int, width: int) -> None:
         if 4 * height * width * len(self.bundle.outputs.labels) > self.limits.mask_bytes:
             raise Refusal(
-                413, f"the mask of {width} x {height} pixels takes too much memory; shrink it"
+                413,
+                f"the mask of {width} x {height} pixels needs too much memory; shrink the image",
             )
 
     def _check_memory(self) -> None:
@@ -272,7 +277,8 @@ class Service:
         if self.memory.limit("work") < needed:
             raise ConfigError(
                 f"memory for requests is {self.limits.memory_bytes / 1e6:g} MB; one image of the "
-                f"network's own size needs {math.ceil(needed * 4 / 3 / 1e6)} MB: give more"
+                f"network's own size needs {math.ceil(needed * 4 / 3 / 1e6)} MB; give a "
+                "larger --memory-mb"
             )
 
     def _drop(self, reason: Drop) -> None:

@@ -124,7 +124,7 @@ class _MixedInt8:
 
     def lacks(self, material: Material) -> str:
         if material.loss is None:
-            return "its layers are chosen by images with targets; give --data"
+            return "its int8 layers are chosen on images with targets; give --data"
         return ""
 
     def make(self, material: Material, to: Path) -> Made:
@@ -145,7 +145,7 @@ class _Retrained:
 
     def lacks(self, material: Material) -> str:
         if material.retrain is None:
-            return "it is fine-tuned, which takes the run that trained the network; give its folder"
+            return "fine-tuning needs the run that trained the network; give the folder of that run"
         return ""
 
     def make(self, material: Material, to: Path) -> Made:

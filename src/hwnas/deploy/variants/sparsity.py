@@ -107,8 +107,8 @@ def pack(weight: Tensor) -> Packed:
     """
     if not is_two_of_four(weight) or weight.shape[1] % (2 * _GROUP):
         raise ArtifactError(
-            f"weights of shape {tuple(weight.shape)} are not two of four along an input of a "
-            "multiple of eight; make them so by TwoOfFour"
+            f"weights of shape {tuple(weight.shape)} are not 2:4 sparse with a multiple of 8 input "
+            "channels; set weights to zero with TwoOfFour"
         )
     groups = _rows(weight).reshape(-1, _GROUP)
     # Nonzero weights first, then zeros to fill up, both in their original order.

@@ -74,17 +74,21 @@ def read_candidate(source: str) -> Candidate:
         return Candidate(source, None, source)
     path = Path(source)
     if not path.suffix and not path.exists():
-        raise ConfigError(f"{source!r} is no file and no operator; {closest(source, OPERATORS)}")
+        raise ConfigError(
+            f"{source!r} is neither a file nor an operator; {closest(source, OPERATORS)}"
+        )
     tree = parsed(path)
     names = _top_level(tree)
     if "run" not in names:
         raise ConfigError(
-            f"{path} has no function `run`; it takes the inputs of its reference, by name, and "
-            "returns the output or a tuple of them"
+            f"{path} has no function `run`; define one that takes the inputs of the reference, by "
+            "name, and returns the output or a tuple of outputs"
         )
     operator = _literal(path, names, "operator") if "operator" in names else None
     if operator is not None and operator not in list(OPERATORS):
-        raise ConfigError(f"{path}: operator {operator!r}: {closest(str(operator), OPERATORS)}")
+        raise ConfigError(
+            f"{path}: unknown operator {operator!r}; {closest(str(operator), OPERATORS)}"
+        )
     path = path.resolve()
     return Candidate(source, path, operator, tree, tuple(_beside(path, tree, {path})))
 
@@ -106,15 +110,19 @@ def read_rules(path: Path) -> Rules:
     sizes, dtypes = _literal(path, names, "sizes"), _literal(path, names, "dtypes")
     listed = isinstance(sizes, tuple | list) and bool(sizes)
     if not listed or not all(_are_sizes(each) and set(each) == set(sizes[0]) for each in sizes):
-        raise ConfigError(f"{path}: sizes are like ({{'rows': 7, 'columns': 33}},), not {sizes!r}")
+        raise ConfigError(
+            f"{path}: sizes have the form ({{'rows': 7, 'columns': 33}},), not {sizes!r}"
+        )
     named = isinstance(dtypes, tuple | list)
     unknown = [name for name in dtypes if name not in list(DTYPES)] if named else dtypes
     if unknown or not dtypes:
-        raise ConfigError(f"{path}: dtypes {unknown} are not some of {', '.join(DTYPES)}")
+        raise ConfigError(
+            f"{path}: dtypes {unknown} are not supported; expected some of {', '.join(DTYPES)}"
+        )
     options = _literal(path, names, "options") if "options" in names else {}
     if not isinstance(options, dict) or not all(map(_is_option, options.items())):
         raise ConfigError(
-            f"{path}: options are like {{'activation': ('none', 'relu')}}, not {options!r}"
+            f"{path}: options have the form {{'activation': ('none', 'relu')}}, not {options!r}"
         )
     types = tuple(DTYPES[name] for name in dict.fromkeys(dtypes))
     known = _compared_with(tree) | options
@@ -228,9 +236,9 @@ def parsed(path: Path) -> ast.Module:
     """
     try:
         if path.exists() and not path.is_file():
-            raise ConfigError(f"cannot read {path}: it is no file")
+            raise ConfigError(f"cannot read {path}: it is not a file")
         if path.exists() and path.stat().st_size > _LARGEST:
-            raise ConfigError(f"{path} is no kernel: it has more than {_LARGEST:,} bytes")
+            raise ConfigError(f"{path} is too large: it has more than {_LARGEST:,} bytes")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(path.read_bytes())
@@ -242,11 +250,11 @@ def parsed(path: Path) -> ast.Module:
         line = f", line {error.lineno}" if error.lineno else ""  # null bytes have no line
         raise ConfigError(f"{path}{line}: {error.msg}") from error
     except ValueError as error:
-        raise ConfigError(f"{path} is no Python source: {error}") from error
+        raise ConfigError(f"{path} is not Python source: {error}") from error
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (RecursionError, MemoryError) as error:
-        raise ConfigError(f"{path} is no Python source: it is nested too deeply") from error
+        raise ConfigError(f"{path} is not Python source: it is nested too deeply") from error
 
 
 def _top_level(tree: ast.Module) -> dict[str, ast.AST]:
@@ -270,6 +278,6 @@ def _literal(path: Path, names: Mapping[str, ast.AST], name: str) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError, SyntaxError) as error:
         raise ConfigError(
-            f"{path}, line {node.lineno}: {name} has to be written out, since it is read without "
-            "running the file"
+            f"{path}, line {node.lineno}: {name} has to be a literal, because the file is read "
+            "without running it"
         ) from error

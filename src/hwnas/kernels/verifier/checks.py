@@ -46,11 +46,11 @@ def _compared(
     place = errors.index(worst)
     where = _where(results[place])
     if worst <= 1:
-        detail = f"{len(results)} calls; worst error {worst:.2g} of what is allowed, {where}"
+        detail = f"{len(results)} calls; worst error {worst:.2g} times the tolerance, {where}"
         return Check(name, "passed", detail, worst)
     wrong = sum(each > 1 for each in errors)
     raised = results[place].outcome.error
-    text = raised or f"worst error {worst:.3g} times what is allowed"
+    text = raised or f"worst error {worst:.3g} times the tolerance"
     return Check(name, "failed", f"{wrong} of {len(results)} calls: {text}, {where}", worst)
 
 
@@ -154,7 +154,7 @@ def values(results: Results) -> Check:
 
 def shapes(results: Results) -> Check:
     """Check that outputs are right at sizes that are not listed."""
-    return _compared("shapes", _of(results, "shapes"), error, "no other sizes are taken")
+    return _compared("shapes", _of(results, "shapes"), error, "no other sizes are accepted")
 
 
 def layouts(results: Results) -> Check:
@@ -273,7 +273,9 @@ def own_outputs(results: Results) -> Check:
 def inputs_kept(results: Results) -> Check:
     """Check that inputs are not written, not even to be restored afterwards."""
     found = [(f"{text} was written", result) for text, result in _facts(results, "written")]
-    found += [(f"inputs that cannot be written: {t}", r) for t, r in _died(results, "readonly")]
+    found += [
+        (f"inputs in read-only memory were written: {t}", r) for t, r in _died(results, "readonly")
+    ]
     return _noticed("inputs kept", results, found, "no input is written")
 
 
@@ -281,8 +283,8 @@ def bounds(results: Results) -> Check:
     """Check that nothing beyond a tensor's ends is read or written, or affects the outputs."""
     found = _facts(results, "stray")
     found += [(f"wrote outside of {text}", result) for text, result in _facts(results, "outside")]
-    found += [("outputs change with what lies around", r) for r in _moved(results, "around")]
-    found += [(f"memory next to inputs is touched: {t}", r) for t, r in _died(results, "fence")]
+    found += [("outputs depend on memory around the tensors", r) for r in _moved(results, "around")]
+    found += [(f"memory next to inputs is accessed: {t}", r) for t, r in _died(results, "fence")]
     return _noticed("bounds", results, found, "no access beyond the ends of tensors was seen")
 
 
@@ -304,9 +306,9 @@ def races(results: Results) -> Check:
     watched = [result for result in results if not result.trial.plain]
     blind = [r for r in watched if not r.outcome.died and "interpreter" not in r.outcome.watched]
     if blind and Watch.possible() and any(result.trial.aim == "backwards" for result in watched):
-        return Check("races", "failed", "its process kept what it does to itself")
+        return Check("races", "failed", "its process did not report its memory accesses")
     if blind or not watched:
-        return Check("races", "not applicable", "programs are seen in the interpreter only")
+        return Check("races", "not applicable", "programs are observed in the interpreter only")
     found = _facts(results, "conflicts")
     for aim in ("backwards", "shuffled", "interleaved"):
         # Atomic operations round sums of floats differently in each order.
@@ -319,7 +321,7 @@ def races(results: Results) -> Check:
         for result in _of(results, "shuffled", "interleaved", "backwards", "orders", "crowd")
         if id(result.trial.question) in right and error(result) > 1
     ]
-    return _noticed("races", results, found, "no program meets another")
+    return _noticed("races", results, found, "no program interferes with another")
 
 
 def state(results: Results) -> Check:
@@ -328,21 +330,23 @@ def state(results: Results) -> Check:
     The check also fails if a value of the file is a new one after every call.
     """
     found = _facts(results, "changed")
-    found += [(f"{text} is another after every call", r) for text, r in _facts(results, "moving")]
+    found += [
+        (f"{text} has a new value after every call", r) for text, r in _facts(results, "moving")
+    ]
     return _noticed("state", results, found, "nothing else was changed")
 
 
 def snooping(results: Results) -> Check:
     """Check that the file does not look at the stack, the environment, files or processes."""
-    return _noticed("snooping", results, _facts(results, "asked"), "it looked at its inputs only")
+    return _noticed("snooping", results, _facts(results, "asked"), "it read its inputs only")
 
 
 def disguised(results: Results) -> Check:
     """Check that outputs are right if the file believes that it runs on a GPU."""
     tried = _of(results, "disguised")
     able = [result for result in tried if NO_ARRAY not in (result.outcome.error or "")]
-    missing = "it raises an error there, as NumPy has no arrays on a card"
-    return _compared("disguised", able, error, missing if tried else "it runs on a card")
+    missing = "it raises an error there, as NumPy has no arrays on a GPU"
+    return _compared("disguised", able, error, missing if tried else "it runs on a GPU")
 
 
 CHECKS: tuple[Callable[[Results], Check], ...] = (

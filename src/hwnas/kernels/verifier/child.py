@@ -124,7 +124,7 @@ def _watched(channel: socket.socket, job: int) -> dict[str, Any]:
     """Supervise a job to its end if it asks for that, and return its refused system calls."""
     wanted, files, _, _ = socket.recv_fds(channel, 2**16, 1)
     if not wanted or wanted == b"-":
-        return {"refused": [], "unguarded": "" if wanted else "it ended too early"}
+        return {"refused": [], "unguarded": "" if wanted else "the process ended too early"}
     if not files:
         return {"refused": [], "unguarded": wanted.decode(errors="replace")}
     header = _Watching(**json.loads(channel.recv(2**16)))

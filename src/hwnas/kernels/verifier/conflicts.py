@@ -129,7 +129,7 @@ class Accesses:
         order = np.argsort(places, kind="stable")
         same = places[order][1:] == places[order][:-1]
         if (same & (values[order][1:] != values[order][:-1])).any():
-            self._found[f"{self._kernel}: a program writes several values to one place"] = None
+            self._found[f"{self._kernel}: a program writes several values to one address"] = None
 
     def _look_between(self) -> None:
         events = self._events
@@ -156,14 +156,14 @@ class Accesses:
         before = _last(written, group)
         apart = look.unordered(before)
         same = (values == values[before]) & written
-        self._find(apart & written & ~same, "programs write other values to the same place")
+        self._find(apart & written & ~same, "programs write different values to the same address")
         self._find(apart & (kinds == Kind.READ), "a program reads what another one writes")
         mixed = apart & ((kinds == Kind.ATOMIC) | (kinds == Kind.ATOMIC_READ))
         update = _last(kinds == Kind.ATOMIC, group)
         mixed |= look.unordered(update) & (kinds <= Kind.WRITE)
         seen = _last(kinds == Kind.ATOMIC_READ, group)
         mixed |= look.unordered(seen) & written
-        self._find(mixed, "one program changes by atomic operations what another one does not")
+        self._find(mixed, "a program uses atomic operations where another one does not")
         # A read is compared with the next write only: a later access is ordered after that write,
         # or its conflict with that write is found.
         changed = written | (kinds == Kind.ATOMIC)

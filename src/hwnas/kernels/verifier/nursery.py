@@ -177,7 +177,7 @@ class Nursery:
         found = self._control.recv(size, socket.MSG_WAITALL) if size else b""
         if len(found) < size:
             raise DeviceError(
-                f"processes for kernels cannot be made; see what `python -m {_CHILD}` says"
+                f"cannot start processes for kernels; run `python -m {_CHILD}` to see why"
             )
         return found
 
@@ -228,7 +228,7 @@ def _how(status: int, hung: bool, limits: Limits, log: IO[bytes], path: Path | N
     if hung:
         return f"no answer within {limits.seconds:g} s"
     if status == 0 and path is None:
-        return "it ended early"
+        return "the process ended early"
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - _LAST_BYTES))
     lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]

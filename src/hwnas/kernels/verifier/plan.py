@@ -139,7 +139,7 @@ def plan(specification: Specification, random: Random, *, on_card: bool, calls: 
 def _question(asked: tuple[Sizes, torch.dtype, int], inputs: Inputs | None) -> Question:
     sizes, dtype, seed = asked
     if inputs is None:
-        raise KernelError(f"there are no inputs of {dict(sizes)} in {dtype_name(dtype)}")
+        raise KernelError(f"there are no inputs for {dict(sizes)} in {dtype_name(dtype)}")
     if not any(isinstance(value, Tensor) for value in inputs.values()):
         raise KernelError(f"`inputs` gives no tensor for {dict(sizes)} in {dtype_name(dtype)}")
     return Question("", sizes, dtype, seed, inputs)

@@ -89,7 +89,7 @@ def confine(channel: socket.socket) -> None:
         Unsupported: The filter cannot be installed.
     """
     if not supported():
-        raise Unsupported(f"there is none for {sys.platform} on {platform.machine()}")
+        raise Unsupported(f"there is no filter for {sys.platform} on {platform.machine()}")
     code = [(0x20, 0, 0, 4), (0x15, 1, 0, _X86_64), (0x06, 0, 0, _KILL), (0x20, 0, 0, 0)]
     for left, number in zip(range(len(_FREE), 0, -1), _FREE, strict=True):
         code.append((0x15, left, 0, number))
@@ -155,7 +155,11 @@ class Supervisor:
         except OSError:  # the process has ended meanwhile
             return
         identity, thread, _, number, arch, _, *arguments = struct.unpack("QIIiIQ6Q", asked)
-        name = _NAME.get(number, f"system call {number}") if arch == _X86_64 else "a foreign call"
+        name = (
+            _NAME.get(number, f"system call {number}")
+            if arch == _X86_64
+            else "a call of another architecture"
+        )
         error = self._error(name, arguments, pid, thread)
         flags = 0 if error else _CONTINUE
         with contextlib.suppress(OSError):

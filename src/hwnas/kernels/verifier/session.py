@@ -207,7 +207,7 @@ class Session:
     def _shared(self, inputs: Inputs, outputs: Sequence[Tensor]) -> list[str]:
         """Return the names of inputs and former outputs that outputs share memory with."""
         tensors = [(name, value) for name, value in inputs.items() if isinstance(value, Tensor)]
-        others = [*tensors, *(("a former output", held) for held in self._held)]
+        others = [*tensors, *(("an earlier output", held) for held in self._held)]
         found: list[str] = []
         for output in outputs:
             first, behind = extent(output)

@@ -37,7 +37,7 @@ _WATCHED = {
     "sys._getframe": "the stack",
     "sys._current_frames": "the stack",
     "gc.get_objects": "all objects",
-    "gc.get_referrers": "who holds an object",
+    "gc.get_referrers": "the referrers of an object",
     "open": "a file",
     "os.listdir": "a folder",
     "os.scandir": "a folder",
@@ -47,9 +47,9 @@ _WATCHED = {
     "os.posix_spawn": "other processes",
     "subprocess.Popen": "other processes",
     "socket.connect": "the network",
-    "sys.addaudithook": "what is audited",
-    "sys.settrace": "each line that is run",
-    "sys.setprofile": "each function that is run",
+    "sys.addaudithook": "audit events",
+    "sys.settrace": "each executed line",
+    "sys.setprofile": "each executed function",
 }
 _FRAMES = ("tb_frame", "gi_frame", "cr_frame")
 # These modules read a frame to name the module of a class that they make, and do not pass it on.
@@ -183,8 +183,8 @@ def _settings() -> dict[str, Any]:
         "the random state of numpy": (state[0], bytes(state[1].data), *state[2:]),
         "the default type": torch.get_default_dtype(),
         "the number of threads": torch.get_num_threads(),
-        "whether gradients are kept": torch.is_grad_enabled(),
-        "the precision of products": torch.get_float32_matmul_precision(),
+        "the gradient mode": torch.is_grad_enabled(),
+        "the precision of matrix products": torch.get_float32_matmul_precision(),
         "the flushing of subnormal numbers": (torch.tensor(1e-310, dtype=torch.float64) * 1).item(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "the clock": time.perf_counter.__name__,

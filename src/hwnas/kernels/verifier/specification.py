@@ -167,8 +167,8 @@ class OfFile:
         unknown = [name for name in self._listed if name not in others]
         if unknown:
             raise KernelError(
-                f"{self._path}: options has {', '.join(unknown)}; inputs that are no tensors: "
-                f"{', '.join(others) or 'none'}"
+                f"{self._path}: options has {', '.join(unknown)}; expected inputs that are not "
+                f"tensors: {', '.join(others) or 'none'}"
             )
         found = {name: _values_of(value) for name, value in inputs.items()}
         for name, value in inputs.items():
@@ -216,7 +216,7 @@ def answers_of(
     if told and "unloadable" in told[0][0]:
         raise ConfigError(f"{path} cannot be imported: {told[0][0]['unloadable']}")
     if told and not told[0][0].get("callable") and not asked_for_rules:
-        raise ConfigError(f"{path}: `run` is no function")
+        raise ConfigError(f"{path}: `run` is not a function")
     return told[1:]
 
 

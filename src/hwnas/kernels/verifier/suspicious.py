@@ -112,7 +112,7 @@ class _Reader:
             elif isinstance(node, ast.MatchClass):
                 yield from ((line, f"uses {n}") for n in node.kwd_attrs if _is_hidden(n))
             elif isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
-                yield line, "is asynchronous"
+                yield line, "uses asynchronous code"
             elif isinstance(node, ast.Call):
                 yield from ((line, text) for text in self._call(node))
 
@@ -171,7 +171,7 @@ class _Reader:
         )
         read = isinstance(parent, ast.Attribute) or named
         if not read and not (_is_lookup(parent) and parent.args[0] is node):
-            yield f"hands on {name}"
+            yield f"passes on the module {name}"
 
     def _attribute(self, node: ast.Attribute) -> Iterator[str]:
         if not self._sets_environment(node):
@@ -180,9 +180,9 @@ class _Reader:
         parent = self._parents.get(node)
         directly = isinstance(parent, ast.Call) and parent.func is node
         if node.attr == "format" and whole is None and not directly:
-            yield "formats by a text that is not written out"
+            yield "formats with a text that is not a literal"
         if whole in _DIRECTLY and not (directly and _is_quiet(parent, whole)):
-            yield f"uses {whole}, other than to keep warnings quiet"
+            yield f"uses {whole}, other than to silence warnings"
         if whole is not None and isinstance(node.ctx, ast.Store | ast.Del):
             yield f"replaces {whole}"
 
@@ -210,7 +210,7 @@ class _Reader:
         elif node.id in _LITERAL_ONLY and not (
             isinstance(parent, ast.Call) and parent.func is node
         ):
-            yield f"uses {node.id} without a name that is written out"
+            yield f"uses {node.id} without a literal name"
 
     def _call(self, node: ast.Call) -> Iterator[str]:
         if isinstance(node.func, ast.Name) and node.func.id in _LITERAL_ONLY:
@@ -218,15 +218,15 @@ class _Reader:
             if isinstance(name, ast.Constant):
                 yield from self._looked_up(node.args[0], str(name.value))
             else:
-                yield f"uses {node.func.id} without a name that is written out"
+                yield f"uses {node.func.id} without a literal name"
             if node.func.id == "setattr" and self._resolved(node.args[0]) is not None:
-                yield "replaces what others use"
+                yield "replaces attributes that others use"
         if isinstance(node.func, ast.Attribute) and node.func.attr == "format":
             text = node.func.value
             if not isinstance(text, ast.Constant) and self._resolved(node.func) is None:
-                yield "formats by a text that is not written out"
+                yield "formats with a text that is not a literal"
         if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) > 1:
-            yield "makes classes"
+            yield "makes classes by calling type"
 
     def _text(self, node: ast.Constant) -> Iterator[str]:
         if node in self._texts or not isinstance(node.value, str):
@@ -236,9 +236,9 @@ class _Reader:
         hidden = [word for word in words if _is_hidden(word) and ("_" in word or word == text)]
         for word in hidden:
             if word not in ("load", "save", "dump", "sys", "system", "open"):
-                yield f"has the text {word!r}"
+                yield f"contains the text {word!r}"
         if "interpret" in text.lower():
-            yield f"has the text {text!r}, as if it were to tell a check from real work"
+            yield f"contains the text {text!r}, perhaps to distinguish a check from real work"
 
     def _resolved(self, node: ast.AST) -> str | None:
         """Return the dotted name of a module, or of a member of one; None for anything else."""

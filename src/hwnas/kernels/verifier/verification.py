@@ -128,7 +128,7 @@ class _Process:
         self._candidate, self._nursery, self._limits = candidate, nursery, limits
         self._guard = nursery.device.type == "cpu"
         self._refused: dict[str, None] = {}
-        self._unguarded = "" if self._guard else "a GPU's driver has its own ways"
+        self._unguarded = "" if self._guard else "a GPU's driver makes calls of its own"
 
     def outcomes(self, trials: Sequence[Trial], process: Process, *, late: bool) -> list[Outcome]:
         """Make calls and return their outcomes, up to a timeout or too many crashes."""
@@ -161,7 +161,7 @@ class _Process:
             if len(outcomes) == len(trials):
                 break
             outcomes.append(
-                Outcome(error=ended.how or "it ended early", died=True, hung=ended.hung)
+                Outcome(error=ended.how or "the process ended early", died=True, hung=ended.hung)
             )
             deaths += 1
             if ended.hung or deaths == _DEATHS:
@@ -173,21 +173,23 @@ class _Process:
         if self._refused:
             return Check("sandbox", "failed", "; ".join(list(self._refused)[:4]))
         if self._unguarded:
-            return Check("sandbox", "not applicable", f"nobody looked: {self._unguarded}")
+            return Check(
+                "sandbox", "not applicable", f"system calls were not supervised: {self._unguarded}"
+            )
         return Check("sandbox", "passed", "it opened no files and started no processes")
 
 
 def _source(candidate: Candidate) -> Check:
     """Return the check that a file and its local imports use only what kernels need."""
     if candidate.tree is None or candidate.path is None:
-        return Check("source", "not applicable", "it is one of hwnas's own")
+        return Check("source", "not applicable", "it is an operator of hwnas")
     beside = [path.stem for path in candidate.beside]
     found = suspicious(candidate.tree, beside)
     for path in candidate.beside:
         found += [f"{path.name}: {text}" for text in suspicious(parsed(path), beside)]
     if found:
         return Check("source", "failed", "; ".join(found[:4]))
-    return Check("source", "passed", "it uses what kernels need")
+    return Check("source", "passed", "it uses only what kernels need")
 
 
 def _checks(specification: Specification, made: Sequence[tuple[Trial, Outcome]]) -> list[Check]:
@@ -200,7 +202,7 @@ def _checks(specification: Specification, made: Sequence[tuple[Trial, Outcome]])
     by_question = {id(q): truth for q, truth in zip(questions, truths, strict=True)}
     for trial, _ in made:
         if trial.aim in ("values", "first") and by_question[id(trial.question)] is None:
-            raise KernelError(f"the reference gives nothing for {trial.question}")
+            raise KernelError(f"the reference raises an error for {trial.question}")
     results = [
         Result(trial, outcome, truth)
         for trial, outcome in made

@@ -39,12 +39,15 @@ class Box:
     def __post_init__(self) -> None:
         if not self.low or len(self.low) != len(self.high):
             raise ConfigError(
-                f"a box has {len(self.low)} lower and {len(self.high)} upper bounds; expected as "
-                "many, at least 1"
+                f"a box has {len(self.low)} lower and {len(self.high)} upper bounds; expected "
+                "equal numbers, at least 1"
             )
         for i, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
             if not -math.inf < low < high < math.inf:
-                raise ConfigError(f"variable {i} of a box goes from {low} to {high}; expected less")
+                raise ConfigError(
+                    f"variable {i} of a box goes from {low} to {high}; expected finite bounds, the "
+                    "lower one first"
+                )
 
     @classmethod
     def cube(cls, variables: int, low: float = 0.0, high: float = 1.0) -> Box:

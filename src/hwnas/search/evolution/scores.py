@@ -74,13 +74,13 @@ def checked_scores(given: Any, count: int, device: torch.device) -> Scores:
         )
     if losses.shape[1] < 2:
         raise ConfigError(
-            f"the score function gave {losses.shape[1]} objectives; evolution is for 2 or more"
+            f"the score function gave {losses.shape[1]} objectives; expected 2 or more"
         )
     if not bool(torch.isfinite(losses).all()):
         wrong = int((~torch.isfinite(losses)).any(1).sum())
         raise DataError(
-            f"the score function gave losses that are not finite for {wrong} of {count}; give what "
-            "is not allowed a constraint violation"
+            f"the score function gave losses that are not finite for {wrong} of {count} points; "
+            "give a point that is not allowed a constraint violation"
         )
     return Scores(losses, _violations(violated, count, losses))
 

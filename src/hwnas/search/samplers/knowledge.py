@@ -98,8 +98,8 @@ class Knowledge:
                 options[name] = range(distribution.low, distribution.high + 1, distribution.step)
             else:
                 raise ConfigError(
-                    f"parameter {name!r} is {distribution}; this sampler takes categorical ones "
-                    "and integers"
+                    f"parameter {name!r} is {distribution}; this sampler supports categorical and "
+                    "integer parameters"
                 )
         return cls(options)
 

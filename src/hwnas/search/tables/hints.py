@@ -44,7 +44,7 @@ def known_prices(table: ObjectiveTable, array: str) -> Prices:
     }
     if not found:
         names = {column.array for column in table.columns}
-        raise ConfigError(f"--known {array!r} is no objective; {closest(array, names)}")
+        raise ConfigError(f"--known {array!r} is not an objective; {closest(array, names)}")
     return found
 
 
@@ -78,7 +78,8 @@ class Calibration:
             raise ConfigError(f"--calibrate {samples}: expected at least 3")
         if 2 * samples > min(_POOL, len(table.codes)):
             raise ConfigError(
-                f"--calibrate {samples}: expected at most half of {min(_POOL, len(table.codes))}"
+                f"--calibrate {samples}: expected at most half of {min(_POOL, len(table.codes))} "
+                "networks"
             )
         learners = {}
         for j, column in enumerate(table.columns):
@@ -86,8 +87,8 @@ class Calibration:
                 learners[j] = transfer(_sources(table, column, train))
         if not learners:
             raise ConfigError(
-                "--calibrate: no objective is one column of several devices, such as "
-                "lat.npz:lat_ms[fpga]:min; use --known, or neither"
+                "--calibrate: no objective is a column of an array with several devices, such as "
+                "lat.npz:lat_ms[fpga]:min; use --known, or neither option"
             )
         return cls(samples, learners)
 
@@ -119,11 +120,13 @@ def _sources(table: ObjectiveTable, column: Column, train: Sequence[str]) -> Sou
     for name in train:
         if name not in others:
             raise ConfigError(
-                f"--train {name!r} is no other device of {column.file}; {closest(name, others)}"
+                f"--train {name!r} is not another device of {column.file}; {closest(name, others)}"
             )
     known = list(train) or [name for name in others if name in _META_TRAIN] or others
     if not known:
-        raise ConfigError(f"{column.file} has no device beside {own}; use --known, or neither")
+        raise ConfigError(
+            f"{column.file} has no device besides {own}; use --known, or neither option"
+        )
     pool = np.arange(min(_POOL, len(table.codes)))
     columns = np.array([names.index(name) for name in known])
     return Sources(table.space, table.codes, pool, tuple(known), costs[np.ix_(pool, columns)])

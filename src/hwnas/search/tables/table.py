@@ -135,7 +135,7 @@ def read_objective_table(objectives: Sequence[str]) -> ObjectiveTable:
     labels = [(column.file, column.label) for column in columns]
     for label in labels:
         if labels.count(label) > 1:
-            raise ConfigError(f"--table {label[1]} is there twice; remove one")
+            raise ConfigError(f"--table {label[1]} appears twice; remove one")
     space, codes = _networks([column.file for column in columns])
     for column in columns:
         if len(column.values) != len(codes):
@@ -165,12 +165,15 @@ def read_test_table(table: ObjectiveTable, objectives: Sequence[str]) -> Objecti
         if len(new.values) != len(table.codes):
             raise DataError(
                 f"--test-table {text}: {len(new.values)} rows, but there are {len(table.codes)} "
-                "networks"
+                "networks; expected one row for each"
             )
         alike = [j for j, old in enumerate(table.columns) if old.direction == new.direction]
         free = [j for j in alike if j not in replaced]
         if not free:
-            raise ConfigError(f"--test-table {text} stands for no objective of --table")
+            raise ConfigError(
+                f"--test-table {text} has no objective of --table to replace; give at most one for "
+                "each objective of the same direction"
+            )
         columns[free[0]] = new
         replaced.add(free[0])
     return ObjectiveTable(table.space, table.codes, tuple(columns))

@@ -50,8 +50,8 @@ def knows_macs(space: SearchSpace) -> None:
     if not space.counted(np.zeros((1, len(space.choices)), dtype=np.int64)):
         raise ConfigError(
             f"attentive sampling compares networks of equal MACs, and space {space.name} does not "
-            "know them without tracing each network; use train.sampling = 'sandwich', or give the "
-            "space its parts (SearchSpace.parts)"
+            "know them without tracing each network; use train.sampling = 'sandwich', or implement "
+            "SearchSpace.parts"
         )
 
 

@@ -110,14 +110,14 @@ def load_checkpoint(
     if schema not in (SCHEMA, None):
         raise RunError(
             f"{path} was written by another version of hwnas (schema {schema}, this one reads "
-            f"{SCHEMA}){different and '; ' + different}. Go on with that version, or remove the "
-            "file to train anew"
+            f"{SCHEMA}){different and '; ' + different}. Use that version, or remove the file to "
+            "train again from the start"
         )
     if schema is None or about.get("run") != run:
-        why = different or "its weights would fit, but images, settings or seed were others"
+        why = different or "its weights fit, but images, settings or seed differ"
         raise RunError(
             f"{path} is the checkpoint of another training; {why}. Search in another run folder, "
-            "or remove the file to train anew"
+            "or remove the file to train again from the start"
         )
     if different:
         raise _damaged(path, different)
@@ -163,7 +163,7 @@ def restamp_checkpoint(path: Path, run: str, config: TrainConfig) -> None:
     try:
         position = replace(Position.of(about), run=run, settings=config.continuable)
     except (KeyError, ValueError, TypeError) as error:
-        raise _damaged(path, f"it has no {error}") from error
+        raise _damaged(path, f"an entry is missing or wrong: {error}") from error
     _save(path, tensors, {"schema": SCHEMA, **vars(position)})
 
 
@@ -175,12 +175,13 @@ def differing_keys(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) ->
         wanted: Weights of the network.
     """
     shapes = [
-        f"{name} is {tuple(given[name].shape)} there and {tuple(tensor.shape)} here"
+        f"{name} is {tuple(given[name].shape)} in the weights and {tuple(tensor.shape)} in this "
+        "network"
         for name, tensor in wanted.items()
         if name in given and given[name].shape != tensor.shape
     ]
     found = (
-        ("it has no ", [name for name in wanted if name not in given]),
+        ("the weights have no ", [name for name in wanted if name not in given]),
         ("this network has no ", [name for name in given if name not in wanted]),
         ("", shapes),
     )
@@ -260,7 +261,7 @@ def _own_errors(path: Path) -> Iterator[None]:
 
 
 def _damaged(path: Path, reason: str) -> ArtifactError:
-    return ArtifactError(f"{path} is damaged ({reason}); remove it to train anew")
+    return ArtifactError(f"{path} is damaged ({reason}); remove it to train again from the start")
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

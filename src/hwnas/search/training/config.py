@@ -151,8 +151,9 @@ class TrainConfig:
                 raise ConfigError(f"train.{name} is {value}; expected a share in [0, 1]")
         if self.cutmix and self.teacher_sees == "plain":
             raise ConfigError(
-                "train.cutmix mixes images, of which a teacher that sees plain ones says nothing; "
-                "set train.cutmix = 0, or train.teacher_sees = 'augmented'"
+                "train.cutmix mixes images, but a teacher with train.teacher_sees = 'plain' has "
+                "outputs for unmixed images only; set train.cutmix = 0, or train.teacher_sees = "
+                "'augmented'"
             )
         for name in ("crop", "first_resolution"):
             value = getattr(self, name)
@@ -171,7 +172,7 @@ class TrainConfig:
         if self.ranking_check and self.ranking_check < _FEWEST_RANKED:
             raise ConfigError(
                 f"train.ranking_check is {self.ranking_check}; expected at least {_FEWEST_RANKED} "
-                "networks, or 0 for no check: fewer have no ranking to speak of"
+                "networks, or 0 for no check: a ranking of fewer says little"
             )
         self._check_parts()
         if ":" not in self.sampling:
@@ -182,7 +183,7 @@ class TrainConfig:
             raise ConfigError(
                 f"train.accumulate is {self.accumulate}, which leaves less than 2 of "
                 f"{self.batch_size} images for each part of each worker's share; normalisation "
-                "needs two, so lower it"
+                "needs two, so lower train.accumulate"
             )
 
     @property

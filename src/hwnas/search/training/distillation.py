@@ -28,7 +28,7 @@ def distillation_loss(task: Task, name: str) -> Callable[[Tensor, Tensor], Tenso
     if task.meaning.kind == "values":
         raise ConfigError(
             f"train.distillation_loss is {name!r}, which compares probabilities of classes; task "
-            f"{task.name} has none, so use 'kl', which stands for the task's own"
+            f"{task.name} has none, so use 'kl', which selects the distillation loss of the task"
         )
     return alpha_divergence if task.meaning.kind == "class_scores" else _alpha_of_pixels
 

@@ -169,9 +169,9 @@ def teacher_of(space: SearchSpace, config: TrainConfig) -> Teacher | None:
         )
     if original is None and config.teacher_sees == "plain":
         raise ConfigError(
-            "train.teacher_sees is 'plain', which keeps what a trained teacher says, but here the "
-            "teacher is the largest network as it is trained; leave train.teacher_sees out, or "
-            "give space.weights and no train.teacher = 'largest'"
+            "train.teacher_sees is 'plain', which stores the outputs of a trained teacher, but "
+            "here the teacher is the largest network while it is trained; leave train.teacher_sees "
+            "out, or give space.weights and no train.teacher = 'largest'"
         )
     return None if original is None else Teacher(original, space.input_shape(space.largest()))
 

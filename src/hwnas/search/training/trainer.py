@@ -209,8 +209,8 @@ def _resumed(
     found = read_position(checkpoint)
     if found is not None and found.run == run and schedule.continued(found) is None:
         told = (
-            f"trained anew: the checkpoint is of {found.step} steps with other settings, beyond "
-            "the end of the training that is asked for now"
+            f"trained again from the start: the checkpoint has {found.step} steps with other "
+            "settings, more than the training has now"
         )
         return schedule, Position(0, 0.0, run, settings=schedule.config.continuable), told
     loaded = load_checkpoint(checkpoint, network, optimizer, run, average)
@@ -292,7 +292,7 @@ def _within_memory(
         made = _attempt(network, step, batch, moment, optimizer)
     note = (
         f"out of memory at step {moment.step} with {at_once} images at a time; from here on "
-        f"{fewer} at a time, so train.accumulate = {moment.parts} is what this machine takes"
+        f"{fewer} at a time, which is train.accumulate = {moment.parts}"
     )
     return replace(made, note=note)
 

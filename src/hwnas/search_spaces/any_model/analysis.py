@@ -117,8 +117,8 @@ def _check_options(
         )
     if isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"):
         raise ConfigError(
-            f"space elastic: the model is a {type(model).__name__}, whose code is settled; give "
-            "the plain module that was scripted, traced or compiled"
+            f"space elastic: the model is a {type(model).__name__}, whose code cannot be changed; "
+            "give the plain module, before scripting, tracing or compiling"
         )
     if not isinstance(example, Tensor) or example.dim() != 4 or not len(example):
         given = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
@@ -132,4 +132,4 @@ def _check_options(
     names = {name for name, _ in model.named_modules()}
     for name in keep:
         if name not in names:
-            raise ConfigError(f"space elastic: keep has {name!r}, which the model has not")
+            raise ConfigError(f"space elastic: keep has {name!r}, but the model has no such module")

@@ -182,7 +182,10 @@ def channel_groups(
 
 def _why_not(layer: nn.Module, seen: bool) -> str:
     if not seen:
-        return "nothing that it computes reaches the output, or the path is hidden from autograd"
+        return (
+            "its output does not reach the output of the network, or the path is hidden from "
+            "autograd"
+        )
     if isinstance(layer, _ConvNd) and layer.groups > 1:
         return f"{layer.groups} groups of unequal numbers of inputs and outputs"
     return "its channels cannot be followed through the network"
@@ -261,7 +264,7 @@ def _assembled(couplings: _Couplings) -> tuple[tuple[ChannelGroup, ...], dict[st
             groups.append(_group(couplings.network, _unused(maker, taken), channels))
     makers = [g for g in groups if _whole_units(couplings.network, g)]
     barred |= {
-        member.axis.name: "what is normalised or convolved in groups is not aligned with channels"
+        member.axis.name: "groups of a normalisation or convolution are not aligned with channels"
         for group in groups
         if group not in makers
         for member in group.members

@@ -16,7 +16,9 @@ from hwnas.search_spaces.any_model.trial import checked_output, cuttable, is_out
 
 __all__ = ["narrow_groups", "within"]
 
-_STIFF_HEADS = "its heads cannot be left out: its forward or its layers have their number built in"
+_STIFF_HEADS = (
+    "its heads cannot be left out: its forward or its layers have a fixed number of heads"
+)
 
 
 def narrow_groups(
@@ -103,7 +105,7 @@ def _wanted(
         elif shared:
             fixed[group.name] = shared
         elif any(within(name, keep) for name in names):
-            fixed[group.name] = "it was asked to stay as it is"
+            fixed[group.name] = "it is listed in keep"
         elif widths[0] == group.channels:
             each = group.unit if group.heads else math.lcm(step, group.unit)
             fixed[group.name] = (
@@ -159,7 +161,7 @@ def _reused(network: nn.Module, example: Tensor) -> dict[str, str]:
         for handle in handles:
             handle.remove()
     return {
-        name: f"{name!r} runs {number} times in one pass; give each place a module of its own"
+        name: f"{name!r} runs {number} times in one pass; use a separate module for each call"
         for name, number in calls.items()
         if number > 1
     }
@@ -172,7 +174,7 @@ def _tied(network: nn.Module) -> dict[str, str]:
     for name, parameter in network.named_parameters(remove_duplicate=False):
         first = owner.setdefault(id(parameter), name)
         if first != name:
-            why = f"{first!r} and {name!r} are one parameter; give each layer its own"
+            why = f"{first!r} and {name!r} share one parameter; give each layer its own"
             for each in (first, name):
                 found |= {each: why, each.rpartition(".")[0]: why}
     return found

@@ -95,7 +95,9 @@ class ElasticSkeletons:
         self._whole, self._shapes = whole, shapes_of(whole)
         missing = next((name for name in self._shapes if name not in shared), None)
         if missing is not None:
-            raise ConfigError(f"elastic: the supernet has no {missing!r}; it is of another model")
+            raise ConfigError(
+                f"elastic: the supernet has no {missing!r}; it belongs to another model"
+            )
         self._frame = copy.deepcopy(whole).train()
         self._nothing = PassThrough()
         self._sites = self._found(groups)

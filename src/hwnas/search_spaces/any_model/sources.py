@@ -87,9 +87,9 @@ def _check_outputs(model: str, shape: tuple[int, ...], images: int, outputs: int
     """Raise if a model has another output shape than is wanted."""
     if shape[:2] != (images, outputs):
         raise ConfigError(
-            f"space.model {model!r} gives outputs of {shape} for {images} images; expected "
-            f"({images}, {outputs}), or with height and width after it for outputs of each "
-            "pixel. Let it take `outputs`, and build its last layer by it"
+            f"space.model {model!r} gives outputs of shape {shape} for {images} images; expected "
+            f"({images}, {outputs}), or with height and width after it for outputs of each pixel. "
+            "Let the function take `outputs`, and build the last layer with it"
         )
 
 
@@ -194,7 +194,7 @@ def _from_transformers(
         reason = (str(error).splitlines() or [type(error).__name__])[0].removesuffix(".")
         raise ConfigError(
             f"space.model 'hf:{name}': {reason}. Give the name of an image classifier on the hub, "
-            "or a folder that `save_pretrained` has made"
+            "or a folder that `save_pretrained` wrote"
         ) from error
     # A head for other outputs starts at random, so the model is no teacher.
     return Logits(made, not loaded["missing_keys"] and not loaded["mismatched_keys"])
@@ -228,7 +228,7 @@ def load_weights(network: nn.Module, path: Path) -> None:
     try:
         given = load_file(path)
     except SafetensorError as error:
-        raise ArtifactError(f"space.weights: {path} is no safetensors file ({error})") from error
+        raise ArtifactError(f"space.weights: {path} is not a safetensors file ({error})") from error
     wanted = network.state_dict()
     problems = {
         "missing": sorted(set(wanted) - set(given)),

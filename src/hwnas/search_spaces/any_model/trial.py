@@ -50,8 +50,8 @@ def checked_output(network: nn.Module, example: Tensor) -> Tensor:
         ) from error
     if not isinstance(output, Tensor):
         raise ConfigError(
-            f"{type(network).__name__} returns a {type(output).__name__}; expected "
-            "one tensor. Wrap it in a module that returns the tensor that counts"
+            f"{type(network).__name__} returns a {type(output).__name__}; expected one tensor. "
+            "Wrap it in a module that returns only the tensor to use"
         )
     return output
 
@@ -68,10 +68,9 @@ def check_traceable(network: nn.Module, example: Tensor) -> None:
             blank(example.to("meta"))
     except Exception as error:
         raise ConfigError(
-            f"{type(network).__name__} cannot be traced, since its forward looks at "
-            f"values of tensors or makes some on a fixed device: {_reason(error)}"
-            f"{_place(error, blank)}. Use torch.where in place of `if`, shapes in place of values, "
-            "and the device of the input"
+            f"{type(network).__name__} cannot be traced, since its forward reads values of tensors "
+            f"or creates tensors on a fixed device: {_reason(error)}{_place(error, blank)}. Use "
+            "torch.where in place of `if`, shapes in place of values, and the device of the input"
         ) from error
 
 
@@ -135,7 +134,7 @@ def cuttable(
         narrow = {g: widths[g] for g in [*together, group]}
         reason = _fails(network, narrow, (), example, output)
         if reason:
-            reasons[group.name] = f"it cannot be narrow while others are: {reason}"
+            reasons[group.name] = f"it cannot be narrowed together with others: {reason}"
         else:
             together.append(group)
     return together, reasons

@@ -62,7 +62,7 @@ class HybridStage:
         for name in ("stride", "attention_stride"):
             check_stride(f"HybridStage.{name}", getattr(self, name))
         if self.fused not in get_args(Fused):
-            raise ConfigError(f"HybridStage.fused is {self.fused!r}; expected none, first, all")
+            raise ConfigError(f"HybridStage.fused is {self.fused!r}; expected none, first or all")
         kinds = get_args(BlockKind)
         if not self.blocks or len(set(self.blocks)) < len(self.blocks):
             raise ConfigError(
@@ -176,8 +176,8 @@ def _check_distinct(config: HybridConfig) -> None:
             found.append([make_divisible(outputs * r) for r in stage.mlp_ratio])
             if any(len(set(hidden)) < len(hidden) for hidden in found):
                 raise ConfigError(
-                    f"stages[{s}]: at width {width} two ratios give the same of the hidden "
-                    f"channels {found}; choose expand_ratio and mlp_ratio further apart"
+                    f"stages[{s}]: at width {width} two ratios give equal hidden channels, "
+                    f"{found}; choose expand_ratio and mlp_ratio further apart"
                 )
             channels = outputs
     every = [config.stem_channels, *(stage.channels for stage in config.stages)]

@@ -121,7 +121,7 @@ class MobileNetConfig:
 
 def _check_activation(name: str, activation: str) -> None:
     if activation not in ("relu", "relu6", "hard_swish"):
-        raise ConfigError(f"{name} is {activation!r}; expected relu, relu6, hard_swish")
+        raise ConfigError(f"{name} is {activation!r}; expected relu, relu6 or hard_swish")
 
 
 def _check_distinct(config: MobileNetConfig) -> None:

@@ -97,8 +97,8 @@ def grow(
     """
     if not can_grow(space, parent, child):
         raise ConfigError(
-            f"network {child.id} cannot start from {parent.id}: it is no deeper or wider form of "
-            "it; train it from the start"
+            f"network {child.id} cannot start from {parent.id}, which grows only into deeper or "
+            "wider networks; train it from the start"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

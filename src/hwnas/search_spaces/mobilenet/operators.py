@@ -54,7 +54,7 @@ def checked_operators(names: Sequence[str]) -> tuple[str, ...]:
     """
     shapes = [block_shape(name) for name in names]
     if len(set(shapes)) < len(shapes):
-        raise ConfigError(f"Stage.operators is {list(names)}; it has a block twice")
+        raise ConfigError(f"Stage.operators is {list(names)}; a block appears twice, remove one")
     if not shapes:
         return ()
     largest, blocks = shapes[-1], [shape for shape in shapes if shape is not None]
@@ -81,8 +81,8 @@ def check_fit(place: str, names: Sequence[str], inputs: int, outputs: int, strid
         if outputs > hidden:
             raise ConfigError(
                 f"{place}.operators may skip a block that takes {inputs} channels and gives "
-                f"{outputs}; the pointwise convolution in its place is part of an expansion to "
-                f"{hidden}. Choose a larger expansion or leave {SKIP!r} out"
+                f"{outputs}; the pointwise convolution in its place uses the weights of an "
+                f"expansion to only {hidden}. Choose a larger expansion or leave {SKIP!r} out"
             )
 
 

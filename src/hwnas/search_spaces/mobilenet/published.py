@@ -68,8 +68,8 @@ def indices_of(config: MobileNetConfig, row: npt.NDArray[np.integer]) -> dict[st
     table = table_of(config)
     if table is None:
         raise ConfigError(
-            "this space mobilenet is in no published table; use preset 'ofa-w1.0', or 'fbnet' for "
-            "images of 32 pixels"
+            "no published table has the networks of this space mobilenet; use preset 'ofa-w1.0', "
+            "or 'fbnet' for images of 32 pixels"
         )
     options = np.array(table.options)
     if row.shape != options.shape or not ((row >= 0) & (row < options)).all():
@@ -92,7 +92,8 @@ def _ofa(config: MobileNetConfig, codes: list[int]) -> dict[str, int]:
     side = _OFA_RESOLUTIONS[codes[-1]]
     if side not in config.resolution:
         raise ConfigError(
-            f"the network is one for {side} pixels; space.resolution has {list(config.resolution)}"
+            f"the network is for images of {side} pixels; space.resolution has "
+            f"{list(config.resolution)}"
         )
     found = {"resolution": config.resolution.index(side)}
     start = 0
@@ -102,8 +103,8 @@ def _ofa(config: MobileNetConfig, codes: list[int]) -> dict[str, int]:
         present = [code for code in blocks if code]
         if blocks[: len(present)] != present or len(present) not in stage.depth:
             raise ConfigError(
-                f"blocks {blocks} of a stage are none of space mobilenet; expected "
-                f"{stage.depth[0]} to {stage.depth[-1]} of them, then zeros"
+                f"blocks {blocks} of a stage are not in space mobilenet; expected {stage.depth[0]} "
+                f"to {stage.depth[-1]} of them, then zeros"
             )
         found[f"stage{s}.depth"] = stage.depth.index(len(present))
         for b, code in enumerate(present):

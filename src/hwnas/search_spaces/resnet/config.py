@@ -102,8 +102,8 @@ class ResNetConfig:
         if self.stem_stride not in (1, 2, 4) or self.stem_kernel_size < self.stem_stride:
             raise ConfigError(
                 f"stem_stride is {self.stem_stride} and stem_kernel_size {self.stem_kernel_size}; "
-                "expected a stride of 1, 2 or 4, and a kernel that is no smaller, since it would "
-                "skip pixels"
+                "expected a stride of 1, 2 or 4, and a kernel at least as large, since a smaller "
+                "one skips pixels"
             )
         check_dropout(self.dropout)
         check_sides(self.resolution, self.strides, ", leave out space.stem_pool")

@@ -76,8 +76,8 @@ class Group:
             if self.channels[depth - 1] > self.channels[-1]:
                 raise ConfigError(
                     f"Group.depth {depth} ends the group at {self.channels[depth - 1]} channels, "
-                    f"more than the {self.channels[-1]} of its last layer, which shared weights "
-                    f"are made for; leave {depth} out"
+                    f"more than the {self.channels[-1]} of its last layer, which limit the shared "
+                    f"weights; leave {depth} out"
                 )
 
 
@@ -109,10 +109,9 @@ class SimpleNetConfig:
         halvings = len(self.groups) - 1
         if min(self.resolution) < 2**halvings:
             raise ConfigError(
-                f"images of {min(self.resolution)} pixels are smaller than the space can take: "
-                f"they are halved {halvings} times between its {len(self.groups)} groups. Use "
-                f'preset = "tiny", fewer space.groups, or a space.resolution of at least '
-                f"{2**halvings}"
+                f"images of {min(self.resolution)} pixels are too small for the space: they are "
+                f"halved {halvings} times between its {len(self.groups)} groups. Use preset = "
+                f'"tiny", fewer space.groups, or a space.resolution of at least {2**halvings}'
             )
 
     def taken(self, group: int, layer: int) -> tuple[int, ...]:

@@ -86,7 +86,8 @@ def joined_matrix(arrays: Arrays) -> npt.NDArray[np.int64] | None:
         columns.append(arrays["r"].reshape(-1, 1))
     if len({len(column) for column in columns}) > 1:
         raise DataError(
-            f"ks, e, d and r have {[len(column) for column in columns]} rows; expected as many each"
+            f"ks, e, d and r have {[len(column) for column in columns]} rows; expected equal "
+            "numbers"
         )
     return np.hstack(columns).astype(np.int64)
 

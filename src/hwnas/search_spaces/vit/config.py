@@ -63,7 +63,7 @@ class VitConfig:
         check_counts(self, "in_channels", "outputs")
         check_dropout(self.dropout)
         if self.position not in ("convolution", "table"):
-            raise ConfigError(f"position is {self.position!r}; expected convolution, table")
+            raise ConfigError(f"position is {self.position!r}; expected convolution or table")
         object.__setattr__(self, "head_width", _checked_head_width(self))
         object.__setattr__(self, "patch_size", _checked_patches(self))
         _check_distinct(self)
@@ -104,7 +104,7 @@ def _checked_patches(config: VitConfig) -> tuple[int, ...]:
                 )
             if resolution % patch:
                 raise ConfigError(
-                    f"resolution {resolution} is no multiple of the patch size {patch}; choose "
+                    f"resolution {resolution} is not a multiple of the patch size {patch}; choose "
                     "resolutions that all patch sizes divide"
                 )
     if len({size % 2 for size in sizes}) > 1:
@@ -115,7 +115,7 @@ def _checked_patches(config: VitConfig) -> tuple[int, ...]:
     if config.position == "table" and len(sizes) > 1:
         raise ConfigError(
             f'position = "table" needs a single patch size, not {list(config.patch_size)}: tokens '
-            'of one place would read another\'s entry; use position = "convolution"'
+            'of one position would read the entry of another; use position = "convolution"'
         )
     return tuple(reversed(sizes))
 
