@@ -92,5 +92,5 @@ def test_a_configuration_is_told_what_is_wrong_with_it() -> None:
 
 
 def test_a_constraint_about_something_else_is_refused_at_once() -> None:
-    with pytest.raises(KernelError, match="about warps; the variables are a"):
+    with pytest.raises(KernelError, match="uses warps; the variables are a"):
         Problem({"a": (1,)}, (Constraint(lambda a, warps: a < warps, "few"),))

@@ -70,7 +70,7 @@ def test_grey_only_where_all_are_grey(tmp_path: Path) -> None:
 
 def test_size_makes_squares_of_all(pets: Path) -> None:
     draw(pets / "cat/wide.jpg", 100, (40, 10))
-    with pytest.raises(DataError, match=r"cat/wide.jpg has shape \(10, 40, 3\) .* data.size"):
+    with pytest.raises(DataError, match=r"cat/wide.jpg has shape \(10, 40, 3\) .*data.size"):
         read(pets)
     raw = read(pets, size=5)
     assert raw.images.shape == (21, 5, 5, 3)

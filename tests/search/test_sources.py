@@ -114,7 +114,7 @@ def test_an_own_division_is_used_as_it_is(own: Callable[[str], ImageData], tmp_p
         ("return x", "gave a ndarray; expected an ImageData or a mapping with x_train"),
         (
             "return {'x_train': x, 'y_train': y}",
-            "has no x_test, y_test; .* there is x_train, y_tra",
+            "has no x_test, y_test; .* found x_train, y_tra",
         ),
         (arrays(x="x / 255"), "x_train is float64; expected uint8"),
         (arrays(x="x[0]"), r"x_train has shape \(4, 4\); expected \(N, H, W\)"),

@@ -69,7 +69,7 @@ def test_a_plan_of_another_card_is_left_aside_with_a_note(prepared: Path) -> Non
     path = plan_file(prepared, TARGET)
     KernelPlan.read(path)
     path.write_text(path.read_text().replace('"card": "', '"card": "other '))
-    with pytest.warns(RuntimeWarning, match="card other .*; default configurations are used"):
+    with pytest.warns(RuntimeWarning, match="GPU other .*; default configurations are used"):
         told = session(prepared).settings["note"]
     assert "default configurations are used" in told
 
